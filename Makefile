@@ -1,0 +1,45 @@
+# `make` lists the targets. On a fresh machine `make demo` and `make test` do all they need.
+
+BIN := .venv/bin
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check unit spark bench lock clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup:  ## .venv from requirements.lock, and Java 17+; at once when nothing changed
+	@bash scripts/setup.sh
+
+demo: setup  ## the tour: run Headgate on this machine and write a report
+	@$(BIN)/headgate demo
+
+test: check unit spark  ## everything that must hold: check, then unit tests, then Spark tests
+
+# Within a target the order is the listed one even under `make -j`: each step waits for the last.
+unit: check
+spark: unit
+
+check: setup  ## lint, format, types and the arrows between the rooms
+	@echo "== ruff check";   $(BIN)/ruff check .
+	@echo "== ruff format";  $(BIN)/ruff format --check .
+	@echo "== mypy";         $(BIN)/mypy --strict src
+	@echo "== lint-imports"; $(BIN)/lint-imports
+
+unit:
+	@echo "== unit tests (no JVM)"
+	@$(BIN)/pytest --ignore=tests/spark -m "not spark and not cluster" $(PYTEST_ARGS)
+
+spark:
+	@echo "== Spark tests"
+	@$(BIN)/pytest -m "spark or cluster" $(PYTEST_ARGS)
+
+bench: setup  ## the two-operator chain against plain Spark, on this machine
+	@$(BIN)/headgate bench chain
+
+lock:  ## pin the newest fitting versions for what pyproject.toml newly asks (needs the network)
+	@bash scripts/lock.sh
+
+clean:  ## remove what runs and tools leave behind; .venv stays
+	@rm -rf build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis \
+	    .import_linter_cache spark-warehouse metastore_db derby.log artifacts headgate-report.html
+	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

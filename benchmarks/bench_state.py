@@ -1,0 +1,151 @@
+"""How fast is keyed state, and does an epoch cost what it touches or what it holds?
+
+Per epoch: 100,000 distinct integer keys, 5 % new, three int64 values; open, read three columns,
+write three columns, commit a delta. Two states (small and large) are driven in turn in one
+process, so both meet the same noise; compaction is left out of the timed epochs and timed alone.
+Prints JSON with every raw number.
+
+    python benchmarks/bench_state.py [--large 10000000] [--epochs 12] [--strings]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headgate.state import Chain, StateSchema, StateStore, Storage
+
+VALUES = pa.schema([("a", pa.int64()), ("b", pa.int64()), ("c", pa.int64())])
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Distinct hashed keys, as routing would give them."""
+
+    route: Any
+    h: Any
+    check: Any
+    columns: pa.RecordBatch
+
+
+def _mix(values: Any) -> Any:
+    mixed = values.astype(np.uint64)
+    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53, 1):
+        mixed = (mixed ^ (mixed >> np.uint64(33))) * np.uint64(factor)
+    return mixed
+
+
+def keys_of(numbers: Any, strings: bool) -> Keys:
+    """Integer keys, or the same numbers as 12-byte strings."""
+    h = _mix(numbers)
+    if strings:
+        column = pa.array(np.char.add("k", np.char.zfill(numbers.astype(str), 11)))
+        check = _mix(numbers + 1) | np.uint64(4)
+    else:
+        column, check = pa.array(numbers), np.ones(len(numbers), np.uint64)
+    return Keys(h, h, check, pa.RecordBatch.from_arrays([column], names=["k"]))
+
+
+class Driver:
+    """One state that is driven epoch after epoch."""
+
+    def __init__(self, folder: str, name: str, held: int, touched: int, strings: bool) -> None:
+        kind = pa.string() if strings else pa.int64()
+        self.schema = StateSchema(key=pa.schema([("k", kind)]), values=VALUES)
+        storage = Storage.at(f"{folder}/files")
+        warm = f"{folder}/warm"
+        self.store = StateStore(storage, warm_dir=warm, buckets=1024, compact_after=1 << 20)
+        self.name, self.touched, self.strings = name, touched, strings
+        self.rng = np.random.default_rng(7)
+        self.next_key, self.epoch = held, 0
+        self.chain: Chain = ()
+        for start in range(0, held, 1_000_000):
+            numbers = np.arange(start, min(start + 1_000_000, held))
+            self.run(keys_of(numbers, strings))
+
+    def batch(self) -> Keys:
+        new = self.touched // 20
+        old = self.rng.choice(self.next_key, self.touched - new, replace=False, shuffle=False)
+        numbers = np.concatenate([old, np.arange(self.next_key, self.next_key + new)])
+        self.rng.shuffle(numbers)
+        self.next_key += new
+        return keys_of(numbers, self.strings)
+
+    def run(self, keys: Keys) -> dict[str, float]:
+        marks = [_now()]
+        with self.store.open(
+            "bench", 0 if self.name == "small" else 1, self.schema, self.chain,
+            epoch=self.epoch, level=1, now_ms=0,
+        ) as session:  # fmt: skip
+            marks.append(_now())
+            held = session.read(keys)
+            columns = {name: held[name] for name in ("a", "b", "c")}
+            marks.append(_now())
+            changed = {name: values + 1 for name, values in columns.items()}
+            session.write(keys, changed)
+            marks.append(_now())
+            self.chain = session.commit()
+            marks.append(_now())
+        self.epoch += 1
+        steps = dict(zip(("open", "read", "write", "commit"), np.diff(marks).tolist(), strict=True))
+        return {**steps, "all": marks[-1] - marks[0]}
+
+
+def _now() -> float:
+    return time.process_time() * 1000
+
+
+def measure(small: int, large: int, touched: int, epochs: int, strings: bool) -> dict[str, Any]:
+    """Raw CPU milliseconds of each step and epoch, and the numbers that matter."""
+    folder = tempfile.mkdtemp(prefix="headgate-bench-")
+    try:
+        drivers = [
+            Driver(f"{folder}/{name}", name, held, touched, strings)
+            for name, held in (("small", small), ("large", large))
+        ]
+        raw: dict[str, list[dict[str, float]]] = {"small": [], "large": []}
+        for epoch in range(epochs + 2):
+            for driver in drivers if epoch % 2 else drivers[::-1]:
+                steps = driver.run(driver.batch())
+                if epoch >= 2:  # the first two meet cold pages
+                    raw[driver.name].append(steps)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    middle = {
+        name: {step: statistics.median(run[step] for run in runs) for step in runs[0]}
+        for name, runs in raw.items()
+    }
+    return {
+        "held": {"small": small, "large": large},
+        "touched": touched,
+        "strings": strings,
+        "median_cpu_ms": middle,
+        "ratio": middle["large"]["all"] / middle["small"]["all"],
+        "key_updates_per_s": {n: touched / m["all"] * 1000 for n, m in middle.items()},
+        "raw_cpu_ms": raw,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--small", type=int, default=100_000)
+    parser.add_argument("--large", type=int, default=10_000_000)
+    parser.add_argument("--touched", type=int, default=100_000)
+    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--strings", action="store_true")
+    given = parser.parse_args()
+    result = measure(given.small, given.large, given.touched, given.epochs, given.strings)
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Between epochs: plan, check, commit, remember."""

@@ -1,0 +1,85 @@
+"""Delete what no retained manifest names, a few epochs late.
+
+The grace covers tasks of old attempts that still read, and keeps older snapshots at hand. Files
+of attempts that were never accepted carry their epoch in the name and go the same way.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+
+from headgate.control.checkpoint import Checkpoint
+from headgate.control.manifest import Manifest
+
+SWEEP_EVERY = 64
+_EPOCH = re.compile(r"(?:^|/)e(\d{9})-")
+
+
+class Collector:
+    """Garbage collection of one checkpoint; `keep` manifests stay."""
+
+    def __init__(self, checkpoint: Checkpoint, keep: int = 8) -> None:
+        self._checkpoint = checkpoint
+        self._keep = max(2, keep)
+        self._retained: deque[Manifest] = deque()
+        for epoch in checkpoint.epochs():
+            manifest = checkpoint.manifest(epoch)
+            if manifest is not None:
+                self._retained.append(manifest)
+
+    def after_commit(self, manifest: Manifest) -> int:
+        """Note a new manifest; returns how many files were deleted."""
+        if not self._retained or self._retained[-1].epoch < manifest.epoch:
+            self._retained.append(manifest)
+        deleted = 0
+        while len(self._retained) > self._keep:
+            oldest = self._retained.popleft()
+            needed = self._needed()
+            for name in set(oldest.state_files()) - needed:
+                self._checkpoint.state.delete(name)
+                deleted += 1
+            for sink, files in oldest.sinks.items():
+                for file in files:
+                    self._checkpoint.sinks.child(sink).delete(file["name"])
+                    deleted += 1
+            self._checkpoint.forget(oldest.epoch)
+        if manifest.epoch % SWEEP_EVERY == SWEEP_EVERY - 1:
+            deleted += self.sweep()
+        return deleted
+
+    def sweep(self) -> int:
+        """List everything and delete the orphans that are older than the oldest manifest."""
+        if not self._retained:
+            return 0
+        horizon = self._retained[0].epoch
+        deleted = 0
+        needed = self._needed()
+        for name in self._checkpoint.state.list():
+            if name not in needed and _epoch_of(name) < horizon:
+                self._checkpoint.state.delete(name)
+                deleted += 1
+        named = {
+            f"{sink}/{file['name']}"
+            for manifest in self._retained
+            for sink, files in manifest.sinks.items()
+            for file in files
+        }
+        for name in self._checkpoint.sinks.list():
+            if name not in named and _epoch_of(name) < horizon:
+                self._checkpoint.sinks.delete(name)
+                deleted += 1
+        tables = {name for m in self._retained for name in m.tables.values()}
+        for name in self._checkpoint.table_names():
+            if name not in tables:
+                self._checkpoint.delete_table(name)
+                deleted += 1
+        return deleted
+
+    def _needed(self) -> set[str]:
+        return {name for manifest in self._retained for name in manifest.state_files()}
+
+
+def _epoch_of(name: str) -> int:
+    match = _EPOCH.search(name)
+    return int(match[1]) if match else 1 << 62

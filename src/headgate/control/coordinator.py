@@ -1,0 +1,272 @@
+"""Run one epoch: plan, execute, check, commit, deliver. The same for every engine.
+
+The steps and their order are the exactly-once protocol; each is a named crash point (`faults`).
+The manifest is the commit point: before it nothing of the epoch exists, after it nothing of the
+epoch is computed again, sinks are called until each is marked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from headgate.control.checkpoint import Checkpoint
+from headgate.control.collector import Collector
+from headgate.control.custody import settle
+from headgate.control.faults import reach
+from headgate.control.journal import Journal, Timing, epoch_record
+from headgate.control.manifest import Manifest, next_manifest
+from headgate.errors import (
+    CustodyMismatch,
+    EngineError,
+    EpochAlreadyCommitted,
+    ForeignCheckpoint,
+    HeadgateError,
+    UnknownSlot,
+)
+from headgate.operator.rows import EpochClock
+from headgate.routing.table import BUCKETS, RoutingTable, hash_table
+from headgate.slot.plan import Control, EpochPlan
+from headgate.slot.program import Program
+from headgate.topology.graph import Node
+
+ATTEMPTS_MAX = 4
+
+
+class EngineAborted(Exception):
+    """The engine gave up on an epoch for a reason that is not the user's code; it is run again."""
+
+
+@dataclass(frozen=True)
+class EpochResult:
+    """What an engine brings back from an epoch."""
+
+    controls: list[Control]
+    timings: list[Timing] = field(default_factory=list)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Deliver(Protocol):
+    """Calls a sink with the files of an epoch; at least once, always with the same rows."""
+
+    def __call__(self, sink: Node, epoch: int, files: list[dict[str, Any]]) -> None: ...
+
+
+RunTasks = Callable[[EpochPlan], EpochResult]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a flow runs; validated once, here."""
+
+    slots: int
+    buckets: int = BUCKETS
+    warm_dir: str | None = None
+    tables: Mapping[str, RoutingTable] = field(default_factory=dict)
+    drop_state: Collection[str] = ()
+    keep_manifests: int = 8
+
+    def __post_init__(self) -> None:
+        if self.slots < 1:
+            raise EngineError(f"slots={self.slots}; a flow needs at least one slot")
+        if self.buckets < 1 or self.buckets & (self.buckets - 1) or self.buckets > 65536:
+            raise EngineError(f"buckets={self.buckets}; it must be a power of two up to 65536")
+
+
+class Coordinator:
+    """Owns the checkpoint of one running flow and takes it from epoch to epoch."""
+
+    def __init__(
+        self,
+        program: Program,
+        checkpoint: Checkpoint,
+        settings: Settings,
+        deliver: Deliver,
+        *,
+        clock_ms: Callable[[], int],
+        sink_uris: Mapping[str, str],
+    ) -> None:
+        self.program, self.checkpoint, self.settings = program, checkpoint, settings
+        self._deliver, self._clock_ms, self._sink_uris = deliver, clock_ms, sink_uris
+        self.buckets = checkpoint.adopt(program, settings.buckets, settings.drop_state)
+        self.journal = Journal(checkpoint.journal)
+        self._collector = Collector(checkpoint, settings.keep_manifests)
+        last = checkpoint.last_epoch()
+        self.last = None if last is None else checkpoint.manifest(last)
+        self.tables = self._starting_tables()
+        self._collector.sweep()
+        if self.last is not None:
+            self.journal.append_epoch(self.last.record)
+
+    def run_epoch(self, epoch: int, query_id: str, run: RunTasks) -> dict[str, Any]:
+        """Bring one epoch to its end, whatever of it happened before; returns its record."""
+        reach("epoch-begun", epoch)
+        self._check_query(epoch, query_id)
+        if self.last is not None and epoch <= self.last.epoch:
+            manifest = self.last if epoch == self.last.epoch else self.checkpoint.manifest(epoch)
+        else:
+            manifest = self._compute(epoch, query_id, run)
+        if manifest is not None:
+            self._call_sinks(manifest)
+            self.journal.append_epoch(manifest.record)
+            reach("journal-written", epoch)
+            self._collector.after_commit(manifest)
+            reach("files-collected", epoch)
+            return dict(manifest.record)
+        return {"epoch": epoch, "replayed": True, "rows": 0}
+
+    def plan(self, epoch: int, attempt: int = 0) -> EpochPlan:
+        """The epoch as its tasks will see it: a function of the last manifest and the clock."""
+        last = self.last
+        now_ms = self._clock_ms() if last is None else max(self._clock_ms(), last.now_ms)
+        clock = EpochClock(
+            epoch,
+            now_ms,
+            watermark_us=None if last is None else last.watermark_us,
+            previous_watermark_us=None if last is None else last.used_watermark_us,
+        )
+        return EpochPlan(
+            epoch=epoch,
+            slots=self.settings.slots,
+            clock=clock,
+            tables=self.tables,
+            previous=self._changed_tables(),
+            chains={} if last is None else last.chains,
+            storage_uri=self.checkpoint.state.uri,
+            warm_dir=self.settings.warm_dir,
+            buckets=self.buckets,
+            sink_uris=self._sink_uris,
+            attempt=attempt,
+        )
+
+    # --- inside ----------------------------------------------------------------------------
+    def _compute(self, epoch: int, query_id: str, run: RunTasks) -> Manifest:
+        table_files = {op: self.checkpoint.save_table(op, t) for op, t in self.tables.items()}
+        plan, total, result, attempts = self._attempt(epoch, run)
+        reach("custody-checked", epoch)
+        record = epoch_record(
+            self.program,
+            plan,
+            total,
+            timings=result.timings,
+            engine=result.facts,
+            attempts=attempts,
+        )
+        manifest = next_manifest(
+            self.program,
+            plan,
+            total,
+            query_id=query_id,
+            table_files=table_files,
+            before=self.last,
+            record=record,
+        )
+        if not self.checkpoint.commit(manifest):
+            raise EpochAlreadyCommitted(
+                f"epoch {epoch} of flow {self.program.graph.name!r} was committed by another "
+                f"driver on {self.checkpoint.storage.uri}; stop one of the two",
+                epoch=epoch,
+            )
+        reach("manifest-written", epoch)
+        self.last = manifest
+        return manifest
+
+    def _attempt(self, epoch: int, run: RunTasks) -> tuple[EpochPlan, Control, EpochResult, int]:
+        """Run the tasks until an attempt settles; errors of user code are never retried."""
+        for attempt in range(ATTEMPTS_MAX):
+            plan = self.plan(epoch, attempt)
+            reach("planned", epoch)
+            try:
+                result = run(plan)
+                reach("tasks-done", epoch)
+                return plan, settle(plan, result.controls), result, attempt + 1
+            except (CustodyMismatch, EngineAborted) as problem:
+                self.journal.append(
+                    "retry", epoch=epoch, attempt=attempt, reason=str(problem)[:2000]
+                )
+                if attempt + 1 == ATTEMPTS_MAX:
+                    if isinstance(problem, HeadgateError):
+                        raise
+                    raise EngineError(
+                        f"epoch {epoch} failed {ATTEMPTS_MAX} times; last reason: {problem}. "
+                        "Nothing of it was committed",
+                        epoch=epoch,
+                    ) from problem
+        raise AssertionError("unreachable")
+
+    def _call_sinks(self, manifest: Manifest) -> None:
+        for sink in self.program.sinks:
+            if self.checkpoint.is_marked(manifest.epoch, sink.name):
+                continue
+            self._deliver(sink, manifest.epoch, manifest.sinks.get(sink.name, []))
+            reach("sink-called", manifest.epoch)
+            self.checkpoint.mark(manifest.epoch, sink.name)
+            reach("sink-marked", manifest.epoch)
+        reach("sinks-done", manifest.epoch)
+
+    def _check_query(self, epoch: int, query_id: str) -> None:
+        last = self.last
+        if last is None:
+            if epoch > 0:
+                raise ForeignCheckpoint(
+                    f"Spark starts at epoch {epoch}, but {self.checkpoint.storage.uri} has no "
+                    "manifest: the manifests were deleted or belong to another folder; restore "
+                    "them, or start with a new checkpoint folder",
+                    epoch=epoch,
+                )
+            return
+        if last.query_id != query_id or epoch > last.epoch + 1:
+            raise ForeignCheckpoint(
+                f"the Spark checkpoint in {self.checkpoint.spark_uri} (query {query_id}, epoch "
+                f"{epoch}) is not the one this flow's state was made with (query "
+                f"{last.query_id}, last epoch {last.epoch}): it was deleted or replaced. "
+                "Restore it, or start with a new checkpoint folder",
+                epoch=epoch,
+                query_id=query_id,
+            )
+
+    def _starting_tables(self) -> dict[str, RoutingTable]:
+        slots = self.settings.slots
+        known = {n.name for n in self.program.graph.nodes if self._is_routed(n)}
+        for operator, table in self.settings.tables.items():
+            if operator not in known:
+                raise UnknownSlot(
+                    f"a routing table was given for {operator!r}, which has no keyed input; "
+                    f"keyed operators are {', '.join(sorted(known))}",
+                    operator=operator,
+                )
+            if table.slots != slots or table.buckets != self.buckets:
+                raise UnknownSlot(
+                    f"the routing table of {operator!r} is for {table.slots} slots and "
+                    f"{table.buckets} buckets; the flow runs {slots} and {self.buckets}",
+                    operator=operator,
+                )
+        stored = {} if self.last is None else self.last.tables
+        tables = {}
+        for operator in sorted(known):
+            before = self.checkpoint.load_table(stored[operator]) if operator in stored else None
+            chosen = self.settings.tables.get(operator)
+            if chosen is None:
+                chosen = (
+                    hash_table(slots, self.buckets) if before is None else before.resized(slots)
+                )
+            tables[operator] = chosen
+        return tables
+
+    def _changed_tables(self) -> dict[str, RoutingTable]:
+        """Old tables of stateful operators whose units have other owners now."""
+        if self.last is None:
+            return {}
+        changed = {}
+        for node in self.program.stateful:
+            stored = self.last.tables.get(node.name)
+            if stored is None:
+                continue
+            before = self.checkpoint.load_table(stored)
+            if not before.same_routes(self.tables[node.name]):
+                changed[node.name] = before
+        return changed
+
+    def _is_routed(self, node: Node) -> bool:
+        return any(e.grouping.keyed for e in self.program.graph.inputs(node.id))

@@ -1,0 +1,145 @@
+"""The journal: what happened, append-only, one JSON record a line, for every view to read.
+
+Records carry the version of their schema. The part of an epoch's record that its manifest holds
+is enough to write the line again, so a crash between the two loses nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from headgate.slot.plan import Control, EpochPlan
+from headgate.slot.program import Program
+from headgate.state.storage import Storage
+
+SCHEMA = 1
+FILE = "journal.jsonl"
+
+# (level, slot or source partition, operator, rows, nanoseconds)
+Timing = tuple[int, int, str, int, int]
+
+
+class Journal:
+    """Append and read; tolerates a half-written last line."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._last_epoch: int | None = None
+
+    def append(self, kind: str, **facts: Any) -> dict[str, Any]:
+        record = {"schema": SCHEMA, "kind": kind, **facts}
+        self._storage.append(FILE, json.dumps(record, sort_keys=True).encode() + b"\n")
+        return record
+
+    def append_epoch(self, record: Mapping[str, Any]) -> None:
+        """Write an epoch's record unless it is there already."""
+        if self.last_epoch() >= record["epoch"]:
+            return
+        self._storage.append(FILE, json.dumps(dict(record), sort_keys=True).encode() + b"\n")
+        self._last_epoch = int(record["epoch"])
+
+    def last_epoch(self) -> int:
+        if self._last_epoch is None:
+            epochs = [r["epoch"] for r in self.read() if r["kind"] == "epoch"]
+            self._last_epoch = max(epochs, default=-1)
+        return self._last_epoch
+
+    def read(self) -> list[dict[str, Any]]:
+        try:
+            text = self._storage.read(FILE)
+        except FileNotFoundError:
+            return []
+        return list(_records(text.splitlines()))
+
+
+def _records(lines: Iterable[bytes]) -> Iterable[dict[str, Any]]:
+    for line in lines:
+        try:
+            yield json.loads(line)
+        except json.JSONDecodeError:
+            continue  # a crash cut the line; the manifest still has the facts
+
+
+def epoch_record(
+    program: Program,
+    plan: EpochPlan,
+    total: Control,
+    *,
+    timings: Iterable[Timing],
+    engine: Mapping[str, Any],
+    attempts: int,
+) -> dict[str, Any]:
+    """The journal's view of one epoch. Timings are advisory: a task run twice counts twice."""
+    edges = _edges(program, total)
+    slot_edges = [e for e in edges.values() if e["between_slots"]]
+    local = sum(e["local_rows"] for e in slot_edges)
+    remote = sum(e["remote_rows"] for e in slot_edges)
+    loads = {
+        op: [by_slot.get(str(s), 0) for s in range(plan.slots)]
+        for op, by_slot in sorted(total.loads.items())
+    }
+    return {
+        "schema": SCHEMA,
+        "kind": "epoch",
+        "epoch": plan.epoch,
+        "flow": program.graph.name,
+        "slots": plan.slots,
+        "rows": sum(total.source_rows.values()),
+        "source_rows": total.source_rows,
+        "edges": edges,
+        "locality": local / (local + remote) if local + remote else None,
+        "bytes_shuffled": sum(e["remote_bytes"] for e in edges.values()),
+        "bytes_local": sum(e["local_bytes"] for e in edges.values()),
+        "loads": loads,
+        "imbalance": {op: imbalance(by_slot) for op, by_slot in loads.items()},
+        "operator_ms": _operator_ms(timings, plan.slots),
+        "state": {
+            op: {slot: {"rows": rows, "bytes": size} for slot, (rows, size) in by_slot.items()}
+            for op, by_slot in total.state.items()
+        },
+        "sink_rows": {s: sum(f["rows"] for f in files) for s, files in total.sinks.items()},
+        "late_rows": total.late,
+        "dead_rows": total.dead,
+        "moved_rows": total.moved,
+        "routing_version": plan.routing_version,
+        "watermark_us": plan.clock.watermark_us,
+        "now_ms": plan.clock.now_ms,
+        "attempts": attempts,
+        **engine,
+    }
+
+
+def imbalance(loads: list[int]) -> float | None:
+    """Busiest slot over the mean; None without load."""
+    total = sum(loads)
+    return max(loads) * len(loads) / total if total else None
+
+
+def _edges(program: Program, total: Control) -> dict[str, dict[str, Any]]:
+    nodes = program.graph.nodes
+    told = {}
+    for edge in program.graph.edges:
+        counts = total.edges.get(str(edge.id))
+        if counts is None:
+            continue
+        local_rows, remote_rows, local_bytes, remote_bytes = counts
+        told[f"{nodes[edge.producer].name}->{nodes[edge.consumer].name}"] = {
+            "local_rows": local_rows,
+            "remote_rows": remote_rows,
+            "local_bytes": local_bytes,
+            "remote_bytes": remote_bytes,
+            "locality": local_rows / (local_rows + remote_rows) if counts[0] + counts[1] else None,
+            "between_slots": program.depth[edge.producer] > 0,
+            "grouping": edge.grouping.kind,
+        }
+    return told
+
+
+def _operator_ms(timings: Iterable[Timing], slots: int) -> dict[str, list[float]]:
+    spent: dict[str, list[float]] = {}
+    for level, slot, operator, _rows, nanoseconds in timings:
+        by_slot = spent.setdefault(operator, [0.0] * slots)
+        by_slot[slot % slots if level == 0 else slot] += nanoseconds / 1e6
+    return {op: [round(ms, 3) for ms in by_slot] for op, by_slot in sorted(spent.items())}

@@ -1,0 +1,159 @@
+"""The manifest of an epoch: everything that the epoch made true, in one atomic file.
+
+State after epoch e is what manifest e names; a file that no manifest names does not exist. The
+next epoch's plan is a function of the last manifest, so a restarted driver plans what the dead
+one would have planned.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from headgate.slot.plan import Control, EpochPlan
+from headgate.slot.program import Program
+from headgate.state.chain import Chain, StateFile
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class SourceTime:
+    """Event time of one source: the latest seen, and for how many epochs it has been silent."""
+
+    latest_us: int | None = None
+    silent_epochs: int = 0
+
+
+@dataclass(frozen=True)
+class Manifest:
+    epoch: int
+    query_id: str
+    slots: int
+    tables: Mapping[str, str]
+    chains: Mapping[str, Mapping[int, Chain]]
+    sinks: Mapping[str, list[dict[str, Any]]]
+    sources: Mapping[str, SourceTime] = field(default_factory=dict)
+    used_watermark_us: int | None = None
+    watermark_us: int | None = None
+    now_ms: int = 0
+    record: Mapping[str, Any] = field(default_factory=dict)
+
+    def state_files(self) -> Iterator[str]:
+        """Names of all state files this manifest may need, fallbacks included."""
+        for by_slot in self.chains.values():
+            for chain in by_slot.values():
+                for file in chain:
+                    yield file.name
+                    yield from (old.name for old in file.replaces)
+
+    def to_bytes(self) -> bytes:
+        told = {
+            "format": FORMAT,
+            "epoch": self.epoch,
+            "query_id": self.query_id,
+            "slots": self.slots,
+            "tables": dict(self.tables),
+            "chains": {
+                operator: {str(s): [f.to_json() for f in chain] for s, chain in by_slot.items()}
+                for operator, by_slot in self.chains.items()
+            },
+            "sinks": dict(self.sinks),
+            "sources": {name: asdict(time) for name, time in self.sources.items()},
+            "used_watermark_us": self.used_watermark_us,
+            "watermark_us": self.watermark_us,
+            "now_ms": self.now_ms,
+            "record": dict(self.record),
+        }
+        return json.dumps(told, sort_keys=True).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Manifest:
+        told = json.loads(data)
+        told.pop("format")
+        told["chains"] = {
+            operator: {
+                int(s): tuple(StateFile.from_json(f) for f in files) for s, files in by_slot.items()
+            }
+            for operator, by_slot in told["chains"].items()
+        }
+        told["sources"] = {name: SourceTime(**time) for name, time in told["sources"].items()}
+        return cls(**told)
+
+
+def next_manifest(
+    program: Program,
+    plan: EpochPlan,
+    total: Control,
+    *,
+    query_id: str,
+    table_files: Mapping[str, str],
+    before: Manifest | None,
+    record: Mapping[str, Any],
+) -> Manifest:
+    """What becomes true if this epoch commits."""
+    sources = _source_times(program, total, before)
+    previous = None if before is None else before.watermark_us
+    return Manifest(
+        epoch=plan.epoch,
+        query_id=query_id,
+        slots=plan.slots,
+        tables=dict(table_files),
+        chains=_chains(program, plan, total),
+        sinks=total.sinks,
+        sources=sources,
+        used_watermark_us=plan.clock.watermark_us,
+        watermark_us=watermark_after(program, sources, previous),
+        now_ms=plan.clock.now_ms,
+        record=record,
+    )
+
+
+def watermark_after(
+    program: Program, sources: Mapping[str, SourceTime], previous: int | None
+) -> int | None:
+    """Least over the sources that are not idle of (latest event time - delay); never backwards."""
+    marks: list[int] = []
+    for node in program.sources:
+        if node.spec.event_time is None:
+            continue
+        time = sources.get(node.name, SourceTime())
+        if time.silent_epochs >= node.spec.idle_after:
+            continue
+        if time.latest_us is None:
+            return previous
+        marks.append(time.latest_us - node.spec.delay_us)
+    if not marks:
+        return previous
+    return min(marks) if previous is None else max(previous, min(marks))
+
+
+def _source_times(
+    program: Program, total: Control, before: Manifest | None
+) -> dict[str, SourceTime]:
+    times = {}
+    for node in program.sources:
+        old = SourceTime() if before is None else before.sources.get(node.name, SourceTime())
+        latest = total.event_time.get(node.name)
+        if latest is not None and old.latest_us is not None:
+            latest = max(latest, old.latest_us)
+        silent = 0 if total.source_rows.get(node.name) else old.silent_epochs + 1
+        times[node.name] = SourceTime(old.latest_us if latest is None else latest, silent)
+    return times
+
+
+def _chains(program: Program, plan: EpochPlan, total: Control) -> dict[str, dict[int, Chain]]:
+    """Old chains of the slots that stay, replaced by what the tasks announced."""
+    chains: dict[str, dict[int, Chain]] = {}
+    for node in program.stateful:
+        kept = {
+            slot: chain
+            for slot, chain in plan.chains.get(node.name, {}).items()
+            if slot < plan.slots
+        }
+        for slot, files in total.chains.get(node.name, {}).items():
+            kept[int(slot)] = tuple(StateFile.from_json(f) for f in files)
+        chains[node.name] = dict(sorted(kept.items()))
+    return chains

@@ -1,0 +1,472 @@
+"""A real Spark standalone cluster of several hosts on one Linux machine.
+
+Every host is a network namespace with an address of its own, joined to the others by a bridge
+in one more namespace, so the root namespace is never touched. Each worker host runs one Spark
+Worker with its own local directory; the master and the driver have a namespace each. Links can
+be throttled in both directions. CPU, memory and disk are shared: only the network is real.
+
+Invariant: when the context ends, however it ends, no process, namespace or file of the cluster
+is left. What a killed run leaves behind is removed by the next one: every name carries its
+creator's pid and start time, so the living and the dead can be told apart.
+
+    with NamespaceCluster(hosts=3, link_mbit=100) as cluster:
+        done = cluster.run("program.py", "an argument", timeout=60)
+
+The program needs no settings: `SparkSession.builder.getOrCreate()` finds the cluster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import itertools
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+_PREFIX = "headgate"
+_NAME = re.compile(rf"^{_PREFIX}-(?P<pid>\d+)-(?P<born>\d+)-\d+(-|$)")
+_SUBNET = "198.51.100"  # TEST-NET-2: documentation addresses, seen only inside the namespaces
+_DRIVER, _MASTER, _BRIDGE = "driver", "master", "bridge"
+_FIRST_HOST = 11  # host1 is 198.51.100.11
+_HOSTS_MAX = 100
+_MASTER_PORT, _MASTER_UI_PORT = 7077, 8080
+_POLL_SECONDS = 0.1
+_serials = itertools.count(1)
+
+
+class ClusterError(RuntimeError):
+    """The cluster could not be built, did not come up, or was asked for what it has not."""
+
+
+@functools.cache
+def available() -> str | None:
+    """Say why no cluster can be built here, or None if one can; asks the kernel once."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    for tool in ("ip", "tc"):
+        if shutil.which(tool) is None:
+            return f"the command {tool!r} is missing (Debian package iproute2)"
+    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+        return "no Java was found (neither on the PATH nor in JAVA_HOME)"
+    if importlib.util.find_spec("pyspark") is None:
+        return "pyspark is not installed"
+    return _probe_kernel()
+
+
+def _probe_kernel() -> str | None:
+    probe = _Names.fresh().namespace("probe")
+    steps = (
+        ["ip", "netns", "add", probe],
+        ["ip", "-n", probe, "link", "add", "br0", "type", "bridge"],
+        ["ip", "-n", probe, "link", "add", "v0", "type", "veth", "peer", "name", "v1"],
+        _throttle_command(probe, "v0", 100),
+    )
+    try:
+        for step in steps:
+            done = subprocess.run(step, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                return f"the kernel refuses `{' '.join(step)}`: {done.stderr.strip()}"
+        return None
+    finally:
+        _delete_namespace(probe)
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """Names of one cluster: its creator's pid and start time, and a serial number."""
+
+    stem: str
+
+    @classmethod
+    def fresh(cls) -> _Names:
+        return cls(f"{_PREFIX}-{os.getpid()}-{_born(os.getpid())}-{next(_serials)}")
+
+    def namespace(self, role: str) -> str:
+        return f"{self.stem}-{role}"
+
+    @property
+    def directory(self) -> Path:
+        return Path(tempfile.gettempdir()) / self.stem
+
+
+class NamespaceCluster:
+    """Spark standalone on `hosts` network namespaces; use it as a context manager.
+
+    Args:
+        hosts: Number of worker hosts, named host1, host2, ...
+        cores_per_host: Task slots that each Worker offers; the machine's cores are shared.
+        memory: Memory of each Worker, all of it given to its one executor.
+        link_mbit: Rate of the link of every worker host and of the driver, each way; None
+            leaves them unthrottled.
+        conf: Further Spark settings for every driver program.
+        env: Further environment of every process, executors and Python workers included.
+        start_timeout: Seconds that the Workers have to register.
+    """
+
+    def __init__(
+        self,
+        hosts: int = 3,
+        cores_per_host: int = 1,
+        memory: str = "1g",
+        link_mbit: int | None = None,
+        *,
+        conf: Mapping[str, str] | None = None,
+        env: Mapping[str, str] | None = None,
+        start_timeout: float = 60.0,
+    ) -> None:
+        if not 1 <= hosts <= _HOSTS_MAX:
+            raise ValueError(f"a cluster has 1 to {_HOSTS_MAX} hosts, not {hosts}")
+        self.hosts: Mapping[str, str] = {
+            f"host{i + 1}": f"{_SUBNET}.{_FIRST_HOST + i}" for i in range(hosts)
+        }
+        self.driver_ip, self.master_ip = f"{_SUBNET}.2", f"{_SUBNET}.3"
+        self.master_url = f"spark://{self.master_ip}:{_MASTER_PORT}"
+        self._cores, self._memory, self._link_mbit = cores_per_host, memory, link_mbit
+        self._conf, self._env = dict(conf or {}), dict(env or {})
+        self._start_timeout = start_timeout
+        self._names = _Names.fresh()
+        self._spark_home = _spark_home()
+        self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+        self._drivers: list[subprocess.Popen[str]] = []
+
+    # --- life ---------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        reason = available()
+        if reason is not None:
+            raise ClusterError(f"no cluster can be built here: {reason}")
+        remove_leftovers()
+        try:
+            self._build_network()
+            self._write_settings()
+            self._start_daemon(_MASTER, "org.apache.spark.deploy.master.Master", [
+                "--host", self.master_ip, "--port", str(_MASTER_PORT),
+                "--webui-port", str(_MASTER_UI_PORT),
+            ])
+            for host, ip in self.hosts.items():
+                self._start_daemon(host, "org.apache.spark.deploy.worker.Worker", [
+                    "--host", ip, "--cores", str(self._cores), "--memory", self._memory,
+                    "--work-dir", str(self.local_dir(host) / "work"), self.master_url,
+                ])
+            self.wait_for_workers(len(self.hosts), self._start_timeout)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every process of the cluster, then remove its namespaces and files; idempotent."""
+        roles = (_DRIVER, *self.hosts, _MASTER, _BRIDGE)
+        namespaces = [self._names.namespace(role) for role in roles]
+        _kill_all_in(namespaces)
+        for daemon in self._daemons.values():
+            daemon.wait()
+        for driver in self._drivers:
+            driver.wait()
+        for namespace in namespaces:
+            _delete_namespace(namespace)
+        shutil.rmtree(self._names.directory, ignore_errors=True)
+
+    # --- use ----------------------------------------------------------------------------------
+
+    def start(
+        self, script: str | Path, *args: str, env: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[str]:
+        """Start a driver program in the driver's namespace, with pipes for its three streams.
+
+        Read both outputs (`communicate`), or a program that prints a lot will block.
+        """
+        process = subprocess.Popen(
+            self._inside(_DRIVER, [sys.executable, str(script), *args]),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=self._environment(_DRIVER, self.driver_ip) | dict(env or {}),
+            start_new_session=True,
+        )
+        self._drivers.append(process)
+        return process
+
+    def run(
+        self,
+        script: str | Path,
+        *args: str,
+        env: Mapping[str, str] | None = None,
+        timeout: float = 120.0,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a driver program to its end; on a timeout it and its JVM are killed.
+
+        Raises:
+            subprocess.TimeoutExpired: with the output so far.
+        """
+        process = self.start(script, *args, env=env)
+        try:
+            output, errors = process.communicate(timeout=timeout)
+        except BaseException:
+            stop_driver(process)
+            raise
+        return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+    def kill_executor_jvm(self, host: str) -> list[int]:
+        """SIGKILL the executors on a host, as a crash would; its Worker starts new ones."""
+        return self._kill_in(host, lambda pid: "CoarseGrainedExecutorBackend" in _cmdline(pid))
+
+    def kill_host(self, host: str) -> list[int]:
+        """SIGKILL all that runs on a host, its Worker first; nothing comes back there.
+
+        The kernel still closes the sockets, so peers notice at once; a power cut is quieter.
+        """
+        self._kill_in(host, lambda pid: pid == self._daemons[host].pid)
+        return self._kill_in(host, lambda pid: True)
+
+    def executor_pids(self, host: str) -> list[int]:
+        """Pids of the executor JVMs that run on a host now."""
+        pids = _pids_in(self._names.namespace(self._known(host)))
+        return [pid for pid in pids if "CoarseGrainedExecutorBackend" in _cmdline(pid)]
+
+    def local_dir(self, host: str) -> Path:
+        """The directory that stands for a host's disk: Spark's local dir, work dir and logs."""
+        return self._names.directory / host
+
+    def bytes_sent(self, host: str) -> int:
+        """Bytes that a host has sent over its link since the cluster began."""
+        command = ["ip", "-j", "-s", "-n", self._names.namespace(self._known(host)),
+                   "link", "show", "eth0"]
+        return int(json.loads(_call(command))[0]["stats64"]["tx"]["bytes"])
+
+    def wait_for_workers(self, count: int, timeout: float = 60.0) -> None:
+        """Return once the master counts exactly `count` Workers alive."""
+        deadline = time.monotonic() + timeout
+        alive: list[str] = []
+        while time.monotonic() < deadline:
+            self._check_daemons()
+            alive = [w["host"] for w in self.master_state().get("workers", [])
+                     if w["state"] == "ALIVE"]
+            if len(alive) == count:
+                return
+            time.sleep(_POLL_SECONDS)
+        raise ClusterError(
+            f"after {timeout:g} s the master has {len(alive)} live workers {sorted(alive)}, "
+            f"not {count}\n{self.log_tail(_MASTER)}"
+        )
+
+    def master_state(self) -> dict[str, Any]:
+        """The master's own account of workers and applications; empty while it starts."""
+        url = f"http://{self.master_ip}:{_MASTER_UI_PORT}/json/"
+        read = f"import urllib.request as u; print(u.urlopen({url!r}, timeout=5).read().decode())"
+        done = subprocess.run(
+            self._inside(_MASTER, [sys.executable, "-I", "-S", "-c", read]),
+            capture_output=True, text=True, check=False,
+        )
+        state: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {}
+        return state
+
+    def log_tail(self, role: str, lines: int = 20) -> str:
+        """The last lines that a host's (or the master's) daemon wrote."""
+        log = self.local_dir(role) / "daemon.log"
+        if not log.exists():
+            return f"{role} has written no log"
+        return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+
+    # --- parts --------------------------------------------------------------------------------
+
+    def _build_network(self) -> None:
+        bridge = self._names.namespace(_BRIDGE)
+        _call(["ip", "netns", "add", bridge])
+        _call(["ip", "-n", bridge, "link", "add", "br0", "type", "bridge"])
+        _call(["ip", "-n", bridge, "link", "set", "br0", "up"])
+        addresses = {_DRIVER: self.driver_ip, _MASTER: self.master_ip, **self.hosts}
+        for port, (role, ip) in enumerate(addresses.items()):
+            self.local_dir(role).mkdir(parents=True)
+            namespace = self._names.namespace(role)
+            _call(["ip", "netns", "add", namespace])
+            _call(["ip", "-n", bridge, "link", "add", f"port{port}", "type", "veth",
+                   "peer", "name", "eth0", "netns", namespace])
+            _call(["ip", "-n", bridge, "link", "set", f"port{port}", "master", "br0", "up"])
+            _call(["ip", "-n", namespace, "addr", "add", f"{ip}/24", "dev", "eth0"])
+            _call(["ip", "-n", namespace, "link", "set", "lo", "up"])
+            _call(["ip", "-n", namespace, "link", "set", "eth0", "up"])
+            if self._link_mbit is not None and role != _MASTER:
+                _call(_throttle_command(namespace, "eth0", self._link_mbit))  # what it sends
+                _call(_throttle_command(bridge, f"port{port}", self._link_mbit))  # what it gets
+
+    def _write_settings(self) -> None:
+        """The settings of every driver program, where Spark looks for its defaults."""
+        settings = {
+            "spark.master": self.master_url,
+            "spark.driver.host": self.driver_ip,
+            "spark.driver.bindAddress": self.driver_ip,
+            "spark.sql.warehouse.dir": str(self.local_dir(_DRIVER) / "warehouse"),
+            "spark.executor.memory": self._memory,
+            "spark.executor.cores": str(self._cores),
+            "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+            "spark.scheduler.maxRegisteredResourcesWaitingTime": "30s",
+            "spark.cores.max": str(self._cores * len(self.hosts)),
+            "spark.ui.enabled": "false",
+            **self._conf,
+        }
+        text = "".join(f"{name} {value}\n" for name, value in settings.items())
+        (self.local_dir(_DRIVER) / "spark-defaults.conf").write_text(text)
+
+    def _environment(self, role: str, ip: str) -> dict[str, str]:
+        """Our own environment without Spark's, plus what makes a process belong to its host."""
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK_", "PYSPARK"))}
+        here = str(self.local_dir(role))
+        return inherited | {
+            "SPARK_HOME": str(self._spark_home),
+            "SPARK_CONF_DIR": here,  # only the driver has settings there
+            "SPARK_LOCAL_IP": ip,
+            "SPARK_LOCAL_HOSTNAME": ip,  # register with the address: nobody resolves names here
+            "SPARK_LOCAL_DIRS": here,
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+            "TMPDIR": here,
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "PYTHONPATH": os.pathsep.join(_source_path()),
+        } | self._env
+
+    def _start_daemon(self, role: str, main_class: str, arguments: list[str]) -> None:
+        ip = self.master_ip if role == _MASTER else self.hosts[role]
+        command = [str(self._spark_home / "bin" / "spark-class"), main_class, *arguments]
+        with (self.local_dir(role) / "daemon.log").open("wb") as log:
+            # `ip netns exec` and `spark-class` both exec, so this pid is the JVM's.
+            self._daemons[role] = subprocess.Popen(
+                self._inside(role, command), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                env=self._environment(role, ip), cwd=self.local_dir(role), start_new_session=True,
+            )
+
+    def _check_daemons(self) -> None:
+        for role, process in self._daemons.items():
+            if process.poll() not in (None, -signal.SIGKILL):
+                raise ClusterError(f"the daemon of {role} ended\n{self.log_tail(role)}")
+
+    def _inside(self, role: str, command: list[str]) -> list[str]:
+        return ["ip", "netns", "exec", self._names.namespace(role), *command]
+
+    def _known(self, host: str) -> str:
+        if host not in self.hosts:
+            raise ClusterError(f"no host {host!r} here; there are {', '.join(self.hosts)}")
+        return host
+
+    def _kill_in(self, host: str, chosen: Callable[[int], bool]) -> list[int]:
+        pids = [p for p in _pids_in(self._names.namespace(self._known(host))) if chosen(p)]
+        for pid in pids:
+            _kill(pid)
+        return pids
+
+
+def stop_driver(process: subprocess.Popen[str]) -> None:
+    """Kill a driver program from `start` with its JVM, and close its pipes."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)  # its own session: see start
+    process.communicate()
+
+
+def remove_leftovers() -> list[str]:
+    """Remove what dead creators left: processes, namespaces, files; returns the namespaces."""
+    listed = json.loads(_call(["ip", "-j", "netns", "list"]) or "[]")
+    dead = [entry["name"] for entry in listed if _is_leftover(entry["name"])]
+    _kill_all_in(dead)
+    for namespace in dead:
+        _delete_namespace(namespace)
+    for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}-*"):
+        if _is_leftover(directory.name):
+            shutil.rmtree(directory, ignore_errors=True)
+    return dead
+
+
+def _is_leftover(name: str) -> bool:
+    match = _NAME.match(name)
+    return match is not None and _born(int(match["pid"])) != match["born"]
+
+
+def _born(pid: int) -> str | None:
+    """Start time of a process in clock ticks since boot: tells a pid from its reuse."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    return stat.rpartition(")")[2].split()[19]  # field 22; the name in field 2 may hold spaces
+
+
+def _spark_home() -> Path:
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise ClusterError("pyspark is not installed")
+    return Path(spec.origin).parent
+
+
+def _source_path() -> list[str]:
+    """Where workers find this package when it is not installed, then the caller's own path."""
+    source = str(Path(__file__).resolve().parents[2])
+    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return [source, *(entry for entry in inherited if entry and entry != source)]
+
+
+def _throttle_command(namespace: str, device: str, rate_mbit: int) -> list[str]:
+    # The bucket holds 10 ms of traffic and at least four of the 64 kB packets that veth passes.
+    burst_bytes = max(256 * 1024, rate_mbit * 1_000_000 // 8 // 100)
+    return ["tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf",
+            "rate", f"{rate_mbit}mbit", "burst", str(burst_bytes), "latency", "50ms"]
+
+
+def _call(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise ClusterError(f"`{' '.join(command)}` failed: {done.stderr.strip()}")
+    return done.stdout
+
+
+def _pids_in(namespace: str) -> list[int]:
+    done = subprocess.run(
+        ["ip", "netns", "pids", namespace], capture_output=True, text=True, check=False
+    )
+    return [int(pid) for pid in done.stdout.split()] if done.returncode == 0 else []
+
+
+def _cmdline(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it may have ended by itself
+        os.kill(pid, signal.SIGKILL)
+
+
+def _kill_all_in(namespaces: list[str], timeout: float = 20.0) -> None:
+    """Kill until the namespaces are empty: a Worker may start an executor while it dies."""
+    deadline = time.monotonic() + timeout
+    while pids := [pid for namespace in namespaces for pid in _pids_in(namespace)]:
+        for pid in pids:
+            _kill(pid)
+        if time.monotonic() > deadline:
+            raise ClusterError(f"processes {pids} do not end")
+        time.sleep(_POLL_SECONDS)
+
+
+def _delete_namespace(namespace: str) -> None:
+    """Delete it and, with it, its links; not an error if it is gone."""
+    subprocess.run(["ip", "netns", "del", namespace], capture_output=True, check=False)

@@ -1,0 +1,31 @@
+"""The flow a user declares and starts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headgate.topology.builder import FlowBuilder
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from headgate.runtime.query import FlowQuery
+
+
+class Flow(FlowBuilder):
+    """Declare sources, operators and sinks, then `start` the flow on Spark.
+
+        flow = hg.Flow("trends")
+        posts = flow.source(spark.readStream.schema("region string, tag string").json("in"))
+        regions = posts.key_by("region").process(hg.Count(emit="rows"), name="by_region")
+        regions.key_by("tag").process(hg.Count(), name="by_tag").to_parquet("out")
+        query = flow.start(spark, slots=4, checkpoint="checkpoint")
+    """
+
+    def start(
+        self, spark: SparkSession, *, slots: int, checkpoint: str, **options: Any
+    ) -> FlowQuery:
+        """Start on Spark and return a handle like a StreamingQuery; see `runtime.start_flow`."""
+        from headgate.runtime.start import start_flow
+
+        return start_flow(self, spark, slots=slots, checkpoint=checkpoint, **options)

@@ -1,0 +1,202 @@
+"""What all aggregates share: reading, folding and writing state, and three ways to emit.
+
+A built-in says how rows fold into the held columns of their group and what those columns mean;
+when to emit, windows, late rows and overflow are settled here, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, get_args
+
+import numpy as np
+import pyarrow as pa
+
+from headgate.errors import DeclarationError, NameClash
+from headgate.operator.base import Emit, Output, StateFields, StatefulOperator
+from headgate.operator.reduce import SumOverflow
+from headgate.operator.rows import EpochClock, Groups, KeyedRows
+from headgate.operator.touched import touched, touched_keys, touched_schema
+from headgate.operator.window import BOUNDS, SUB_KEY, Tumbling
+from headgate.operator.words import Mask
+from headgate.routing.hashing import I64
+from headgate.state.rows import Held, StateRows
+from headgate.state.session import StateSession
+
+
+@dataclass(frozen=True)
+class Aggregate(StatefulOperator):
+    """Base of the aggregates: one value per key, or per key and window.
+
+    `emit="updates"`: one row per key touched in the epoch, with its final value. `"rows"`: input
+    rows pass on unchanged, the value is only kept. `"running"`: input rows pass on with the value
+    after that row appended as column `name`. With a `window`, results come once, when the
+    window is final, and `emit` must be left alone.
+    """
+
+    column: str | None
+    emit: Emit = "updates"
+    name: str = "value"
+    window: Tumbling | None = None
+    ends_epochs: bool = field(init=False, default=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_emit(self, self.emit, get_args(Emit))
+        if self.window is not None and self.emit != "updates":
+            raise DeclarationError(
+                f"{self!r}: a window emits when it is final; leave out emit={self.emit!r}",
+                operator=type(self).__name__,
+            )
+        object.__setattr__(self, "ends_epochs", self.window is not None)
+
+    # What a built-in answers ------------------------------------------------------------------
+
+    def value_type(self, rows: pa.Schema) -> pa.DataType:
+        """Arrow type of the result. Raises a DeclarationError if the column does not fit."""
+        raise NotImplementedError
+
+    def held_fields(self, rows: pa.Schema) -> list[pa.Field]:
+        """Value columns of the state."""
+        raise NotImplementedError
+
+    def fold(self, rows: KeyedRows, groups: Groups, held: Held) -> dict[str, Any]:
+        """The held columns of every group after the rows; may raise SumOverflow."""
+        raise NotImplementedError
+
+    def running(self, rows: KeyedRows, groups: Groups, held: Held) -> pa.Array:
+        """The result after each row, in arrival order, given what was held before the batch."""
+        raise NotImplementedError
+
+    def result(self, held: Held | StateRows) -> pa.Array:
+        """The result that held columns stand for."""
+        raise NotImplementedError
+
+    # The contract -----------------------------------------------------------------------------
+
+    def state_fields(self, rows: pa.Schema, key: Sequence[str]) -> StateFields:
+        self.output_schema(rows, key)
+        sub = pa.schema([]) if self.window is None else SUB_KEY
+        return StateFields(pa.schema(self.held_fields(rows)), sub)
+
+    def output_schema(self, rows: pa.Schema, key: Sequence[str]) -> pa.Schema:
+        value = pa.field(self.name, self.value_type(rows))
+        if self.emit == "rows":
+            return rows
+        if self.emit == "running":
+            head = list(rows)
+        elif self.window is None:
+            head = [rows.field(name) for name in key]
+        else:
+            self.window.check(rows, key, type(self).__name__)
+            head = [*(rows.field(name) for name in key), *BOUNDS]
+        if self.name in {f.name for f in head}:
+            raise NameClash(
+                f"{type(self).__name__} adds a column {self.name!r}, which is there already; "
+                "choose another name=",
+                column=self.name,
+                operator=type(self).__name__,
+            )
+        return pa.schema([*head, value])
+
+    def carry_schema(self, rows: pa.Schema, key: Sequence[str]) -> pa.Schema | None:
+        if self.emit != "updates" or self.window is not None:
+            return None
+        return touched_schema(rows, key)
+
+    def needs(self, rows: pa.Schema, key: Sequence[str], wanted: set[str]) -> set[str]:
+        own = {*key} | ({self.column} if self.column is not None else set())
+        if self.window is not None:
+            own.add(self.window.time)
+        return own if self.emit == "updates" else own | (wanted & set(rows.names))
+
+    def process(self, rows: KeyedRows, state: StateSession, clock: EpochClock) -> Output:
+        if self.window is None:
+            return self.absorb(rows, rows.groups, lambda some: some.groups, state)
+        placed = self.window.place(rows, clock)
+        output = self.absorb(placed.rows, placed.groups, self.window.groups, state)
+        return placed.report(output.dead)
+
+    def finish(
+        self, state: StateSession, clock: EpochClock, carry: pa.RecordBatch | None = None
+    ) -> pa.RecordBatch | None:
+        if self.window is not None:
+            return self._close(self.window, state, clock)
+        if carry is None or not carry.num_rows:
+            return None
+        groups = touched_keys(carry)
+        value = self.result(state.read(groups))
+        keys = groups.columns
+        return pa.RecordBatch.from_arrays(
+            [*keys.columns, value], names=[*keys.schema.names, self.name]
+        )
+
+    def describe(self) -> dict[str, Any]:
+        window = None if self.window is None else self.window.describe()
+        return {"operator": type(self).__name__, "column": self.column, "window": window}
+
+    # Inside -----------------------------------------------------------------------------------
+
+    def absorb(
+        self,
+        rows: KeyedRows,
+        groups: Groups,
+        regroup: Callable[[KeyedRows], Groups],
+        state: StateSession,
+    ) -> Output:
+        """Fold the rows into the state of their groups.
+
+        Groups whose sum would overflow stay as they are, and their rows are dead; `regroup` groups
+        what is left.
+        """
+        if not len(rows):
+            return Output()
+        held = state.read(groups)
+        try:
+            new = self.fold(rows, groups, held)
+            running = self.running(rows, groups, held) if self.emit == "running" else None
+        except SumOverflow as overflow:
+            bad = overflow.groups[groups.codes]
+            kept = np.flatnonzero(~bad)
+            good = rows.take(kept)
+            return self._with_dead(bad, kept, self.absorb(good, regroup(good), regroup, state))
+        state.write(groups, new)
+        if running is not None:
+            return Output(rows.batch.append_column(self.name, running))
+        if self.emit == "rows":
+            return Output(rows.batch)
+        return Output(carry=None if self.window else touched(groups))
+
+    def _with_dead(self, bad: Mask, kept: I64, output: Output) -> Output:
+        why = f"{type(self).__name__} of column {self.column!r} leaves the 64-bit range"
+        dead = dict.fromkeys(np.flatnonzero(bad).tolist(), why)
+        dead |= {int(kept[row]): reason for row, reason in output.dead.items()}
+        origins = None
+        if output.batch is not None:
+            origins = kept if output.origins is None else kept[output.origins]
+        return replace(output, dead=dead, origins=origins)
+
+    def _close(
+        self, window: Tumbling, state: StateSession, clock: EpochClock
+    ) -> pa.RecordBatch | None:
+        rows = window.closed(state, clock)
+        if rows is None:
+            return None
+        names = rows.layout.schema.key.names
+        keys = [rows.keys.column(name) for name in names]
+        batch = pa.RecordBatch.from_arrays(
+            [*keys, *window.bounds(rows), self.result(rows)],
+            names=[*names, *(f.name for f in BOUNDS), self.name],
+        )
+        state.remove_rows(rows)
+        return batch
+
+
+def check_emit(operator: object, emit: str, allowed: Sequence[str]) -> None:
+    """Raise unless `emit` is one of the ways this operator knows."""
+    if emit not in allowed:
+        raise DeclarationError(
+            f"{type(operator).__name__} cannot emit {emit!r}; choose one of "
+            f"{', '.join(map(repr, allowed))}",
+            operator=type(operator).__name__,
+        )

@@ -1,0 +1,202 @@
+"""What a stateful operator receives: rows, their key, and the distinct keys among them.
+
+Grouping is done once per batch and shared by everything the operator does with it. Keys are hashed
+already, so a scratch table indexed by the hash finds the first row of every key in a few NumPy
+passes: 7 ms for 500,000 rows of 20,000 keys, 14 ms for 400,000 keys, against 12 and 49 ms for
+`pandas.factorize`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headgate.routing.hashing import I64, U64, KeyHashes, hash_columns, mix
+
+ONE = np.uint64(1)
+
+
+@dataclass(frozen=True)
+class EpochClock:
+    """Time as the epoch's plan froze it: every attempt of every task sees the same.
+
+    `watermark_us` is the event time up to which the stream is complete (None: no event time yet),
+    `previous_watermark_us` what it was in the epoch before; `now_ms` is the processing time at
+    which the epoch was planned.
+    """
+
+    epoch: int
+    now_ms: int
+    watermark_us: int | None = None
+    previous_watermark_us: int | None = None
+
+
+class Groups:
+    """The distinct keys (or key and sub-key pairs) of a batch; a `state.KeyBatch`.
+
+    `codes[row]` is the group of a row, `first[group]` its first row, `sizes[group]` its row count.
+    Groups are in order of first appearance.
+    """
+
+    def __init__(self, hashes: KeyHashes, routes: U64, key_columns: pa.RecordBatch) -> None:
+        self.codes, self.first = group_rows(hashes)
+        self.h: U64 = hashes.h[self.first]
+        self.check: U64 = hashes.check[self.first]
+        self.route: U64 = self.h if routes is hashes.h else routes[self.first]
+        self._key_columns = key_columns
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    @cached_property
+    def sizes(self) -> I64:
+        return np.bincount(self.codes, minlength=len(self)).astype(np.int64)
+
+    @cached_property
+    def columns(self) -> pa.RecordBatch:
+        """Key (and sub-key) columns, one row per group."""
+        return self._key_columns.take(pa.array(self.first))
+
+    @cached_property
+    def order(self) -> I64:
+        """Row numbers sorted by group, arrival order kept within a group."""
+        order = np.argsort(self.codes.astype(np.uint16), kind="stable")  # a radix sort: 16 bits
+        if len(self) > 1 << 16:
+            high = (self.codes >> 16)[order]
+            narrow = high.astype(np.uint16) if len(self) <= 1 << 32 else high
+            order = order[np.argsort(narrow, kind="stable")]
+        return order
+
+    @cached_property
+    def starts(self) -> I64:
+        """Where each group begins in `order`."""
+        return np.concatenate(([0], np.cumsum(self.sizes)[:-1])).astype(np.int64)
+
+    @cached_property
+    def rank(self) -> I64:
+        """For every row, how many earlier rows of the batch have the same key."""
+        rank = np.empty(len(self.codes), np.int64)
+        rank[self.order] = np.arange(len(self.codes)) - np.repeat(self.starts, self.sizes)
+        return rank
+
+    @cached_property
+    def last(self) -> I64:
+        """The last row of each group."""
+        last = np.empty(len(self), np.int64)
+        last[self.codes] = np.arange(len(self.codes))
+        return last
+
+    def take(self, groups: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> SomeKeys:
+        """The keys of some of the groups: to write or remove only those."""
+        h = self.h[groups]
+        route = h if self.route is self.h else self.route[groups]
+        columns = self._key_columns.take(pa.array(self.first[groups]))
+        return SomeKeys(h, self.check[groups], route, columns)
+
+
+@dataclass(frozen=True)
+class SomeKeys:
+    """Distinct keys out of a batch; a `state.KeyBatch`."""
+
+    h: U64
+    check: U64
+    route: U64
+    columns: pa.RecordBatch
+
+    def __len__(self) -> int:
+        return len(self.h)
+
+
+def group_rows(hashes: KeyHashes) -> tuple[I64, I64]:
+    """Number the distinct (h, check) pairs in order of appearance: group per row, row per group.
+
+    Every round writes row numbers into a table at a place taken from the hash, backwards, so that
+    the first row stays; a row whose place holds an equal key has found its group, and the few
+    whose place holds another key go to the next round, which spreads them differently. A round
+    settles at least one key, and in practice all but a few per cent. The low bits pick the place:
+    the high ones pick the bucket, and a slot sees only some of the buckets.
+    """
+    h, check = hashes
+    rows = len(h)
+    row_numbers = np.arange(rows)
+    table = np.empty(1 << max(4, rows.bit_length()), np.int64)
+    place = (h & np.uint64(len(table) - 1)).view(np.int64)
+    table[place[::-1]] = row_numbers[::-1]
+    found = table[place]
+    settled = h[found] == h
+    if rows and not (check == check[0]).all():
+        settled &= check[found] == check
+    left = np.flatnonzero(~settled)
+    turn = 0
+    while len(left):
+        turn += 1
+        left_h, left_check = h[left], check[left]
+        mask = np.uint64((1 << max(4, len(left).bit_length())) - 1)
+        place = (mix(left_h + left_check * np.uint64(2 * turn + 1)) & mask).view(np.int64)
+        table[place[::-1]] = left[::-1]
+        winner = table[place]
+        settled = (h[winner] == left_h) & (check[winner] == left_check)
+        found[left[settled]] = winner[settled]
+        left = left[~settled]
+    first = np.flatnonzero(found == row_numbers)
+    group = np.empty(rows, np.int64)
+    group[first] = np.arange(len(first))
+    return group[found], first
+
+
+class KeyedRows:
+    """A batch of input rows of one keyed operator, in arrival order."""
+
+    def __init__(
+        self, batch: pa.RecordBatch, key: Sequence[str], hashes: KeyHashes | None = None
+    ) -> None:
+        self.batch = batch
+        self.key = tuple(key)
+        if hashes is None:
+            hashes = hash_columns([batch.column(name) for name in self.key], batch.num_rows)
+        self.hashes = hashes
+
+    def __len__(self) -> int:
+        return int(self.batch.num_rows)
+
+    @cached_property
+    def groups(self) -> Groups:
+        """The distinct keys of this batch."""
+        return Groups(self.hashes, self.hashes.h, self.batch.select(list(self.key)))
+
+    def sub_groups(self, names: Sequence[str], columns: Sequence[pa.Array]) -> Groups:
+        """The distinct (key, sub-key) pairs; sub-key columns may be computed ones.
+
+        The sub-key's hash is stirred into the key's, which is not computed a second time. Under
+        the empty key of a global operator it stays as it is.
+        """
+        keys = [self.batch.column(name) for name in self.key]
+        hashes = hash_columns(columns, len(self))
+        if keys:
+            h = mix(self.hashes.h + mix(hashes.h))
+            check = mix(self.hashes.check + mix(hashes.check ^ hashes.h)) | ONE
+            hashes = KeyHashes(h, check)
+        table = pa.RecordBatch.from_arrays([*keys, *columns], names=[*self.key, *names])
+        return Groups(hashes, self.hashes.h, table)
+
+    def column(self, name: str) -> pa.Array:
+        return self.batch.column(name)
+
+    def numbers(self, name: str) -> npt.NDArray[np.float64]:
+        """A numeric column as float64; nulls are NaN."""
+        column = self.batch.column(name)
+        if pa.types.is_decimal(column.type) or column.null_count:
+            column = column.cast(pa.float64())
+        return np.asarray(column.to_numpy(zero_copy_only=False), np.float64)
+
+    def take(self, rows: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> KeyedRows:
+        """The chosen rows, hashes carried along."""
+        if rows.dtype == np.bool_:
+            rows = np.flatnonzero(rows)
+        hashes = KeyHashes(self.hashes.h[rows], self.hashes.check[rows])
+        return KeyedRows(self.batch.take(pa.array(rows)), self.key, hashes)

@@ -1,0 +1,192 @@
+"""Tumbling event-time windows: where a row belongs, when it is late, when a window is final.
+
+A row of event time t belongs to the window [start, start + size) that holds t, with starts at
+multiples of the size since 1970-01-01 UTC. A window is final in the first epoch whose watermark
+has reached its end: it is emitted once, there, and forgotten. Rows of a final window are **late**:
+they are dropped and counted. Rows without an event time are refused (dead letters).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from headgate.errors import DeclarationError, NameClash, SchemaMismatch
+from headgate.operator.base import Output, require_column
+from headgate.operator.rows import EpochClock, Groups, KeyedRows
+from headgate.operator.words import from_words, to_words
+from headgate.routing.hashing import I64
+from headgate.state.rows import StateRows
+from headgate.state.session import StateSession
+
+TIMESTAMP = pa.timestamp("us", "UTC")
+START, END = "window_start", "window_end"
+SUB_KEY = pa.schema([pa.field(START, TIMESTAMP)])
+BOUNDS = (pa.field(START, TIMESTAMP), pa.field(END, TIMESTAMP))
+
+_UNITS = {
+    "microsecond": 1,
+    "millisecond": 1_000,
+    "second": 1_000_000,
+    "minute": 60_000_000,
+    "hour": 3_600_000_000,
+    "day": 86_400_000_000,
+    "week": 604_800_000_000,
+}
+_TIMELESS = EpochClock(epoch=0, now_ms=0)
+_PART = re.compile(r"\s*(\d+)\s*([a-z]+?)s?\s*")
+
+
+def duration_us(given: str | timedelta) -> int:
+    """A positive duration in microseconds.
+
+    Examples:
+        >>> duration_us("1 minute"), duration_us("1 hour 30 minutes")
+        (60000000, 5400000000)
+    """
+    if isinstance(given, timedelta):
+        total = given // timedelta(microseconds=1)
+    else:
+        parts = list(_PART.finditer(given.lower()))
+        whole = "".join(part.group(0) for part in parts) == given.lower()
+        if not parts or not whole or any(part.group(2) not in _UNITS for part in parts):
+            raise DeclarationError(
+                f"{given!r} is not a duration; write it like '10 seconds' or '1 hour 30 minutes'",
+                duration=given,
+            )
+        total = sum(int(part.group(1)) * _UNITS[part.group(2)] for part in parts)
+    if total <= 0:
+        raise DeclarationError(f"a duration must be positive, not {given!r}", duration=str(given))
+    return total
+
+
+@dataclass(frozen=True)
+class Placed:
+    """The rows of a batch that belong to an open window, and what became of the others."""
+
+    rows: KeyedRows
+    starts: pa.Array
+    kept: I64 | None
+    dead: dict[int, str]
+    late: int
+
+    @property
+    def groups(self) -> Groups:
+        """The distinct (key, window) pairs."""
+        return self.rows.sub_groups([START], [self.starts])
+
+    def report(self, dead: dict[int, str]) -> Output:
+        """What to tell about the batch, if `dead` of the placed rows were refused later."""
+        if self.kept is not None:
+            dead = {int(self.kept[row]): why for row, why in dead.items()}
+        return Output(dead=self.dead | dead, late=self.late)
+
+
+@dataclass(frozen=True)
+class Tumbling:
+    """Windows of a fixed size that do not overlap, over the event time in column `time`.
+
+    Examples:
+        >>> Tumbling("1 minute", time="ts").size_us
+        60000000
+    """
+
+    size: str | timedelta
+    time: str
+
+    def __post_init__(self) -> None:
+        duration_us(self.size)
+
+    @cached_property
+    def size_us(self) -> int:
+        return duration_us(self.size)
+
+    def check(self, rows: pa.Schema, key: Sequence[str], operator: str) -> None:
+        """Raise unless the input has the time column and the key leaves room for the bounds."""
+        kind = require_column(rows, self.time, operator).type
+        if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
+            raise SchemaMismatch(
+                f"{operator} takes its windows from column {self.time!r}, which is {kind}; "
+                "cast it to a timestamp",
+                column=self.time,
+                operator=operator,
+            )
+        for name in (START, END):
+            if name in key:
+                raise NameClash(
+                    f"{operator} adds a column {name!r}, and its key has one of that name; "
+                    "rename the key column",
+                    column=name,
+                    operator=operator,
+                )
+
+    def starts(self, rows: KeyedRows) -> pa.Array:
+        """Start of the window of every row (anything under a null)."""
+        return from_words(self._floor(self._times(rows)), None, TIMESTAMP)
+
+    def groups(self, rows: KeyedRows) -> Groups:
+        """The distinct (key, window) pairs of rows that are known to have a window."""
+        return rows.sub_groups([START], [self.starts(rows)])
+
+    def place(self, rows: KeyedRows, clock: EpochClock) -> Placed:
+        """Find the window of every row; leave out late rows and rows without a time."""
+        valid = to_words(rows.column(self.time))[1]
+        dead = {} if valid is None else dict.fromkeys(np.flatnonzero(~valid).tolist(), self._why)
+        open_ = np.ones(len(rows), np.bool_) if valid is None else valid
+        starts = self._floor(self._times(rows))
+        late = 0
+        if clock.watermark_us is not None:
+            on_time = starts > clock.watermark_us - self.size_us
+            late = int(np.count_nonzero(open_ & ~on_time))
+            open_ = open_ & on_time
+        kept = None
+        if not open_.all():
+            kept = np.flatnonzero(open_)
+            rows, starts = rows.take(kept), starts[kept]
+        return Placed(rows, from_words(starts, None, TIMESTAMP), kept, dead, late)
+
+    def closed(self, state: StateSession, clock: EpochClock) -> StateRows | None:
+        """State rows of the windows that became final in this epoch (None: there are none).
+
+        In order of window, then of key hash. Costs a scan of the held window starts, and only when
+        the watermark crossed a boundary.
+        """
+        now, before = clock.watermark_us, clock.previous_watermark_us
+        if now is None or (before is not None and now // self.size_us == before // self.size_us):
+            return None
+        rows = state.select(START, below=now - self.size_us + 1)
+        if not len(rows):
+            return None
+        return rows.take(np.argsort(rows[START], kind="stable"))
+
+    def bounds(self, rows: StateRows) -> tuple[pa.Array, pa.Array]:
+        """Start and end of the windows of some state rows."""
+        starts = rows[START]
+        return from_words(starts, None, TIMESTAMP), from_words(
+            starts + self.size_us, None, TIMESTAMP
+        )
+
+    def describe(self) -> dict[str, object]:
+        return {"kind": "tumbling", "size_us": self.size_us, "time": self.time}
+
+    def _times(self, rows: KeyedRows) -> I64:
+        column = rows.column(self.time)
+        if pa.types.is_timestamp(column.type):
+            column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
+        else:
+            column = column.cast(pa.timestamp("us"))
+        return to_words(column)[0]
+
+    def _floor(self, times: I64) -> I64:
+        floor: I64 = times // self.size_us * self.size_us
+        return floor
+
+    @property
+    def _why(self) -> str:
+        return f"no event time: column {self.time!r} is null"

@@ -1,0 +1,1 @@
+"""Which slot gets which row."""

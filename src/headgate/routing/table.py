@@ -1,0 +1,174 @@
+"""Routing tables: a chosen home for the keys that matter, a bucket for the rest.
+
+A key goes to its pin if it has one, else to the slot of its bucket. An empty table (no pins,
+bucket b on slot b mod n) routes exactly like fields grouping. A key is known by its 64-bit hash
+alone: should two keys ever share it, they are routed (and their state is moved) together, which
+is harmless. So a table is a few sorted arrays and travels with every epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headgate.errors import UnknownSlot
+from headgate.routing.hashing import I64, U64, bucket_of, hash_columns
+
+BUCKETS = 1024
+I32 = npt.NDArray[np.int32]
+
+
+def _no_keys() -> U64:
+    return np.empty(0, np.uint64)
+
+
+def _no_slots() -> I32:
+    return np.empty(0, np.int32)
+
+
+@dataclass(frozen=True)
+class RoutingTable:
+    """Who owns which key of one operator. Immutable; `version` grows with every change."""
+
+    slots: int
+    bucket_slots: I32
+    version: int = 0
+    pinned_h: U64 = field(default_factory=_no_keys)
+    pinned_slots: I32 = field(default_factory=_no_slots)
+
+    def __post_init__(self) -> None:
+        for name, owners in (("bucket", self.bucket_slots), ("pin", self.pinned_slots)):
+            if len(owners) and not (owners.min() >= 0 and owners.max() < self.slots):
+                raise UnknownSlot(
+                    f"a {name} of the routing table names slot {owners.max()}, but the flow runs "
+                    f"{self.slots} slots (0..{self.slots - 1}); make a table for that many",
+                    slot=int(owners.max()),
+                    slots=self.slots,
+                )
+
+    @property
+    def buckets(self) -> int:
+        return len(self.bucket_slots)
+
+    def route(self, h: U64) -> I32:
+        """The slot of every key. O(rows), plus a binary search per row if there are pins."""
+        owners = self.bucket_slots[bucket_of(h, self.buckets)]
+        if len(self.pinned_h):
+            at = np.searchsorted(self.pinned_h, h)
+            at[at == len(self.pinned_h)] = 0
+            owners = np.where(self.pinned_h[at] == h, self.pinned_slots[at], owners)
+        return owners
+
+    def pin(self, columns: Sequence[pa.Array], slots: Sequence[int] | I32) -> RoutingTable:
+        """This table with these keys pinned; a later pin of the same key wins."""
+        hashes = hash_columns(columns, len(slots))
+        return self.pin_hashes(hashes.h, np.asarray(slots, np.int32))
+
+    def pin_hashes(self, h: U64, slots: I32) -> RoutingTable:
+        all_h = np.concatenate([h[::-1], self.pinned_h])
+        all_slots = np.concatenate([slots[::-1], self.pinned_slots]).astype(np.int32)
+        pinned_h, first = np.unique(all_h, return_index=True)
+        return replace(
+            self, version=self.version + 1, pinned_h=pinned_h, pinned_slots=all_slots[first]
+        )
+
+    def with_buckets(self, bucket_slots: I32) -> RoutingTable:
+        return replace(
+            self, version=self.version + 1, bucket_slots=np.asarray(bucket_slots, np.int32)
+        )
+
+    def resized(self, slots: int) -> RoutingTable:
+        """The table for another slot count: every unit stays but those that must move.
+
+        Growing takes buckets from the fullest slots for the new ones; shrinking spreads the
+        buckets and pins of the slots that leave over those that stay, the emptiest first.
+        """
+        if slots == self.slots:
+            return self
+        owners = _rebalance(self.bucket_slots, slots)
+        pins = self.pinned_slots.copy()
+        leaving = np.flatnonzero(pins >= slots)
+        pins[leaving] = (np.arange(len(leaving)) % slots).astype(np.int32)
+        return replace(
+            self, slots=slots, version=self.version + 1, bucket_slots=owners, pinned_slots=pins
+        )
+
+    def same_routes(self, other: RoutingTable) -> bool:
+        return (
+            self.slots == other.slots
+            and np.array_equal(self.bucket_slots, other.bucket_slots)
+            and np.array_equal(self.pinned_h, other.pinned_h)
+            and np.array_equal(self.pinned_slots, other.pinned_slots)
+        )
+
+    def to_arrow(self) -> pa.Table:
+        """One row per bucket, then one per pin; the form in which tables are stored."""
+        n = self.buckets
+        return pa.table(
+            {
+                "h": pa.array(np.concatenate([np.arange(n, dtype=np.uint64), self.pinned_h])),
+                "slot": pa.array(np.concatenate([self.bucket_slots, self.pinned_slots])),
+            }
+        ).replace_schema_metadata(
+            {"slots": str(self.slots), "buckets": str(n), "version": str(self.version)}
+        )
+
+    @classmethod
+    def from_arrow(cls, table: pa.Table) -> RoutingTable:
+        facts = table.schema.metadata
+        n = int(facts[b"buckets"])
+        h, slot = table["h"].to_numpy(), table["slot"].to_numpy()
+        return cls(int(facts[b"slots"]), slot[:n], int(facts[b"version"]), h[n:], slot[n:])
+
+
+def hash_table(slots: int, buckets: int = BUCKETS) -> RoutingTable:
+    """The empty table: plain hash grouping."""
+    return RoutingTable(slots, (np.arange(buckets) % slots).astype(np.int32))
+
+
+@dataclass(frozen=True)
+class Moves:
+    """Units that change owner between two tables of one operator.
+
+    A key moves iff its bucket is in `buckets` or its hash in `routes`; where exactly it goes the
+    new table says.
+    """
+
+    buckets: I64
+    routes: U64
+
+    def __bool__(self) -> bool:
+        return bool(len(self.buckets) or len(self.routes))
+
+
+def moves_between(old: RoutingTable, new: RoutingTable) -> Moves:
+    """Which units have another owner under `new`; cost O(buckets + pins)."""
+    buckets = np.flatnonzero(old.bucket_slots != new.bucket_slots).astype(np.int64)
+    h = np.union1d(old.pinned_h, new.pinned_h)
+    return Moves(buckets, h[old.route(h) != new.route(h)])
+
+
+def _rebalance(owners: I32, slots: int) -> I32:
+    owners = owners.copy()
+    share, extra = divmod(len(owners), slots)
+    load = np.bincount(owners, minlength=max(slots, int(owners.max()) + 1))
+    homeless = list(np.flatnonzero(owners >= slots))
+    load = load[:slots].copy()
+    by_load = np.argsort(-load, kind="stable")
+    quota = np.full(slots, share)
+    quota[by_load[:extra]] += 1
+    for slot in by_load:
+        surplus = int(load[slot] - quota[slot])
+        if surplus > 0:
+            homeless.extend(np.flatnonzero(owners == slot)[-surplus:])
+            load[slot] -= surplus
+    homeless.sort()
+    for slot in range(slots):
+        room = int(quota[slot] - load[slot])
+        taken, homeless = homeless[:room], homeless[room:]
+        owners[taken] = slot
+    return owners

@@ -1,0 +1,245 @@
+"""Anchors: a slot's tasks run on the host that the driver chose, level after level.
+
+An anchor is a tiny cached DataFrame with one row per slot, hash-partitioned by the slot's label,
+whose cached partition s lies on the host chosen for slot s. A stage of
+`data.repartition(n, label) + anchor + anchor` has exactly n partitions on Spark >= 4.1 (its
+union is partition-aware), and each prefers the host that caches its anchor partition. The anchor
+is there twice to outvote the shuffle: the union takes the host that most parents prefer.
+
+It is a hint and never a promise. The slot is read from the rows; a task that runs elsewhere is
+slower, not wrong. The plan is made at the action, so `ANCHOR_CONF` must hold on the session of
+the data then: in `foreachBatch` that is `df.sparkSession`, a clone of the outer session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+ANCHOR_CONF: Mapping[str, str] = {
+    # Adaptive execution hides the partitioning of the exchange, so the union would concatenate.
+    "spark.sql.adaptive.enabled": "false",
+    # The default, but some vendors turn it off; without it a stage has 3n partitions.
+    "spark.sql.unionOutputPartitioning": "true",
+}
+
+_SPARK_SEED = 42  # of the hash that partitions by a column
+_MASK = 0xFFFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """A home for every slot: the cached frame that holds it, and the hosts it was put on.
+
+    `hosts[s]` is where the cached partition of slot s was when the anchor was built; "" stands
+    for a slot that Spark could not cache. `hosts_now` asks again.
+    """
+
+    slots: int
+    frame: DataFrame
+    hosts: tuple[str, ...]
+
+    def hosts_now(self) -> tuple[str, ...]:
+        """Where Spark prefers to run each slot at this moment; one driver call per slot."""
+        return _preferred_hosts(self.frame, self.slots)
+
+    def release(self) -> None:
+        """Drop the cached blocks; a plan that still uses the frame computes it again."""
+        self.frame.unpersist()
+
+
+def slot_labels(n: int) -> list[int]:
+    """Labels that Spark's hash sends to partitions 0..n-1 of n: entry s goes to partition s.
+
+    Each is the least such int >= 0, so equal n gives equal labels; about n ln n hashes.
+
+    Examples:
+        >>> slot_labels(4)
+        [12, 6, 2, 0]
+        >>> [_spark_hash(label) % 4 for label in slot_labels(4)]
+        [0, 1, 2, 3]
+    """
+    if n < 1:
+        raise ValueError(f"there is at least one slot, not {n}")
+    labels: dict[int, int] = {}
+    label = 0
+    while len(labels) < n:
+        labels.setdefault(_spark_hash(label) % n, label)  # Python's % is Spark's pmod
+        label += 1
+    return [labels[slot] for slot in range(n)]
+
+
+def spread(
+    slots: int, hosts: Sequence[str], previous: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Give every slot a host, as evenly as can be, moving as few slots as evenness allows.
+
+    Without a `previous` assignment this is round robin. With one, a slot stays where it was if
+    that host still exists and has not its fair share already. No hosts, no preference: all "".
+
+    Examples:
+        >>> spread(5, ["a", "b", "c"])
+        ('a', 'b', 'c', 'a', 'b')
+        >>> spread(5, ["a", "c"], previous=("a", "b", "c", "a", "b"))
+        ('a', 'a', 'c', 'a', 'c')
+    """
+    names = list(dict.fromkeys(hosts))
+    if not names:
+        return ("",) * slots
+    held = {host: 0 for host in names}
+    for host in previous[:slots]:
+        if host in held:
+            held[host] += 1
+    # The hosts that hold most already get the larger shares, so that fewer slots move.
+    share, larger = divmod(slots, len(names))
+    ranked = sorted(names, key=lambda host: -held[host])
+    room = {host: share + (rank < larger) for rank, host in enumerate(ranked)}
+    chosen: list[str | None] = [None] * slots
+    for slot, host in enumerate(previous[:slots]):
+        if room.get(host, 0) > 0:
+            chosen[slot] = host
+            room[host] -= 1
+    free = _round_robin(names, room)
+    return tuple(next(free) if host is None else host for host in chosen)
+
+
+def executor_hosts(spark: SparkSession) -> list[str]:
+    """The distinct hosts that have a live executor, sorted; in local mode the driver's host."""
+    context: Any = spark.sparkContext._jsc.sc()
+    executors = context.statusStore().executorList(True)  # only live ones; lags a death by ms
+    found = [executors.apply(i) for i in range(executors.size())]
+    local = bool(context.isLocal())
+    return sorted({
+        str(executor.hostPort()).rpartition(":")[0]
+        for executor in found
+        if local or executor.id() != "driver"
+    })
+
+
+def build_anchor(
+    spark: SparkSession,
+    slots: int,
+    hosts: Sequence[str],
+    row_for_slot: Callable[[int], tuple[Any, ...]],
+    schema: StructType,
+    label_column: str = "label",
+) -> Anchor:
+    """Cache an anchor with slot s on `hosts[s]`; runs one small job and returns when it is done.
+
+    Args:
+        hosts: One host per slot (see `spread`); "" leaves the place to Spark. Unknown hosts are
+            no error: Spark waits `spark.locality.wait`, then takes another.
+        row_for_slot: The row of a slot, in the order of `schema`, with `slot_labels(slots)[s]`
+            in the label column.
+        schema: The schema of the frames that `anchored` will be given.
+    """
+    if len(hosts) != slots:
+        raise ValueError(f"{slots} slots need as many hosts, not {len(hosts)} (see spread)")
+    position = schema.fieldNames().index(label_column)
+    labels = slot_labels(slots)
+    rows = [row_for_slot(slot) for slot in range(slots)]
+    for slot, row in enumerate(rows):
+        if row[position] != labels[slot]:
+            raise ValueError(
+                f"the row of slot {slot} has label {row[position]!r}; Spark sends only "
+                f"{labels[slot]} there (see slot_labels)"
+            )
+    with anchor_conf(spark):
+        placed = _rows_on_hosts(spark, rows, hosts, schema)
+        frame = placed.repartition(slots, F.col(label_column))
+        frame.persist(StorageLevel.MEMORY_AND_DISK)
+        frame.count()
+        return Anchor(slots, frame, _preferred_hosts(frame, slots))
+
+
+def anchored(data: DataFrame, anchor: Anchor, label_column: str = "label") -> DataFrame:
+    """Exchange `data` by its label and bind each partition to its slot's host.
+
+    Columns are matched by position. The result has the anchor's row of each slot twice among
+    the slot's rows, so a slot without data still runs; the stage's function drops them.
+    """
+    exchanged = data.repartition(anchor.slots, F.col(label_column))
+    return exchanged.union(anchor.frame).union(anchor.frame)
+
+
+@contextmanager
+def anchor_conf(spark: SparkSession) -> Iterator[None]:
+    """Hold `ANCHOR_CONF` on a session, and put back what was there."""
+    before = {name: spark.conf.get(name) for name in ANCHOR_CONF}
+    for name, value in ANCHOR_CONF.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            assert old is not None, f"Spark has no default for {name}"
+            spark.conf.set(name, old)
+
+
+def _rows_on_hosts(
+    spark: SparkSession, rows: Sequence[tuple[Any, ...]], hosts: Sequence[str], schema: StructType
+) -> DataFrame:
+    """A frame of one row per partition, each with a preferred host.
+
+    `SparkContext.makeRDD(Seq[(T, Seq[String])])` is the one API with location preferences, and
+    Scala only. The rows go as Object[], the form in which PySpark itself hands rows over, and
+    `applySchemaToPythonRDD` turns py4j's ints into the schema's byte, int or long.
+    """
+    context: Any = spark.sparkContext
+    jvm, gateway = context._jvm, context._gateway
+    pairs = jvm.java.util.ArrayList()
+    for row, host in zip(rows, hosts, strict=True):
+        values = gateway.new_array(jvm.java.lang.Object, len(row))
+        for i, value in enumerate(row):
+            values[i] = bytearray(value) if isinstance(value, bytes) else value
+        preferred = jvm.java.util.ArrayList()
+        if host:
+            preferred.add(host)
+        pairs.add(jvm.scala.Tuple2(values, jvm.PythonUtils.toSeq(preferred)))
+    any_ref = jvm.scala.reflect.ClassTag.AnyRef()
+    placed = context._jsc.sc().makeRDD(jvm.PythonUtils.toSeq(pairs), any_ref)
+    session: Any = spark._jsparkSession
+    return DataFrame(session.applySchemaToPythonRDD(placed, schema.json()), spark)
+
+
+def _preferred_hosts(frame: DataFrame, partitions: int) -> tuple[str, ...]:
+    context: Any = frame.sparkSession.sparkContext._jsc.sc()
+    plan: Any = frame._jdf.queryExecution()
+    rdd = plan.toRdd()
+    assert rdd.getNumPartitions() == partitions, "an anchor has one partition per slot"
+    hosts = []
+    for partition in range(partitions):
+        places = context.getPreferredLocs(rdd, partition)
+        hosts.append("" if places.isEmpty() else str(places.head().host()))
+    return tuple(hosts)
+
+
+def _round_robin(names: Sequence[str], room: Mapping[str, int]) -> Iterator[str]:
+    left = dict(room)
+    while any(left.values()):
+        for host in names:
+            if left[host] > 0:
+                left[host] -= 1
+                yield host
+
+
+def _spark_hash(value: int) -> int:
+    """Spark's Murmur3 (x86, 32 bit) of one int column, as a signed int."""
+    k1 = _rotate((value & _MASK) * 0xCC9E2D51 & _MASK, 15) * 0x1B873593 & _MASK
+    h1 = (_rotate(_SPARK_SEED ^ k1, 13) * 5 + 0xE6546B64) & _MASK
+    h1 ^= 4  # the length in bytes
+    h1 = (h1 ^ h1 >> 16) * 0x85EBCA6B & _MASK
+    h1 = (h1 ^ h1 >> 13) * 0xC2B2AE35 & _MASK
+    h1 ^= h1 >> 16
+    return h1 - (1 << 32) if h1 >> 31 else h1
+
+
+def _rotate(value: int, bits: int) -> int:
+    return (value << bits | value >> 32 - bits) & _MASK

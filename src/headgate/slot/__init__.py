@@ -1,0 +1,1 @@
+"""One task of an epoch, engine-neutral."""

@@ -1,0 +1,141 @@
+"""Bad rows and failing user code: an error that names everything, or a dead letter.
+
+Errors of user code travel to the driver as data, inside the control record, so Spark never
+retries them and no detail is lost. With a dead-letter sink, the bad rows are found (by halving,
+where a whole batch failed) and set aside, and the rest goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headgate import errors
+from headgate.slot.plan import EpochPlan
+from headgate.topology.builder import DEAD_LETTER_SCHEMA
+
+SAMPLE_CHARACTERS_MAX = 500
+I64 = npt.NDArray[np.int64]
+
+
+class DeadLetters:
+    """Rows set aside in one task, as rows of the dead-letter sink."""
+
+    def __init__(self, plan: EpochPlan, slot: int, *, wanted: bool) -> None:
+        self.plan, self.slot, self.wanted = plan, slot, wanted
+        self._rows: list[dict[str, Any]] = []
+        self.counts: dict[str, int] = {}
+
+    def refuse(self, operator: str, batch: pa.RecordBatch, reasons: dict[int, str]) -> None:
+        """Set rows of `batch` aside, or stop the flow if nobody takes dead letters."""
+        if not reasons:
+            return
+        if not self.wanted:
+            row, reason = next(iter(reasons.items()))
+            raise operator_failed(operator, self.plan, self.slot, reason, batch.slice(row, 1))
+        self.counts[operator] = self.counts.get(operator, 0) + len(reasons)
+        bad = batch.take(pa.array(list(reasons), pa.int64())).to_pylist()
+        for row, reason in zip(bad, reasons.values(), strict=True):
+            self._rows.append(
+                {
+                    "operator": operator,
+                    "slot": self.slot,
+                    "epoch": self.plan.epoch,
+                    "reason": reason[:SAMPLE_CHARACTERS_MAX],
+                    "row": json.dumps(row, default=str, sort_keys=True),
+                }
+            )
+
+    def batch(self) -> pa.RecordBatch | None:
+        if not self._rows:
+            return None
+        return pa.RecordBatch.from_pylist(self._rows, schema=DEAD_LETTER_SCHEMA)
+
+
+def find_bad_rows(
+    rows: int, attempt: Callable[[I64], None], undo: Callable[[], None] | None = None
+) -> dict[int, str]:
+    """Rows on which `attempt(row numbers)` fails, found by halving.
+
+    `attempt` must be free of effects, or `undo` takes them back. About 2 b log2(n) calls for b
+    bad rows of n.
+    """
+    bad: dict[int, str] = {}
+    pending = [np.arange(rows, dtype=np.int64)]
+    while pending:
+        part = pending.pop()
+        try:
+            attempt(part)
+        except Exception as problem:
+            if len(part) == 1:
+                bad[int(part[0])] = describe(problem)
+            else:
+                half = len(part) // 2
+                pending += [part[half:], part[:half]]
+        finally:
+            if undo is not None:
+                undo()
+    return dict(sorted(bad.items()))
+
+
+def describe(problem: BaseException) -> str:
+    return f"{type(problem).__name__}: {problem}"
+
+
+def operator_failed(
+    operator: str,
+    plan: EpochPlan,
+    slot: int,
+    reason: str,
+    sample: pa.RecordBatch | None,
+    trace: str = "",
+) -> errors.OperatorFailed:
+    row = sample_row(sample)
+    return errors.OperatorFailed(
+        f"operator {operator!r} failed in slot {slot}, epoch {plan.epoch}: {reason}. "
+        f"Sample row: {row}. Nothing of this epoch was committed; fix the operator (or add "
+        "flow.dead_letters() to set bad rows aside) and start again from the same checkpoint",
+        operator=operator,
+        slot=slot,
+        epoch=plan.epoch,
+        reason=reason,
+        sample=row,
+        trace=trace,
+    )
+
+
+def sample_row(batch: pa.RecordBatch | None) -> str:
+    if batch is None or batch.num_rows == 0:
+        return "none"
+    text = str(batch.slice(0, 1).to_pylist()[0])
+    return text if len(text) <= SAMPLE_CHARACTERS_MAX else text[:SAMPLE_CHARACTERS_MAX] + "…"
+
+
+def from_exception(
+    problem: Exception, operator: str, plan: EpochPlan, slot: int, sample: pa.RecordBatch | None
+) -> errors.HeadgateError:
+    """The error to report for an exception that user code raised."""
+    if isinstance(problem, errors.HeadgateError):
+        return problem
+    trace = "".join(traceback.format_exception(problem)[-6:])
+    return operator_failed(operator, plan, slot, describe(problem), sample, trace)
+
+
+def to_record(problem: errors.HeadgateError) -> dict[str, Any]:
+    """JSON form of an error, as it travels in a control record."""
+    fields = {
+        k: v if isinstance(v, int | float | None) else str(v) for k, v in problem.fields.items()
+    }
+    return {"type": type(problem).__name__, "message": problem.message, "fields": fields}
+
+
+def from_record(record: dict[str, Any]) -> errors.HeadgateError:
+    kind = getattr(errors, record["type"], errors.HeadgateError)
+    error: errors.HeadgateError = kind(record["message"], **record["fields"])
+    return error

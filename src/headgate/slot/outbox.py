@@ -1,0 +1,184 @@
+"""Send rows on: to the next operator of this slot in memory, to another slot as batch tuples.
+
+Rows are ordered by target slot once (a radix sort of small integers and one Arrow take), then
+every target gets a slice. What stays in the slot never becomes bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headgate.errors import OperatorFailed
+from headgate.routing.hashing import hash_columns
+from headgate.slot.batch_tuple import PAYLOAD_BYTES_MAX, BatchTuple, Kind, digest_of
+from headgate.slot.plan import Control, EpochPlan, add_counts, pair
+from headgate.slot.program import Program
+from headgate.slot.rows import Rows, concat
+from headgate.topology.graph import Edge
+
+
+class Outbox:
+    """Everything one task sends. `slot` is None in a source task, which lives in no slot."""
+
+    def __init__(
+        self,
+        program: Program,
+        plan: EpochPlan,
+        control: Control,
+        *,
+        level: int,
+        producer: int,
+        slot: int | None,
+    ) -> None:
+        self.program, self.plan, self.control = program, plan, control
+        self.level, self.producer, self.slot = level, producer, slot
+        self._waiting: dict[tuple[int, int], list[Rows]] = {}
+        self._waiting_bytes: dict[tuple[int, int], int] = {}
+        self._ready: list[BatchTuple] = []
+        self._sequence = 0
+        self._turn: dict[int, int] = {}
+
+    def send(self, edge: Edge, rows: Rows) -> Rows | None:
+        """Route rows of an edge; returns those that stay in this slot (None: none do)."""
+        rows = rows.select(self.program.edge_columns[edge.id])
+        if edge.grouping.kind == "local":
+            return rows
+        if edge.grouping.kind == "all":
+            return self._send_to_all(edge, rows)
+        rows = self._apply_null_policy(edge, rows)
+        if not len(rows):
+            return None
+        targets, rows = self._targets(edge, rows)
+        return self._split(edge, rows, targets)
+
+    def hold(self, edge: Edge, rows: Rows) -> None:
+        """Keep rows for a later level of this same slot."""
+        assert self.slot is not None
+        self._put(edge, self.slot, rows)
+
+    def carry(self, node: int, batch: pa.RecordBatch) -> None:
+        """Send an operator's carry to the next level of this slot."""
+        assert self.slot is not None
+        self._emit(Kind.CARRY, node, self.slot, batch.num_rows, batch.serialize())
+
+    def drain(self) -> Iterator[BatchTuple]:
+        """Tuples that are full; call between chunks so that memory stays bounded."""
+        ready, self._ready = self._ready, []
+        yield from ready
+
+    def close(self) -> Iterator[BatchTuple]:
+        """All that is left, in a fixed order."""
+        for edge, slot in sorted(self._waiting):
+            self._flush(edge, slot)
+        yield from self.drain()
+
+    # --- inside ----------------------------------------------------------------------------
+    def _apply_null_policy(self, edge: Edge, rows: Rows) -> Rows:
+        policy = edge.grouping.nulls
+        columns = [rows.batch.column(name) for name in edge.grouping.key]
+        if policy == "key" or not any(c.null_count for c in columns):
+            return rows
+        nulls = np.zeros(len(rows), np.bool_)
+        for column in columns:
+            nulls |= pc.is_null(column).to_numpy(zero_copy_only=False)
+        if policy == "error":
+            consumer = self.program.graph.nodes[edge.consumer].name
+            sample = rows.batch.slice(int(np.flatnonzero(nulls)[0]), 1).to_pylist()[0]
+            raise OperatorFailed(
+                f"operator {consumer!r} got a null in its key {edge.grouping.key} in epoch "
+                f"{self.plan.epoch}, and key_by(nulls='error') forbids it; sample row: {sample}",
+                operator=consumer,
+                slot=self.slot,
+                epoch=self.plan.epoch,
+                sample=sample,
+            )
+        return rows.take(np.flatnonzero(~nulls))
+
+    def _targets(self, edge: Edge, rows: Rows) -> tuple[npt.NDArray[np.int32], Rows]:
+        if edge.grouping.kind == "shuffle":
+            turn = self._turn.get(edge.id, self.producer)
+            self._turn[edge.id] = turn + len(rows)
+            return ((turn + np.arange(len(rows))) % self.plan.slots).astype(np.int32), rows
+        hashes = hash_columns([rows.batch.column(k) for k in edge.grouping.key], len(rows))
+        consumer = self.program.graph.nodes[edge.consumer].name
+        return self.plan.tables[consumer].route(hashes.h), Rows(rows.batch, rows.lineage, hashes)
+
+    def _split(self, edge: Edge, rows: Rows, targets: npt.NDArray[np.int32]) -> Rows | None:
+        counts = np.bincount(targets, minlength=self.plan.slots)
+        used = np.flatnonzero(counts)
+        if len(used) > 1:
+            small = targets.astype(np.uint8 if self.plan.slots <= 256 else np.uint16)
+            rows = rows.take(np.argsort(small, kind="stable").astype(np.int64))
+        kept: Rows | None = None
+        start = 0
+        for target in used.tolist():
+            count = int(counts[target])
+            part = rows.slice(start, count) if len(used) > 1 else rows
+            start += count
+            if target == self.slot and not self.program.waits(edge, self.level):
+                kept = part
+                self._account(edge, part, local=True)
+            else:
+                self._put(edge, target, part)
+                self._account(edge, part, local=target == self.slot)
+        return kept
+
+    def _send_to_all(self, edge: Edge, rows: Rows) -> Rows | None:
+        kept: Rows | None = None
+        for target in range(self.plan.slots):
+            if target == self.slot and not self.program.waits(edge, self.level):
+                kept = rows
+            else:
+                self._put(edge, target, rows)
+            self._account(edge, rows, local=target == self.slot)
+        return kept
+
+    def _account(self, edge: Edge, rows: Rows, *, local: bool) -> None:
+        size = rows.bytes
+        counts = [len(rows), 0, size, 0] if local else [0, len(rows), 0, size]
+        key = str(edge.id)
+        self.control.edges[key] = add_counts(self.control.edges.get(key), counts)
+
+    def _put(self, edge: Edge, target: int, rows: Rows) -> None:
+        if self.level >= self.program.levels:
+            raise AssertionError(f"edge {edge.id} sends rows after the last level")
+        place = (edge.id, target)
+        self._waiting.setdefault(place, []).append(rows)
+        size = self._waiting_bytes.get(place, 0) + rows.bytes
+        self._waiting_bytes[place] = size
+        if size >= PAYLOAD_BYTES_MAX:
+            self._flush(*place)
+
+    def _flush(self, edge: int, slot: int) -> None:
+        parts = self._waiting.pop((edge, slot), [])
+        self._waiting_bytes.pop((edge, slot), None)
+        if not parts:
+            return
+        batch = concat([Rows(p.batch, p.lineage) for p in parts]).to_wire()
+        pieces = max(1, -(-batch.nbytes // PAYLOAD_BYTES_MAX))
+        step = -(-batch.num_rows // pieces)
+        for start in range(0, batch.num_rows, step):
+            piece = batch.slice(start, step)
+            self._emit(Kind.DATA, edge, slot, piece.num_rows, piece.serialize())
+
+    def _emit(self, kind: Kind, channel: int, slot: int, rows: int, payload: pa.Buffer) -> None:
+        item = BatchTuple(
+            slot,
+            kind,
+            channel,
+            self.level,
+            self.producer,
+            self._sequence,
+            rows,
+            digest_of(payload),
+            payload,
+        )
+        self._sequence += 1
+        self._ready.append(item)
+        key = pair(self.level, self.producer, slot)
+        self.control.sent[key] = add_counts(self.control.sent.get(key), [1, rows, item.seal])

@@ -1,0 +1,113 @@
+"""What an epoch's tasks are told (the plan) and what they answer (control records).
+
+The plan is frozen before the first task starts: every attempt sees the same clock, watermark,
+routing and state files. A control record is what a task did; it travels with the data, level by
+level, and the driver merges the last ones. Both sides of every transfer are in it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from headgate.operator.rows import EpochClock
+from headgate.routing.table import RoutingTable
+from headgate.state.chain import Chain
+
+MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class EpochPlan:
+    """One epoch, as every task of it sees it.
+
+    `previous` holds the old table of every operator whose table changes with this epoch: tasks
+    move state by the difference. `chains[operator][slot]` are the committed state files.
+    """
+
+    epoch: int
+    slots: int
+    clock: EpochClock
+    tables: Mapping[str, RoutingTable]
+    chains: Mapping[str, Mapping[int, Chain]]
+    storage_uri: str
+    warm_dir: str | None
+    buckets: int
+    sink_uris: Mapping[str, str]
+    previous: Mapping[str, RoutingTable] = field(default_factory=dict)
+    attempt: int = 0
+
+    @property
+    def routing_version(self) -> int:
+        return sum(table.version for table in self.tables.values())
+
+
+@dataclass
+class Control:
+    """Counts and file names; JSON on the wire, byte for byte the same in every attempt.
+
+    sent and received: (producer level, producer, slot) -> [tuples, rows, sum of seals].
+    """
+
+    sent: dict[str, list[int]] = field(default_factory=dict)
+    received: dict[str, list[int]] = field(default_factory=dict)
+    chains: dict[str, dict[str, list[Any]]] = field(default_factory=dict)
+    sinks: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    loads: dict[str, dict[str, int]] = field(default_factory=dict)
+    edges: dict[str, list[int]] = field(default_factory=dict)
+    state: dict[str, dict[str, list[int]]] = field(default_factory=dict)
+    moved: dict[str, int] = field(default_factory=dict)
+    late: dict[str, int] = field(default_factory=dict)
+    dead: dict[str, int] = field(default_factory=dict)
+    source_rows: dict[str, int] = field(default_factory=dict)
+    event_time: dict[str, int] = field(default_factory=dict)
+    versions: list[int] = field(default_factory=list)
+    slots: list[int] = field(default_factory=list)
+    error: dict[str, Any] | None = None
+
+    def to_bytes(self) -> bytes:
+        filled = {name: value for name, value in vars(self).items() if value}
+        return json.dumps(filled, sort_keys=True, separators=(",", ":")).encode()
+
+    @staticmethod
+    def from_bytes(data: Any) -> Control:
+        return Control(**json.loads(bytes(data)))
+
+    def absorb(self, other: Control) -> None:
+        """Add what an earlier level, or another task, did. A later level's chain wins."""
+        for name in ("sent", "received", "edges"):
+            mine = getattr(self, name)
+            for pair, numbers in getattr(other, name).items():
+                mine[pair] = add_counts(mine.get(pair), numbers)
+        for name in ("chains", "loads", "state"):
+            mine = getattr(self, name)
+            for operator, by_slot in getattr(other, name).items():
+                merge_slots(mine.setdefault(operator, {}), by_slot, add=name == "loads")
+        for sink, files in other.sinks.items():
+            self.sinks.setdefault(sink, []).extend(files)
+        for name in ("moved", "late", "dead", "source_rows"):
+            mine = getattr(self, name)
+            for key, count in getattr(other, name).items():
+                mine[key] = mine.get(key, 0) + count
+        for source, latest in other.event_time.items():
+            self.event_time[source] = max(latest, self.event_time.get(source, latest))
+        self.versions = sorted({*self.versions, *other.versions})
+        self.slots = [*self.slots, *other.slots]
+        self.error = self.error or other.error
+
+
+def add_counts(mine: list[int] | None, more: list[int]) -> list[int]:
+    if mine is None:
+        return list(more)
+    return [(a + b) & MASK for a, b in zip(mine, more, strict=True)]
+
+
+def merge_slots(mine: dict[str, Any], more: dict[str, Any], *, add: bool) -> None:
+    for slot, value in more.items():
+        mine[slot] = mine.get(slot, 0) + value if add else mine.get(slot, value)
+
+
+def pair(level: int, producer: int, slot: int) -> str:
+    return f"{level}:{producer}>{slot}"

@@ -1,0 +1,193 @@
+"""A declared flow, compiled: in which level each operator has all its rows, and which columns
+each edge carries. Engine-neutral and picklable (no DataFrame, no sink function inside).
+
+Depth of an operator = the longest chain of exchanging edges before it. The flow needs as many
+levels (shuffles) as its greatest depth. Columns that no later operator wants never leave the
+source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from headgate.operator.base import StatefulOperator
+from headgate.slot.rows import wire_schema
+from headgate.state.schema import StateSchema
+from headgate.topology.graph import Edge, FlowGraph, Node
+
+ORDER = "order"
+
+
+@dataclass(frozen=True)
+class Program:
+    """What every task needs to know of the flow; made once, sent once."""
+
+    graph: FlowGraph
+    depth: dict[int, int]
+    edge_columns: dict[int, tuple[str, ...]]
+    node_schema: dict[int, pa.Schema]
+    lineage: tuple[str, ...]
+
+    @property
+    def levels(self) -> int:
+        """How many shuffles an epoch takes; at least one, so that every slot has a task."""
+        return max(1, *self.depth.values())
+
+    @cached_property
+    def order(self) -> tuple[Node, ...]:
+        return tuple(self.graph.nodes[i] for i in self.graph.order)
+
+    @cached_property
+    def outputs(self) -> dict[int, list[Edge]]:
+        return {n.id: self.graph.outputs(n.id) for n in self.graph.nodes}
+
+    @cached_property
+    def sources(self) -> tuple[Node, ...]:
+        return tuple(self.graph.of_kind("source"))
+
+    @cached_property
+    def stateful(self) -> tuple[Node, ...]:
+        return tuple(self.graph.of_kind("stateful"))
+
+    @cached_property
+    def sinks(self) -> tuple[Node, ...]:
+        return tuple(self.graph.of_kind("sink"))
+
+    @cached_property
+    def edge_schemas(self) -> dict[int, pa.Schema]:
+        """What an edge carries, without lineage."""
+        return {
+            e.id: pa.schema(
+                [self.node_schema[e.producer].field(c) for c in self.edge_columns[e.id]]
+            )
+            for e in self.graph.edges
+        }
+
+    @cached_property
+    def wire_schemas(self) -> dict[int, pa.Schema]:
+        return {i: wire_schema(s, self.lineage) for i, s in self.edge_schemas.items()}
+
+    @cached_property
+    def state_schemas(self) -> dict[int, StateSchema]:
+        return {n.id: self._state_schema(n) for n in self.stateful}
+
+    def input_schema(self, node: int) -> pa.Schema:
+        return self.edge_schemas[self.graph.inputs(node)[0].id]
+
+    def carry_schema(self, node: Node) -> pa.Schema | None:
+        operator: StatefulOperator = node.spec
+        return operator.carry_schema(self.input_schema(node.id), node.key)
+
+    def _state_schema(self, node: Node) -> StateSchema:
+        rows = self.input_schema(node.id)
+        fields = node.spec.state_fields(rows, node.key)
+        return StateSchema(pa.schema([rows.field(k) for k in node.key]), fields.values, fields.sub)
+
+    def waits(self, edge: Edge, level: int) -> bool:
+        """Must rows of this edge wait (an ordered consumer takes them all at its depth)?"""
+        consumer = self.graph.nodes[edge.consumer]
+        return is_ordered(consumer) and level < self.depth[edge.consumer]
+
+    def describe(self) -> dict[str, Any]:
+        """What a checkpoint remembers of the flow, to tell compatible changes from others."""
+        return {
+            "flow": self.graph.name,
+            "operators": {
+                n.name: {
+                    "key": list(n.key),
+                    "state": self.state_schemas[n.id].describe(),
+                    "settings": n.spec.describe(),
+                    "ttl_ms": ttl_ms(n.spec),
+                }
+                for n in self.stateful
+            },
+            "stateless": [
+                n.name for n in self.graph.nodes if n.kind in ("map", "filter", "flat_map")
+            ],
+            "sources": [n.name for n in self.sources],
+            "sinks": {n.name: n.spec.kind for n in self.sinks},
+        }
+
+
+def is_ordered(node: Node) -> bool:
+    return node.kind == "stateful" and bool(node.spec.ordered)
+
+
+def ttl_ms(operator: StatefulOperator) -> int | None:
+    return None if operator.ttl is None else int(operator.ttl.total_seconds() * 1000)
+
+
+def compile_flow(graph: FlowGraph) -> Program:
+    """Depths, column pruning and lineage of a flow; linear in its size."""
+    depth = _depths(graph)
+    edge_columns, wanted = _prune(graph)
+    node_schema: dict[int, pa.Schema] = {}
+    for index in graph.order:
+        node = graph.nodes[index]
+        node_schema[index] = _pruned_output(graph, node, wanted, edge_columns, node_schema)
+    lineage = (ORDER,) if any(is_ordered(n) for n in graph.nodes) else ()
+    return Program(_without_engine_objects(graph), depth, edge_columns, node_schema, lineage)
+
+
+def _depths(graph: FlowGraph) -> dict[int, int]:
+    depth: dict[int, int] = {}
+    for index in graph.order:
+        steps = [depth[e.producer] + e.grouping.exchanges for e in graph.inputs(index)]
+        depth[index] = max(steps, default=0)
+    return depth
+
+
+def _prune(graph: FlowGraph) -> tuple[dict[int, tuple[str, ...]], dict[int, set[str]]]:
+    """Walk backwards: which columns does each edge, and so each node's output, have to carry?"""
+    wanted: dict[int, set[str]] = {n.id: set() for n in graph.nodes}
+    columns: dict[int, tuple[str, ...]] = {}
+    for index in reversed(graph.order):
+        node = graph.nodes[index]
+        if node.kind == "source" and node.spec.event_time:
+            wanted[index].add(node.spec.event_time)
+        for edge in graph.inputs(index):
+            produced = graph.nodes[edge.producer].schema
+            needed = set(produced.names)
+            if node.kind == "stateful":
+                needed = set(node.spec.needs(produced, node.key, wanted[index]))
+            needed |= set(edge.grouping.key)
+            columns[edge.id] = tuple(name for name in produced.names if name in needed)
+            wanted[edge.producer] |= needed
+    return columns, wanted
+
+
+def _pruned_output(
+    graph: FlowGraph,
+    node: Node,
+    wanted: dict[int, set[str]],
+    edge_columns: dict[int, tuple[str, ...]],
+    known: dict[int, pa.Schema],
+) -> pa.Schema:
+    if node.kind == "source":
+        kept = [f for f in node.schema if f.name in wanted[node.id]] or [node.schema.field(0)]
+        return pa.schema(kept)
+    if node.kind != "stateful":
+        return node.schema
+    edge = graph.inputs(node.id)[0]
+    arriving = pa.schema([known[edge.producer].field(c) for c in edge_columns[edge.id]])
+    return node.spec.output_schema(arriving, node.key)
+
+
+def _without_engine_objects(graph: FlowGraph) -> FlowGraph:
+    def strip(node: Node) -> Node:
+        if node.kind == "source":
+            return replace(node, spec=replace(node.spec, frame=None))
+        if node.kind == "sink" and node.spec.kind == "function":
+            return replace(node, spec=replace(node.spec, target=None))
+        return node
+
+    return replace(graph, nodes=tuple(strip(n) for n in graph.nodes))
+
+
+def source_columns(program: Program, source: Node) -> Sequence[str]:
+    return list(program.node_schema[source.id].names)

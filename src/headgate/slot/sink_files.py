@@ -1,0 +1,45 @@
+"""Sink rows become Parquet files where they arise, named by epoch and content.
+
+A file that was written by an attempt nobody accepted is never named in a manifest, so nobody
+reads it. Writing the same rows again writes the same file again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import xxhash
+
+from headgate.slot.plan import EpochPlan
+from headgate.slot.rows import Rows
+from headgate.state.storage import Storage
+
+
+class SinkFiles:
+    """The sink rows of one task; `write` puts each sink's rows in one file."""
+
+    def __init__(self, plan: EpochPlan, level: int, producer: int) -> None:
+        self.plan, self.level, self.producer = plan, level, producer
+        self._rows: dict[str, list[pa.RecordBatch]] = {}
+
+    def add(self, sink: str, rows: Rows) -> None:
+        if len(rows):
+            self._rows.setdefault(sink, []).append(rows.batch)
+
+    def write(self) -> dict[str, list[dict[str, Any]]]:
+        """Write all files; returns per sink their names, rows and bytes."""
+        written: dict[str, list[dict[str, Any]]] = {}
+        for sink, batches in sorted(self._rows.items()):
+            content = pa.BufferOutputStream()
+            pq.write_table(pa.Table.from_batches(batches), content, compression="zstd")
+            data = content.getvalue()
+            name = (
+                f"e{self.plan.epoch:09d}-L{self.level:02d}-{self.producer:05d}-"
+                f"{xxhash.xxh3_128_hexdigest(data)}.parquet"
+            )
+            Storage.at(self.plan.sink_uris[sink]).write(name, data)
+            rows = sum(batch.num_rows for batch in batches)
+            written[sink] = [{"name": name, "rows": rows, "bytes": data.size}]
+        return written

@@ -1,0 +1,188 @@
+"""Run a stateful operator in its slot: migrate, process, finish, commit its state.
+
+State that changes owner is fetched by the slot that gains it, from the committed files of the
+slot that loses it, before the first row is processed; the loser drops it in the same epoch. Both
+follow from the two tables alone, so every attempt does the same.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headgate.operator.base import Output, StatefulOperator
+from headgate.operator.rows import KeyedRows
+from headgate.routing.hashing import bucket_of
+from headgate.routing.table import Moves, RoutingTable, moves_between
+from headgate.slot.failure import DeadLetters, find_bad_rows
+from headgate.slot.plan import EpochPlan
+from headgate.slot.program import Program, ttl_ms
+from headgate.slot.rows import Rows
+from headgate.slot.stateless import WrongOutput, conform
+from headgate.state.chain import Chain
+from headgate.state.session import StateSession
+from headgate.state.store import StateStore
+from headgate.topology.graph import Node
+
+I64 = npt.NDArray[np.int64]
+
+
+def open_state(
+    program: Program,
+    plan: EpochPlan,
+    store: StateStore,
+    node: Node,
+    slot: int,
+    level: int,
+    chain: Chain,
+) -> StateSession:
+    return store.open(
+        node.name,
+        slot,
+        program.state_schemas[node.id],
+        chain,
+        epoch=plan.epoch,
+        level=level,
+        now_ms=plan.clock.now_ms,
+        ttl_ms=ttl_ms(node.spec),
+    )
+
+
+def moves_of(plan: EpochPlan, node: Node) -> Moves | None:
+    """The units of this operator that change owner with this epoch; None if none do."""
+    old = plan.previous.get(node.name)
+    if old is None:
+        return None
+    moves = moves_between(old, plan.tables[node.name])
+    return moves if moves else None
+
+
+def migrate(
+    program: Program,
+    plan: EpochPlan,
+    store: StateStore,
+    node: Node,
+    slot: int,
+    moves: Moves,
+    session: StateSession,
+) -> int:
+    """Take in what this slot gains and drop what it loses; returns the rows gained."""
+    old, new = plan.previous[node.name], plan.tables[node.name]
+    gained = 0
+    for owner, chain in sorted(plan.chains.get(node.name, {}).items()):
+        if owner == slot or not chain:
+            continue
+        buckets, routes = _units(moves, old, new, giver=owner, taker=slot)
+        if not len(buckets) and not len(routes):
+            continue
+        rows = store.moved_rows(
+            node.name,
+            owner,
+            program.state_schemas[node.id],
+            chain,
+            buckets=buckets,
+            routes=routes,
+        )
+        mine = np.flatnonzero(new.route(rows.route) == slot)
+        if len(mine) < len(rows):
+            rows = rows.take(mine)
+        if len(rows):
+            session.absorb(rows)
+            gained += len(rows)
+    if slot < old.slots:
+        buckets, routes = _units(moves, old, new, giver=slot, taker=None)
+        stays = new.pinned_h[new.pinned_slots == slot]
+        stays = stays[np.isin(bucket_of(stays, new.buckets), buckets)]
+        if len(buckets) or len(routes):
+            session.drop_units(buckets, routes, stays)
+    return gained
+
+
+def _units(
+    moves: Moves, old: RoutingTable, new: RoutingTable, *, giver: int, taker: int | None
+) -> tuple[I64, npt.NDArray[np.uint64]]:
+    from_giver = old.bucket_slots[moves.buckets] == giver
+    pins_from_giver = old.route(moves.routes) == giver
+    if taker is None:
+        return moves.buckets[from_giver], moves.routes[pins_from_giver]
+    to_taker = new.bucket_slots[moves.buckets] == taker
+    pins_to_taker = new.route(moves.routes) == taker
+    return moves.buckets[from_giver & to_taker], moves.routes[pins_from_giver & pins_to_taker]
+
+
+def run_process(
+    program: Program,
+    plan: EpochPlan,
+    node: Node,
+    rows: Rows,
+    session: StateSession,
+    dead: DeadLetters,
+) -> tuple[Rows | None, Output]:
+    """Give rows to the operator; bad ones go to `dead` if it takes them."""
+    operator: StatefulOperator = node.spec
+    keyed = KeyedRows(rows.batch, node.key, rows.hashes)
+    if dead.wanted:
+        session.mark()
+    try:
+        output = _as_output(operator.process(keyed, session, plan.clock))
+        checked = _checked(output, rows, program.node_schema[node.id])
+    except Exception:
+        if not dead.wanted:
+            raise
+        session.rollback()
+        bad = find_bad_rows(
+            len(rows),
+            lambda part: _try(operator, keyed.take(part), session, plan),
+            session.rollback,
+        )
+        dead.refuse(node.name, rows.batch, bad)
+        rows = rows.take(np.setdiff1d(np.arange(len(rows)), np.fromiter(bad, np.int64)))
+        keyed = KeyedRows(rows.batch, node.key, rows.hashes)
+        output = _as_output(operator.process(keyed, session, plan.clock))
+        checked = _checked(output, rows, program.node_schema[node.id])
+    if dead.wanted:
+        session.release()
+    dead.refuse(node.name, rows.batch, output.dead)
+    return checked, output
+
+
+def run_finish(
+    program: Program,
+    plan: EpochPlan,
+    node: Node,
+    session: StateSession,
+    carry: pa.RecordBatch | None,
+) -> Rows | None:
+    """All rows of the epoch are in: close windows, emit updates."""
+    made = node.spec.finish(session, plan.clock, carry)
+    if made is None:
+        return None
+    batch = conform(made, program.node_schema[node.id])
+    lineage = {name: np.zeros(batch.num_rows, np.int64) for name in program.lineage}
+    return Rows(batch, lineage)
+
+
+def _try(
+    operator: StatefulOperator, rows: KeyedRows, session: StateSession, plan: EpochPlan
+) -> None:
+    operator.process(rows, session, plan.clock)
+
+
+def _as_output(returned: Output | pa.RecordBatch | None) -> Output:
+    if isinstance(returned, Output):
+        return returned
+    return Output(returned)
+
+
+def _checked(output: Output, rows: Rows, schema: pa.Schema) -> Rows | None:
+    if output.batch is None:
+        return None
+    batch = conform(output.batch, schema)
+    origins = output.origins
+    if origins is None and batch.num_rows != len(rows) and rows.lineage:
+        raise WrongOutput(
+            f"returned {batch.num_rows} rows for {len(rows)} without saying their origins; "
+            "return Output(batch, origins)"
+        )
+    return rows.derived(batch, origins)

@@ -1,0 +1,307 @@
+"""How one column of a state row is kept in memory, and how it becomes Arrow and comes back.
+
+Four ways of keeping, chosen by Arrow type alone:
+
+    number   ints, floats, bool, dates, times, timestamps, durations: a NumPy array. Temporal
+             types are their raw integers, in the unit of the type.
+    row      fixed_size_list of numbers: a 2-D NumPy array
+    opaque   decimals, fixed_size_binary: fixed-width bytes, seen outside as an Arrow array
+    heap     strings, binary, lists of numbers: bytes in a heap, seen outside as an Arrow array
+
+A value under a null is always zero, so equal content always has equal bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headgate.errors import SchemaMismatch
+from headgate.state.schema import StateSchema
+
+Array = npt.NDArray[Any]
+Mask = npt.NDArray[np.bool_]
+Kind = Literal["number", "row", "opaque", "heap"]
+TOUCHED = "_touched_ms"
+
+
+@dataclass(frozen=True)
+class Values:
+    """Values of one column for some rows; `valid` is None when none is null.
+
+    Heap columns keep a LargeBinaryArray, which carries its own nulls.
+    """
+
+    data: Any
+    valid: Mask | None = None
+
+    def take(self, index: Array) -> Values:
+        if isinstance(self.data, pa.Array):
+            if index.dtype == np.bool_:
+                return Values(self.data.filter(pa.array(index)))
+            return Values(self.data.take(pa.array(index)))
+        return Values(self.data[index], None if self.valid is None else self.valid[index])
+
+
+@dataclass(frozen=True)
+class ColumnLayout:
+    """One column: its name in files, its Arrow type and the way it is kept."""
+
+    name: str
+    label: str
+    type: pa.DataType
+    nullable: bool
+    kind: Kind
+    dtype: np.dtype[Any]
+    width: int = 1
+
+    def blank(self, rows: int) -> Values:
+        """What a column holds before anything is written: zero, and null in a heap column."""
+        if self.kind == "heap":
+            return Values(pa.nulls(rows, pa.large_binary()))
+        return Values(np.zeros(self.shape(rows), self.dtype))
+
+    def shape(self, rows: int) -> tuple[int, ...]:
+        return (rows, self.width) if self.kind == "row" else (rows,)
+
+    def store(self, given: Any, rows: int) -> Values:
+        """Take a column as users or files give it (NumPy or Arrow) into its kept form."""
+        if isinstance(given, pa.ChunkedArray):
+            given = given.combine_chunks()
+        try:
+            values = self._from_arrow(given) if isinstance(given, pa.Array) else self._given(given)
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise SchemaMismatch(
+                f"state column {self.label!r} holds {self.type}, and what was written does not "
+                f"fit: {error}. Cast it, or declare another type",
+                column=self.label,
+                type=str(self.type),
+            ) from error
+        if len(values.data) != rows:
+            raise SchemaMismatch(
+                f"state column {self.label!r} was given {len(values.data)} values for {rows} "
+                "keys; give one value per key",
+                column=self.label,
+                rows=rows,
+            )
+        return values
+
+    def arrow(self, values: Values) -> pa.Array:
+        if self.kind == "heap":
+            return _from_heap(values.data, self.type)
+        data, valid = values.data, values.valid
+        if pa.types.is_boolean(self.type):
+            return pa.array(data, mask=None if valid is None else ~valid)
+        rows = len(data)
+        bits = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
+        if self.kind == "row":
+            flat = np.ascontiguousarray(data).reshape(-1)
+            if pa.types.is_boolean(self.type.value_type):
+                child = pa.array(flat)
+            else:
+                child = pa.Array.from_buffers(
+                    self.type.value_type, len(flat), [None, pa.py_buffer(flat)]
+                )
+            return pa.Array.from_buffers(self.type, rows, [bits], children=[child])
+        body = pa.py_buffer(np.ascontiguousarray(data).view(np.uint8) if rows else b"")
+        return pa.Array.from_buffers(self.type, rows, [bits, body])
+
+    def seen(self, values: Values) -> Any:
+        """What users get: NumPy for numbers and rows, Arrow for the rest."""
+        return values.data if self.kind in ("number", "row") else self.arrow(values)
+
+    def _given(self, given: Any) -> Values:
+        if self.kind in ("heap", "opaque"):
+            return self._from_arrow(pa.array(given, type=self.type))
+        data = np.asarray(given)
+        if data.dtype.kind in "mM":
+            unit = "D" if pa.types.is_date32(self.type) else getattr(self.type, "unit", "ms")
+            data = data.astype(f"{data.dtype.kind}8[{unit}]").view(np.int64)
+        if data.dtype != self.dtype:
+            data = data.astype(self.dtype, casting="same_kind")
+        if data.shape != self.shape(len(data)):
+            raise ValueError(f"shape {data.shape} instead of {self.shape(len(data))}")
+        return Values(data)
+
+    def _from_arrow(self, given: pa.Array) -> Values:
+        if given.type != self.type:
+            given = given.cast(self.type)
+        if self.kind == "heap":
+            return Values(_to_heap(given))
+        valid = None
+        if given.null_count:
+            if not self.nullable:
+                raise ValueError("a null in a column declared not nullable")
+            valid = pc.is_valid(given).to_numpy(zero_copy_only=False)
+        if pa.types.is_boolean(self.type):
+            data = pc.fill_null(given, False).to_numpy(zero_copy_only=False)
+            return Values(data, valid)
+        rows = len(given)
+        if self.kind == "row":
+            child = given.values.slice(given.offset * self.width, rows * self.width)
+            if child.null_count and given.flatten().null_count:
+                raise ValueError("nulls inside a fixed_size_list cannot be kept")
+            data = _raw(pc.fill_null(child, False) if _is_bool(child.type) else child, self.dtype)
+            data = data.reshape(rows, self.width)
+        else:
+            data = _raw(given, self.dtype)
+        if valid is not None:
+            data = data.copy()
+            data[~valid] = np.zeros(1, self.dtype)[0]
+        return Values(data, valid)
+
+
+@dataclass(frozen=True)
+class RowLayout:
+    """All columns of a state row, in file order: key, sub-key, values, then the TTL clock."""
+
+    schema: StateSchema
+    ttl: bool = False
+
+    @cached_property
+    def columns(self) -> dict[str, ColumnLayout]:
+        parts = (("key", self.schema.key), ("sub", self.schema.sub), ("value", self.schema.values))
+        all_columns = [layout_of(f"{part}.{f.name}", f) for part, fields in parts for f in fields]
+        if self.ttl:
+            all_columns.append(layout_of(TOUCHED, pa.field(TOUCHED, pa.int64(), nullable=False)))
+        return {column.name: column for column in all_columns}
+
+    @cached_property
+    def key_names(self) -> list[str]:
+        return [name for name in self.columns if name.startswith(("key.", "sub."))]
+
+    @cached_property
+    def value_names(self) -> list[str]:
+        return [name for name in self.columns if name.startswith("value.")]
+
+    @cached_property
+    def has_route(self) -> bool:
+        """Without sub-keys a row's own hash is its route, which is then kept once."""
+        return len(self.schema.sub) > 0
+
+    @cached_property
+    def narrow(self) -> bool:
+        """A single integer key is its hash, so its check is the constant 1 and needs one byte."""
+        fields = list(self.schema.row_key)
+        return len(fields) == 1 and pa.types.is_integer(fields[0].type)
+
+    def find(self, label: str) -> ColumnLayout:
+        for part in ("value", "sub", "key"):
+            column = self.columns.get(f"{part}.{label}")
+            if column is not None:
+                return column
+        raise SchemaMismatch(
+            f"the state has no column {label!r}; it has "
+            f"{', '.join(repr(column.label) for column in self.columns.values())}",
+            column=label,
+        )
+
+
+def layout_of(name: str, field: pa.Field) -> ColumnLayout:
+    """Choose how a column is kept, or refuse the type by name."""
+    kind, dtype, width = _kind_of(field)
+    return ColumnLayout(name, field.name, field.type, field.nullable, kind, dtype, width)
+
+
+def _kind_of(field: pa.Field) -> tuple[Kind, np.dtype[Any], int]:
+    kept, types = field.type, pa.types
+    number = _number(kept)
+    if number is not None:
+        return "number", number, 1
+    if types.is_fixed_size_list(kept) and _number(kept.value_type) is not None:
+        return "row", _sure(_number(kept.value_type)), int(kept.list_size)
+    if types.is_decimal(kept) or types.is_fixed_size_binary(kept):
+        return "opaque", np.dtype(f"V{max(1, kept.bit_width // 8)}"), 1
+    if (
+        types.is_string(kept)
+        or types.is_binary(kept)
+        or types.is_large_string(kept)
+        or types.is_large_binary(kept)
+        or (
+            _is_list(kept)
+            and _number(kept.value_type) is not None
+            and not _is_bool(kept.value_type)
+        )
+    ):
+        return "heap", np.dtype(np.int64), 1
+    raise SchemaMismatch(
+        f"state column {field.name!r} has type {kept}, which the state cannot hold; use numbers, "
+        "strings, binary, lists of numbers or fixed_size_list of numbers",
+        column=field.name,
+        type=str(kept),
+    )
+
+
+def _number(kept: pa.DataType) -> np.dtype[Any] | None:
+    types = pa.types
+    if types.is_boolean(kept):
+        return np.dtype(np.bool_)
+    if types.is_integer(kept) or types.is_floating(kept):
+        dtype: np.dtype[Any] = np.dtype(kept.to_pandas_dtype())
+        return dtype
+    if types.is_temporal(kept) and not types.is_interval(kept):
+        return np.dtype(np.int32 if kept.bit_width == 32 else np.int64)
+    return None
+
+
+def _sure(dtype: np.dtype[Any] | None) -> np.dtype[Any]:
+    assert dtype is not None
+    return dtype
+
+
+def _is_list(kept: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kept) or pa.types.is_large_list(kept))
+
+
+def _is_bool(kept: pa.DataType) -> bool:
+    return bool(pa.types.is_boolean(kept))
+
+
+def _raw(given: pa.Array, dtype: np.dtype[Any]) -> Array:
+    if dtype == np.bool_:
+        return np.asarray(given.to_numpy(zero_copy_only=False))
+    body = given.buffers()[1]
+    if body is None or not len(given):
+        return np.zeros(0, dtype)
+    start = given.offset * dtype.itemsize
+    return np.frombuffer(body, dtype, count=len(given), offset=start)
+
+
+def _to_heap(given: pa.Array) -> pa.Array:
+    if not _is_list(given.type):
+        return given.cast(pa.large_binary())
+    item = _sure(_number(given.type.value_type)).itemsize
+    child = given.values
+    if child.null_count:
+        raise ValueError("nulls inside a list cannot be kept")
+    valid = pc.is_valid(given).to_numpy(zero_copy_only=False)
+    bounds = np.asarray(given.offsets.to_numpy()).astype(np.int64) * item
+    body = child.buffers()[1] if len(child) else pa.py_buffer(b"")
+    if len(child):
+        body = body.slice(child.offset * item)
+    bits = pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(pa.large_binary(), len(given), [bits, pa.py_buffer(bounds), body])
+
+
+def _from_heap(data: pa.Array, kept: pa.DataType) -> pa.Array:
+    if not _is_list(kept):
+        return data.cast(kept)
+    item = _sure(_number(kept.value_type)).itemsize
+    if not len(data):
+        return pa.array([], type=kept)
+    _, raw_bounds, body = data.buffers()
+    bounds = np.frombuffer(raw_bounds, np.int64, len(data) + 1, data.offset * 8) // item
+    child_rows = int(bounds[-1])
+    child = pa.Array.from_buffers(kept.value_type, child_rows, [None, body or pa.py_buffer(b"")])
+    offset_type = np.int64 if pa.types.is_large_list(kept) else np.int32
+    valid = pc.is_valid(data).to_numpy(zero_copy_only=False)
+    bits = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(
+        kept, len(data), [bits, pa.py_buffer(bounds.astype(offset_type))], children=[child]
+    )

@@ -1,0 +1,214 @@
+"""Rows in hand: their identity, what a lookup holds, and whole rows on their way elsewhere.
+
+A row is `(route, h, check)`: where it is routed, where it is found, and the proof that it is the
+one asked for. Files keep rows in that order, so `sorted_order` is the one definition of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headgate.state.layout import TOUCHED, Array, Mask, RowLayout, Values
+from headgate.state.schema import I64, U64
+
+Order = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class RowIds:
+    """Identity of some rows, a NumPy array per part."""
+
+    route: U64
+    h: U64
+    check: U64
+
+    def __len__(self) -> int:
+        return len(self.h)
+
+    def take(self, index: Array) -> RowIds:
+        h = self.h[index]
+        return RowIds(h if self.route is self.h else self.route[index], h, self.check[index])
+
+    @classmethod
+    def none(cls) -> RowIds:
+        empty = np.zeros(0, np.uint64)
+        return cls(empty, empty, empty)
+
+    @classmethod
+    def concat(cls, parts: list[RowIds]) -> RowIds:
+        if len(parts) == 1:
+            return parts[0]
+        if not parts:
+            return cls.none()
+        h = np.concatenate([part.h for part in parts])
+        same = all(part.route is part.h for part in parts)
+        route = h if same else np.concatenate([part.route for part in parts])
+        return cls(route, h, np.concatenate([part.check for part in parts]))
+
+
+def sorted_order(ids: RowIds, stable: bool = True) -> tuple[Order, Mask]:
+    """Order by (route, h, check), and which rows are the first of their kind in it.
+
+    Stable: earlier rows first among equals, and a few sorted stretches are merged, not sorted.
+    Sorting by route alone settles most rows; only those that share one are compared further.
+    """
+    order = np.argsort(ids.route, kind="stable" if stable else "quicksort")
+    route = ids.route[order]
+    first = np.ones(len(ids), np.bool_)
+    same = route[1:] == route[:-1]
+    if not same.any():
+        return order, first
+    tied = np.zeros(len(ids), np.bool_)
+    tied[1:] = same
+    tied[:-1] |= same
+    spots = np.flatnonzero(tied)
+    rows = order[spots]
+    h, check = ids.h[rows], ids.check[rows]
+    finer = np.lexsort((check, h, ids.route[rows]))
+    order[spots] = rows[finer]
+    h, check, route = h[finer], check[finer], route[spots]
+    again = (h[1:] == h[:-1]) & (check[1:] == check[:-1]) & (route[1:] == route[:-1])
+    first[spots[1:]] = ~again
+    return order, first
+
+
+def bucket_of(route: U64, buckets: int) -> I64:
+    """The bucket of a route: its top bits; `buckets` is a power of two."""
+    shift = bucket_shift(buckets)
+    if shift == 64:
+        return np.zeros(len(route), np.int64)
+    return (route >> np.uint64(shift)).astype(np.int64)
+
+
+def bucket_shift(buckets: int) -> int:
+    assert buckets > 0 and buckets & (buckets - 1) == 0, f"{buckets} is not a power of two"
+    return 64 - (buckets.bit_length() - 1)
+
+
+def in_units(route: U64, bucket_count: int, buckets: I64, routes: U64) -> Mask:
+    """Which routes lie in one of the buckets or are one of the routes."""
+    hit = np.zeros(len(route), np.bool_)
+    if len(buckets):
+        wanted = np.zeros(bucket_count, np.bool_)
+        wanted[buckets] = True
+        hit |= wanted[bucket_of(route, bucket_count)]
+    if len(routes):
+        hit |= np.isin(route, routes)
+    return hit
+
+
+class Held:
+    """What the state holds for a batch of keys, gathered column by column when asked for.
+
+    It shows the state as it was at `read()`: the session has it gather a column before changing
+    it. `held["count"]` is zero (Arrow columns: null) where the key is absent or the value null.
+    """
+
+    def __init__(
+        self, layout: RowLayout, found: Mask, gather: Callable[[str], Values] | None
+    ) -> None:
+        self.found = found
+        self._layout, self._gather = layout, gather
+        self._kept: dict[str, Values] = {}
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+    def __getitem__(self, name: str) -> Any:
+        column = self._layout.find(name)
+        return column.seen(self._values(column.name))
+
+    def valid(self, name: str) -> Mask:
+        """Where the key is there and the value is not null."""
+        values = self._values(self._layout.find(name).name)
+        if isinstance(values.data, pa.Array):
+            return np.asarray(values.data.is_valid().to_numpy(zero_copy_only=False))
+        return self.found if values.valid is None else self.found & values.valid
+
+    def arrow(self, name: str) -> pa.Array:
+        """The column as Arrow, null where the key is absent or the value null."""
+        column = self._layout.find(name)
+        values = self._values(column.name)
+        if isinstance(values.data, pa.Array) or (values.valid is None and self.found.all()):
+            return column.arrow(values)
+        return column.arrow(Values(values.data, self.valid(name)))
+
+    def freeze(self, names: Iterable[str] | None = None) -> bool:
+        """Gather these columns (None: all) before they change; True once nothing is left."""
+        wanted = self._layout.columns if names is None else names
+        for name in wanted:
+            if name in self._layout.columns:
+                self._values(name)
+        return len(self._kept) == len(self._layout.columns)
+
+    def _values(self, name: str) -> Values:
+        values = self._kept.get(name)
+        if values is None:
+            assert self._gather is not None
+            values = self._kept[name] = self._gather(name)
+        return values
+
+
+@dataclass(frozen=True)
+class StateRows:
+    """Whole rows, copied out of a table or a file: identity, keys, values and hidden columns."""
+
+    layout: RowLayout
+    ids: RowIds
+    columns: Mapping[str, Values]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def route(self) -> U64:
+        return self.ids.route
+
+    @property
+    def h(self) -> U64:
+        return self.ids.h
+
+    @property
+    def check(self) -> U64:
+        return self.ids.check
+
+    @cached_property
+    def keys(self) -> pa.RecordBatch:
+        """Key and sub-key columns, as `StateSchema.row_key` declares them."""
+        arrays = [self._arrow(name) for name in self.layout.key_names]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.layout.schema.row_key)
+
+    def __getitem__(self, name: str) -> Any:
+        column = self.layout.find(name)
+        return column.seen(self.columns[column.name])
+
+    def arrow(self, name: str) -> pa.Array:
+        return self._arrow(self.layout.find(name).name)
+
+    def valid(self, name: str) -> Mask:
+        return np.asarray(self.arrow(name).is_valid().to_numpy(zero_copy_only=False))
+
+    @property
+    def touched_ms(self) -> I64 | None:
+        values = self.columns.get(TOUCHED)
+        return None if values is None else values.data
+
+    def take(self, index: Array) -> StateRows:
+        columns = {name: values.take(index) for name, values in self.columns.items()}
+        return StateRows(self.layout, self.ids.take(index), columns)
+
+    def batch(self) -> pa.RecordBatch:
+        """Key, sub-key and value columns in one record batch, hidden columns left out."""
+        schema = pa.schema(list(self.layout.schema.row_key) + list(self.layout.schema.values))
+        names = self.layout.key_names + self.layout.value_names
+        return pa.RecordBatch.from_arrays([self._arrow(name) for name in names], schema=schema)
+
+    def _arrow(self, name: str) -> pa.Array:
+        return self.layout.columns[name].arrow(self.columns[name])

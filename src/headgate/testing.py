@@ -1,0 +1,222 @@
+"""Test a flow without a JVM: list source, list sink, hand-moved clock.
+
+The flow runs through the same operator, routing, slot, state and commit code as on Spark; only the
+shuffle is a Python list. Every task is run twice and compared, so an operator that is not a pure
+function of its rows, state and clock is caught here and not by a failing cluster.
+
+    >>> import headgate as hg
+    >>> from headgate.testing import ListSource, run
+    >>> flow = hg.Flow("words")
+    >>> words = flow.source(ListSource("word string", [[{"word": "a"}, {"word": "b"}, {"word": "a"}]]))
+    >>> words.key_by("word").process(hg.Count(), name="count").to_memory("counts")
+    >>> sorted((r["word"], r["count"]) for r in run(flow, slots=2).rows("counts"))
+    [('a', 2), ('b', 1)]
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headgate.control.checkpoint import Checkpoint
+from headgate.control.coordinator import Coordinator, EpochResult, Settings
+from headgate.errors import DeclarationError, HeadgateError
+from headgate.routing.table import RoutingTable
+from headgate.slot.batch_tuple import BatchTuple, Kind
+from headgate.slot.plan import Control, EpochPlan
+from headgate.slot.program import Program, compile_flow
+from headgate.slot.stage import Services, run_slot_task, run_source_task
+from headgate.state.storage import Storage
+from headgate.state.store import StateStore
+from headgate.topology.arrow_types import SchemaLike, to_schema
+from headgate.topology.builder import FlowBuilder
+from headgate.topology.graph import Node
+
+__all__ = ["ImpureTask", "ListSource", "LocalRun", "ManualClock", "run"]
+
+
+class ImpureTask(HeadgateError):
+    """A task run twice on the same input did not send the same bytes."""
+
+
+class ListSource:
+    """Rows for each epoch, as lists of dicts or Arrow tables."""
+
+    def __init__(self, schema: SchemaLike, epochs: Sequence[Any]) -> None:
+        self.schema = to_schema(schema)
+        self.epochs = [self._table(rows) for rows in epochs]
+
+    def _table(self, rows: Any) -> pa.Table:
+        if isinstance(rows, pa.Table):
+            return rows
+        return pa.Table.from_pylist(list(rows), schema=self.schema)
+
+
+@dataclass
+class ManualClock:
+    """Processing time that moves only when told to."""
+
+    now_ms: int = 0
+
+    def advance(self, milliseconds: int) -> None:
+        self.now_ms += milliseconds
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+@dataclass
+class LocalRun:
+    """A finished run: sink rows, state, journal records."""
+
+    coordinator: Coordinator
+    outputs: dict[str, list[tuple[int, dict[str, Any]]]] = field(default_factory=dict)
+    records: list[dict[str, Any]] = field(default_factory=list)
+
+    def rows(self, sink: str) -> list[dict[str, Any]]:
+        """All rows a sink got, in order of epochs."""
+        return [row for _, row in self.outputs.get(sink, [])]
+
+    def state(self, operator: str) -> list[dict[str, Any]]:
+        """Every state row of an operator, over all slots."""
+        program, last = self.coordinator.program, self.coordinator.last
+        node = program.graph.node(operator)
+        store = StateStore(
+            self.coordinator.checkpoint.state, warm_dir=None, buckets=self.coordinator.buckets
+        )
+        rows: list[dict[str, Any]] = []
+        for slot, chain in ({} if last is None else last.chains.get(operator, {})).items():
+            schema = program.state_schemas[node.id]
+            rows.extend(store.scan(operator, slot, schema, chain).to_pylist())
+        return rows
+
+
+def run(
+    flow: FlowBuilder,
+    *,
+    slots: int = 2,
+    partitions: int = 2,
+    checkpoint: str | Path | None = None,
+    clock: Callable[[], int] | None = None,
+    tables: dict[str, RoutingTable] | None = None,
+    check_purity: bool = True,
+    seed: int = 0,
+    before_epoch: Callable[[int], None] | None = None,
+    **settings: Any,
+) -> LocalRun:
+    """Run all epochs of the flow's list sources; resumes if the checkpoint has some already."""
+    graph = flow.graph()
+    sources = [n for n in graph.nodes if n.kind == "source"]
+    for node in sources:
+        if not isinstance(node.spec.frame, ListSource):
+            raise DeclarationError(f"source {node.name!r} is not a ListSource; run() needs one")
+    program = compile_flow(graph)
+    functions = {n.name: n.spec.target for n in graph.of_kind("sink") if n.spec.kind == "function"}
+    with tempfile.TemporaryDirectory() as scratch:
+        place = Checkpoint(str(checkpoint or Path(scratch) / "checkpoint"))
+        outputs: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+        sink_uris = {n.name: place.sinks.child(n.name).uri for n in program.sinks}
+
+        def deliver(sink: Node, epoch: int, files: list[dict[str, Any]]) -> None:
+            kept = [x for x in outputs.get(sink.name, []) if x[0] != epoch]
+            for file in files:
+                data = Storage.at(sink_uris[sink.name]).read(file["name"])
+                kept += [(epoch, row) for row in pq.read_table(pa.py_buffer(data)).to_pylist()]
+            outputs[sink.name] = kept
+            if sink.name in functions:
+                functions[sink.name]([row for at, row in kept if at == epoch], epoch)
+
+        coordinator = Coordinator(
+            program,
+            place,
+            Settings(slots=slots, tables=tables or {}, **settings),
+            deliver,
+            clock_ms=clock or ManualClock(),
+            sink_uris=sink_uris,
+        )
+        done = LocalRun(coordinator, outputs)
+        epochs = max((len(n.spec.frame.epochs) for n in sources), default=0)
+        first = 0 if coordinator.last is None else coordinator.last.epoch
+        for epoch in range(first, epochs):
+            if before_epoch is not None:
+                before_epoch(epoch)
+            engine = LocalEngine(program, check_purity=check_purity, seed=seed + epoch)
+            inputs = _partitions(sources, epoch, partitions)
+            done.records.append(
+                coordinator.run_epoch(epoch, "local", lambda plan, e=engine, i=inputs: e.run(plan, i))
+            )
+        done.final_state = {n.name: done.state(n.name) for n in program.stateful}  # type: ignore[attr-defined]
+        return done
+
+
+class LocalEngine:
+    """The shuffle as a list: source tasks, then one round of slot tasks per level."""
+
+    def __init__(self, program: Program, *, check_purity: bool = True, seed: int = 0) -> None:
+        self.program = program
+        self.check_purity = check_purity
+        self.random = random.Random(seed)
+
+    def run(
+        self, plan: EpochPlan, inputs: Sequence[list[tuple[int, pa.RecordBatch]]]
+    ) -> EpochResult:
+        store = StateStore(
+            Storage.at(plan.storage_uri), warm_dir=plan.warm_dir, buckets=plan.buckets
+        )
+        services = Services(store)
+        moving: list[BatchTuple] = []
+        for partition, batches in enumerate(inputs):
+            moving += self._task(
+                lambda p=partition, b=batches: run_source_task(self.program, plan, services, p, b)
+            )
+        for level in range(1, self.program.levels + 1):
+            by_slot: list[list[BatchTuple]] = [[] for _ in range(plan.slots)]
+            for item in moving:
+                by_slot[item.slot].append(item)
+            moving = []
+            for slot, received in enumerate(by_slot):
+                self.random.shuffle(received)
+                moving += self._task(
+                    lambda lv=level, s=slot, r=received: run_slot_task(
+                        self.program, plan, services, lv, s, r
+                    )
+                )
+        controls = [Control.from_bytes(t.payload) for t in moving if t.kind == Kind.CONTROL]
+        return EpochResult(controls, services.timings)
+
+    def _task(self, attempt: Callable[[], Iterable[BatchTuple]]) -> list[BatchTuple]:
+        sent = list(attempt())
+        if self.check_purity:
+            again = list(attempt())
+            if [(t.order, t.payload) for t in sent] != [(t.order, t.payload) for t in again]:
+                where = f"level {sent[0].level}, task {sent[0].producer}"
+                raise ImpureTask(
+                    f"a task ({where}) run twice on the same input sent different bytes: an "
+                    "operator depends on something other than its rows, state and clock",
+                    level=sent[0].level,
+                    producer=sent[0].producer,
+                )
+        return sent
+
+
+def _partitions(
+    sources: Sequence[Node], epoch: int, partitions: int
+) -> list[list[tuple[int, pa.RecordBatch]]]:
+    """Deal each source's rows of an epoch into partitions, in consecutive pieces."""
+    dealt: list[list[tuple[int, pa.RecordBatch]]] = [[] for _ in range(partitions)]
+    for number, node in enumerate(sources):
+        if epoch >= len(node.spec.frame.epochs):
+            continue
+        table = node.spec.frame.epochs[epoch]
+        step = max(1, -(-table.num_rows // partitions))
+        for partition in range(partitions):
+            for batch in table.slice(partition * step, step).combine_chunks().to_batches():
+                dealt[partition].append((number, batch))
+    return dealt

@@ -1,0 +1,1 @@
+"""Declared flows as inert data."""

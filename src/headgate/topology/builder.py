@@ -1,0 +1,374 @@
+"""Declare a flow: sources, operators, groupings, sinks. Nothing runs here.
+
+Every call checks what it can at once (columns, keys, types, names), so a mistake shows on the
+line that makes it, before a cluster is touched.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+
+from headgate.errors import (
+    DeclarationError,
+    MissingKey,
+    NameClash,
+    SchemaMismatch,
+    UnknownColumn,
+)
+from headgate.topology.arrow_types import SchemaLike, from_spark_json, to_schema
+from headgate.topology.graph import (
+    Edge,
+    FlowGraph,
+    Grouping,
+    Node,
+    NullKeys,
+    SinkFunction,
+    SinkSpec,
+    SourceSpec,
+    StatelessSpec,
+)
+
+LOCAL = Grouping("local")
+DEAD_LETTER_SCHEMA = pa.schema(
+    [
+        ("operator", pa.string()),
+        ("slot", pa.int32()),
+        ("epoch", pa.int64()),
+        ("reason", pa.string()),
+        ("row", pa.string()),
+    ]
+)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+class FlowBuilder:
+    """A flow being declared; `graph()` freezes it."""
+
+    def __init__(self, name: str) -> None:
+        _check_name(name, "flow")
+        self.name = name
+        self._nodes: list[Node] = []
+        self._edges: list[Edge] = []
+        self._dead_letters: int | None = None
+
+    def source(
+        self,
+        frame: Any,
+        *,
+        schema: SchemaLike | None = None,
+        name: str | None = None,
+        event_time: str | None = None,
+        watermark: str | timedelta | None = None,
+        idle_after: int = 3,
+    ) -> Stream:
+        """Read from a DataFrame (streaming or batch), or from a function SparkSession -> DataFrame.
+
+        A function needs `schema`, since declaring runs nothing. `event_time` names the column of
+        event times; `watermark` is how late rows may come. A source that brings no row for
+        `idle_after` epochs no longer holds the watermark back.
+        """
+        rows = _source_schema(frame, schema)
+        if watermark is not None and event_time is None:
+            raise DeclarationError("watermark= needs event_time=, the column it is measured on")
+        if event_time is not None:
+            kind = _column(rows, event_time, "source").type
+            if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
+                raise SchemaMismatch(
+                    f"event_time column {event_time!r} is {kind}; it must be a timestamp or date",
+                    column=event_time,
+                )
+        spec = SourceSpec(frame, event_time, duration_us(watermark or timedelta(0)), idle_after)
+        return Stream(self, (self._add("source", name, rows, spec),), rows)
+
+    def dead_letters(self) -> Stream:
+        """Bad rows, instead of stopping the flow: operator, slot, epoch, reason, row (as JSON).
+
+        Attach exactly one sink to it.
+        """
+        return Stream(self, (), DEAD_LETTER_SCHEMA, dead_letters=True)
+
+    def graph(self) -> FlowGraph:
+        """Freeze and validate the whole declaration."""
+        if not self._nodes:
+            raise DeclarationError(f"flow {self.name!r} has no source")
+        if not any(n.kind in ("sink", "stateful") for n in self._nodes):
+            raise DeclarationError(
+                f"flow {self.name!r} has neither a sink nor a stateful operator: "
+                "it would compute nothing that anyone can see"
+            )
+        return FlowGraph(self.name, tuple(self._nodes), tuple(self._edges), self._dead_letters)
+
+    def _add(
+        self, kind: Any, name: str | None, schema: pa.Schema, spec: Any, key: tuple[str, ...] = ()
+    ) -> int:
+        taken = {n.name for n in self._nodes}
+        if name is None:
+            stem = kind if kind != "stateful" else type(spec).__name__.lower()
+            number = 1
+            while f"{stem}_{number}" in taken:
+                number += 1
+            name = f"{stem}_{number}"
+        _check_name(name, kind)
+        if name in taken:
+            raise NameClash(
+                f"flow {self.name!r} already has an operator called {name!r}; choose another name=",
+                name=name,
+            )
+        self._nodes.append(Node(len(self._nodes), name, kind, schema, spec, key))
+        return len(self._nodes) - 1
+
+    def _connect(self, producers: Iterable[int], consumer: int, grouping: Grouping) -> None:
+        for producer in producers:
+            self._edges.append(Edge(len(self._edges), producer, consumer, grouping))
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Rows on their way: the outputs of one or several operators, with a grouping pending.
+
+    Using a stream twice makes a branch; `union` merges several.
+    """
+
+    flow: FlowBuilder
+    producers: tuple[int, ...]
+    schema: pa.Schema
+    grouping: Grouping = LOCAL
+    dead_letters: bool = False
+
+    # --- groupings -------------------------------------------------------------------------
+    def key_by(self, *columns: str, nulls: NullKeys = "key") -> Stream:
+        """Send equal keys to the same slot (fields grouping).
+
+        `nulls`: "key" makes null a key of its own (as Spark's groupBy does), "drop" drops such
+        rows, "error" stops on them.
+        """
+        if not columns:
+            raise MissingKey("key_by() needs at least one column; use globally() for one key")
+        for column in columns:
+            _check_key_type(_column(self.schema, column, "key_by"))
+        if nulls not in ("key", "drop", "error"):
+            raise DeclarationError(f"nulls={nulls!r}; choose 'key', 'drop' or 'error'")
+        return self._grouped(Grouping("fields", tuple(columns), nulls))
+
+    def shuffle(self) -> Stream:
+        """Spread rows over the slots, round robin."""
+        return self._grouped(Grouping("shuffle"))
+
+    def local_or_shuffle(self) -> Stream:
+        """Stay in the slot: every slot has an instance of every operator (the default)."""
+        return self._grouped(LOCAL)
+
+    def broadcast(self) -> Stream:
+        """A copy of every row to every slot (all grouping)."""
+        return self._grouped(Grouping("all"))
+
+    def globally(self) -> Stream:
+        """Everything to one slot, as one key (global grouping)."""
+        return self._grouped(Grouping("global"))
+
+    # --- stateless operators ---------------------------------------------------------------
+    def map(self, function: Any, schema: SchemaLike, *, name: str | None = None) -> Stream:
+        """Vectorised: RecordBatch -> RecordBatch (or dict of arrays), a row for each row."""
+        return self._stateless("map", StatelessSpec(function), to_schema(schema), name)
+
+    def map_rows(
+        self,
+        function: Callable[[dict[str, Any]], dict[str, Any]],
+        schema: SchemaLike,
+        *,
+        name: str | None = None,
+    ) -> Stream:
+        """Convenience: dict -> dict, one row at a time. Prefer `map`."""
+        return self._stateless("map", StatelessSpec(function, True), to_schema(schema), name)
+
+    def filter(self, predicate: Any, *, name: str | None = None) -> Stream:
+        """Vectorised: RecordBatch -> boolean array; or a pyarrow.compute expression."""
+        return self._stateless("filter", StatelessSpec(predicate), self.schema, name)
+
+    def filter_rows(
+        self, predicate: Callable[[dict[str, Any]], bool], *, name: str | None = None
+    ) -> Stream:
+        """Convenience: dict -> bool, one row at a time. Prefer `filter`."""
+        return self._stateless("filter", StatelessSpec(predicate, True), self.schema, name)
+
+    def flat_map(self, function: Any, schema: SchemaLike, *, name: str | None = None) -> Stream:
+        """Vectorised: RecordBatch -> (RecordBatch, origins); origins[i] = input row of output i."""
+        return self._stateless("flat_map", StatelessSpec(function), to_schema(schema), name)
+
+    def flat_map_rows(
+        self,
+        function: Callable[[dict[str, Any]], Iterable[dict[str, Any]]],
+        schema: SchemaLike,
+        *,
+        name: str | None = None,
+    ) -> Stream:
+        """Convenience: dict -> any number of dicts. Prefer `flat_map`."""
+        return self._stateless("flat_map", StatelessSpec(function, True), to_schema(schema), name)
+
+    def select(self, *columns: str, name: str | None = None) -> Stream:
+        """Keep only these columns, in this order."""
+        chosen = pa.schema([_column(self.schema, column, "select") for column in columns])
+        return self._stateless("map", StatelessSpec(_Select(columns)), chosen, name)
+
+    def union(self, *others: Stream) -> Stream:
+        """Merge streams of the same columns and types (column order may differ: names decide)."""
+        for other in others:
+            if other.flow is not self.flow:
+                raise DeclarationError("union of streams that belong to two different flows")
+            if other.schema != self.schema:
+                raise SchemaMismatch(
+                    f"union needs equal columns; one side has {_short(self.schema)}, "
+                    f"the other {_short(other.schema)}: use select() or map() first"
+                )
+        producers = dict.fromkeys(p for s in (self, *others) for p in s.producers)
+        return Stream(self.flow, tuple(producers), self.schema)
+
+    # --- stateful --------------------------------------------------------------------------
+    def process(self, operator: Any, *, name: str | None = None) -> Stream:
+        """Run a stateful operator; the stream must be keyed (`key_by` or `globally`) before."""
+        self._refuse_dead_letters()
+        if not self.grouping.keyed:
+            raise MissingKey(
+                f"{type(operator).__name__} keeps state per key, but its input is not keyed; "
+                "put key_by(...) or globally() before process(...)",
+                operator=name or type(operator).__name__,
+            )
+        key = self.grouping.key
+        operator.state_fields(self.schema, key)
+        schema = operator.output_schema(self.schema, key)
+        node = self.flow._add("stateful", name, schema, operator, key)
+        self.flow._connect(self.producers, node, self.grouping)
+        return Stream(self.flow, (node,), schema)
+
+    # --- sinks -----------------------------------------------------------------------------
+    def to(self, function: SinkFunction, *, name: str | None = None) -> None:
+        """Call `function(DataFrame, epoch)` for every epoch, at least once, with the same rows."""
+        if not callable(function):
+            raise DeclarationError("to(...) takes a function (DataFrame, epoch) -> None")
+        self._sink(SinkSpec("function", function), name)
+
+    def to_parquet(self, path: str, *, name: str | None = None) -> None:
+        """Append to a directory of Parquet files, exactly once."""
+        self._sink(SinkSpec("parquet", str(path)), name)
+
+    def to_console(self, rows: int = 20, *, name: str | None = None) -> None:
+        """Print the first rows of every epoch."""
+        self._sink(SinkSpec("console", rows_shown=rows), name)
+
+    def to_memory(self, name: str) -> None:
+        """Keep all rows on the driver, for tests: `query.rows(name)`."""
+        self._sink(SinkSpec("memory"), name)
+
+    def to_table(self, name: str) -> None:
+        """Keep all rows in the checkpoint; `query.table(name)` reads them as a DataFrame."""
+        self._sink(SinkSpec("table"), name)
+
+    # --- inside ----------------------------------------------------------------------------
+    def _grouped(self, grouping: Grouping) -> Stream:
+        self._refuse_dead_letters()
+        return Stream(self.flow, self.producers, self.schema, grouping)
+
+    def _stateless(
+        self, kind: str, spec: StatelessSpec, schema: pa.Schema, name: str | None
+    ) -> Stream:
+        self._refuse_dead_letters()
+        function = spec.function
+        is_expression = kind == "filter" and hasattr(function, "isin")
+        if not callable(function) and not is_expression:
+            raise DeclarationError(f"{kind}(...) takes a function, not {type(function).__name__}")
+        node = self.flow._add(kind, name, schema, spec)
+        self.flow._connect(self.producers, node, self.grouping)
+        return Stream(self.flow, (node,), schema)
+
+    def _sink(self, spec: SinkSpec, name: str | None) -> None:
+        if self.grouping != LOCAL:
+            raise DeclarationError(
+                "a sink writes rows where they arise; drop the grouping"
+            )
+        node = self.flow._add("sink", name, self.schema, spec)
+        if self.dead_letters:
+            if self.flow._dead_letters is not None:
+                raise NameClash("the flow already has a dead-letter sink", name=name)
+            self.flow._dead_letters = node
+        self.flow._connect(self.producers, node, LOCAL)
+
+    def _refuse_dead_letters(self) -> None:
+        if self.dead_letters:
+            raise DeclarationError("dead letters can only go to a sink")
+
+
+@dataclass(frozen=True)
+class _Select:
+    columns: tuple[str, ...]
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.select(list(self.columns))
+
+
+def duration_us(given: str | timedelta) -> int:
+    """Microseconds of a timedelta or of "10 seconds", "1 minute", "500 milliseconds"."""
+    if isinstance(given, timedelta):
+        return given // timedelta(microseconds=1)
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+?)s?\s*", given.lower())
+    units = {
+        "microsecond": 1,
+        "millisecond": 1_000,
+        "second": 1_000_000,
+        "minute": 60_000_000,
+        "hour": 3_600_000_000,
+        "day": 86_400_000_000,
+    }
+    if not match or match[2] not in units:
+        raise DeclarationError(f"cannot read duration {given!r}; write it like '10 seconds'")
+    return int(float(match[1]) * units[match[2]])
+
+
+def _source_schema(frame: Any, schema: SchemaLike | None) -> pa.Schema:
+    if schema is not None:
+        return to_schema(schema)
+    found: Any = getattr(frame, "schema", None)
+    if isinstance(found, pa.Schema):
+        return found
+    if hasattr(found, "jsonValue"):
+        return from_spark_json(found.jsonValue())
+    if callable(frame):
+        raise DeclarationError(
+            "a source given as a function needs schema='k bigint, …'"
+        )
+    raise DeclarationError(f"a source is a DataFrame or a function, not {type(frame).__name__}")
+
+
+def _column(schema: pa.Schema, name: str, where: str) -> pa.Field:
+    if name not in schema.names:
+        raise UnknownColumn(
+            f"{where} names column {name!r}, but the stream has {', '.join(schema.names)}",
+            column=name,
+        )
+    return schema.field(name)
+
+
+def _check_key_type(field: pa.Field) -> None:
+    kind = field.type
+    if pa.types.is_nested(kind) or pa.types.is_null(kind):
+        raise SchemaMismatch(
+            f"column {field.name!r} is {kind}, which cannot be a key; "
+            "key by its parts, or map it to a string first",
+            column=field.name,
+        )
+
+
+def _check_name(name: str, what: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise DeclarationError(
+            f"{what} name {name!r}: use letters, digits, '.', '_' and '-' (it names files)"
+        )
+
+
+def _short(schema: pa.Schema) -> str:
+    return ", ".join(f"{f.name} {f.type}" for f in schema)

@@ -1,0 +1,374 @@
+"""Sessions against a plain dict: whatever is read, written, removed or undone, both agree."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from unit.state.keys import int_keys, keys_of
+
+from headgate.errors import SchemaMismatch
+from headgate.state import StateSchema, StateStore, Storage
+from headgate.state.rows import in_units
+
+SCHEMAS = {
+    "int": StateSchema(
+        key=pa.schema([("k", pa.int64())]),
+        values=pa.schema([("n", pa.int64()), ("s", pa.string())]),
+    ),
+    "text": StateSchema(
+        key=pa.schema([("word", pa.string())]),
+        values=pa.schema([("n", pa.int64()), ("s", pa.string())]),
+    ),
+    "sub": StateSchema(
+        key=pa.schema([("word", pa.string())]),
+        sub=pa.schema([("at", pa.int64())]),
+        values=pa.schema([("n", pa.int64()), ("s", pa.string())]),
+    ),
+}
+
+
+def key_tuple(kind: str, number: int) -> tuple[Any, ...]:
+    if kind == "int":
+        return (number,)
+    if kind == "text":
+        return (None if number == 3 else f"w{number}",)
+    return (f"w{number % 5}", number)
+
+
+numbers = st.lists(st.integers(0, 25), unique=True, max_size=12)
+cells = st.one_of(st.none(), st.integers(-5, 5))
+actions = st.one_of(
+    st.tuples(st.just("write"), numbers, cells, st.sampled_from(["n", "s", "ns"])),
+    st.tuples(st.just("read"), numbers),
+    st.tuples(st.just("remove"), numbers),
+    st.tuples(st.just("select"), st.integers(-5, 5)),
+    st.tuples(st.sampled_from(["mark", "rollback", "release", "commit", "abandon"])),
+)
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    kind=st.sampled_from(sorted(SCHEMAS)),
+    steps=st.lists(actions, max_size=25),
+    warm=st.booleans(),
+    ttl=st.sampled_from([None, 3]),
+)
+def test_a_session_agrees_with_a_dict(
+    kind: str, steps: list[Any], warm: bool, ttl: int | None
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Machine(folder, kind, warm, ttl).run(steps)
+
+
+class Machine:
+    """A store and a dict side by side; the dict maps number -> (n, s, touched)."""
+
+    def __init__(self, folder: str, kind: str, warm: bool, ttl: int | None) -> None:
+        self.kind, self.ttl, self.schema = kind, ttl, SCHEMAS[kind]
+        warm_dir = f"{folder}/warm" if warm else None
+        self.store = StateStore(
+            Storage.at(f"{folder}/files"), warm_dir=warm_dir, buckets=8, compact_after=2
+        )
+        self.truth: dict[int, tuple[Any, Any, int]] = {}
+        self.committed = dict(self.truth)
+        self.marks: list[dict[int, tuple[Any, Any, int]]] = []
+        self.chain: Any = ()
+        self.epoch = 0
+        self.open()
+
+    def open(self) -> None:
+        self.session = self.store.open(
+            "op", 0, self.schema, self.chain,
+            epoch=self.epoch, level=1, now_ms=self.epoch, ttl_ms=self.ttl,
+        )  # fmt: skip
+        self.marks = []
+
+    def live(self) -> dict[int, tuple[Any, Any, int]]:
+        if self.ttl is None:
+            return self.truth
+        return {k: v for k, v in self.truth.items() if v[2] > self.epoch - self.ttl}
+
+    def run(self, steps: list[Any]) -> None:
+        for name, *given in steps:
+            getattr(self, name)(*given)
+        self.commit()
+        self.check_all()
+        self.session.__exit__(None, None, None)
+
+    def keys(self, numbers: list[int]) -> Any:
+        return keys_of(self.schema, [key_tuple(self.kind, number) for number in numbers])
+
+    def write(self, numbers: list[int], cell: int | None, columns: str) -> None:
+        keys, values = self.keys(numbers), {}
+        held = self.session.read(keys) if cell == 1 else None
+        before = {number: self.live().get(number) for number in numbers}
+        if "n" in columns:
+            values["n"] = pa.array([cell] * len(numbers), pa.int64())
+        if "s" in columns:
+            texts = [None if cell is None else f"{cell}-{number}" for number in numbers]
+            values["s"] = pa.array(texts, pa.string())
+        self.session.write(keys, values)
+        for number in numbers:
+            n, s, _ = self.live().get(number, (0, None, 0))
+            n = cell if "n" in columns else n
+            s = values["s"][numbers.index(number)].as_py() if "s" in columns else s
+            self.truth[number] = (n, s, self.epoch)
+        if held is not None:  # still shows what was there when it was read
+            assert held["s"].to_pylist() == [b and b[1] for b in before.values()]
+            assert held.arrow("n").to_pylist() == [b and b[0] for b in before.values()]
+
+    def read(self, numbers: list[int]) -> None:
+        held, live = self.session.read(self.keys(numbers)), self.live()
+        assert held.found.tolist() == [number in live for number in numbers]
+        assert held["n"].tolist() == [live.get(number, (0,))[0] or 0 for number in numbers]
+        assert held["s"].to_pylist() == [live.get(n, (0, None))[1] for n in numbers]
+        assert held.arrow("n").to_pylist() == [live.get(n, (None,))[0] for n in numbers]
+
+    def remove(self, numbers: list[int]) -> None:
+        self.session.remove(self.keys(numbers))
+        for number in numbers:
+            self.truth.pop(number, None)
+
+    def select(self, below: int) -> None:
+        rows = self.session.select("n", below)
+        want = {k: v for k, v in self.live().items() if v[0] is not None and v[0] < below}
+        assert sorted(rows["n"].tolist()) == sorted(v[0] for v in want.values())
+        self.session.remove_rows(rows)
+        for number in want:
+            del self.truth[number]
+
+    def mark(self) -> None:
+        self.session.mark()
+        self.marks.append(dict(self.truth))
+
+    def rollback(self) -> None:
+        if self.marks:
+            self.session.rollback()
+            self.truth = dict(self.marks[-1])
+
+    def release(self) -> None:
+        if self.marks:
+            self.session.release()
+            self.marks.pop()
+
+    def commit(self) -> None:
+        self.chain = self.session.commit()
+        self.epoch += 1
+        self.committed = dict(self.truth)
+        self.open()
+
+    def abandon(self) -> None:
+        self.session.__exit__(RuntimeError, RuntimeError(), None)
+        self.truth = dict(self.committed)
+        self.open()
+
+    def check_all(self) -> None:
+        rows = self.session.all()
+        live = self.live()
+        want = sorted((key_tuple(self.kind, k), v[:2]) for k, v in live.items() if k != 3)
+        names = self.schema.row_key.names
+        got = [
+            (tuple(row[name] for name in names), (n, s))
+            for row, n, s in zip(
+                rows.keys.to_pylist(),
+                rows.arrow("n").to_pylist(),
+                rows["s"].to_pylist(),
+                strict=True,
+            )
+        ]
+        assert sorted(pair for pair in got if pair[0][0] is not None and pair[0] != (3,)) == want
+        assert len(got) == len(live)
+
+
+def open_at(folder: Path, schema: StateSchema, chain: Any = (), **more: Any) -> Any:
+    store = StateStore(Storage.at(str(folder)), warm_dir=None, buckets=8)
+    return store.open("op", 0, schema, chain, epoch=more.pop("epoch", 1), level=1, now_ms=0)
+
+
+def test_every_kind_of_column_comes_back_as_it_went_in(tmp_path: Path) -> None:
+    content = {
+        "flag": pa.array([True, None, False]),
+        "small": pa.array([1, 2, None], pa.int8()),
+        "real": pa.array([0.5, None, 2.5], pa.float32()),
+        "day": pa.array([1, 2, None], pa.date32()),
+        "when": pa.array([1, None, 3], pa.timestamp("us", "UTC")),
+        "took": pa.array([1, None, 3], pa.duration("ms")),
+        "price": pa.array([None, "1.25", "-3.50"]).cast(pa.decimal128(10, 2)),
+        "tag": pa.array([b"ab", None, b"cd"], pa.binary(2)),
+        "text": pa.array(["", None, "äö" * 50]),
+        "long": pa.array(["x", "", None], pa.large_string()),
+        "blob": pa.array([b"\x00", None, b""], pa.binary()),
+        "items": pa.array([[1, 2], None, []], pa.list_(pa.int32())),
+        "trio": pa.array([[1, 2, 3], None, [4, 5, 6]], pa.list_(pa.float64(), 3)),
+        "bits": pa.array([[True, False], [False, True], None], pa.list_(pa.bool_(), 2)),
+    }
+    schema = StateSchema(
+        key=pa.schema([("k", pa.int64())]),
+        values=pa.schema([(name, array.type) for name, array in content.items()]),
+    )
+    keys = int_keys(np.array([5, 6, 7]))
+
+    with open_at(tmp_path, schema) as session:
+        session.write(keys, content)
+        chain = session.commit()
+
+    with open_at(tmp_path, schema, chain, epoch=2) as session:
+        held = session.read(keys)
+        for name, array in content.items():
+            assert held.arrow(name).equals(array), name
+
+
+def test_two_dimensional_columns_are_numpy(tmp_path: Path) -> None:
+    schema = StateSchema(
+        key=pa.schema([("k", pa.int64())]),
+        values=pa.schema([("sketch", pa.list_(pa.uint32(), 4))]),
+    )
+    keys, other = int_keys(np.array([1, 2])), int_keys(np.array([2, 9]))
+    with open_at(tmp_path, schema) as session:
+        session.write(keys, {"sketch": np.arange(8, dtype=np.uint32).reshape(2, 4)})
+
+        assert session.read(other)["sketch"].tolist() == [[4, 5, 6, 7], [0, 0, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("values", "column"),
+    [
+        ({"n": np.array([0.5])}, "n"),
+        ({"n": np.array([1, 2])}, "n"),
+        ({"nope": np.array([1])}, "nope"),
+        ({"n": pa.array(["x"])}, "n"),
+    ],
+)
+def test_values_that_do_not_fit_are_refused_by_name(
+    tmp_path: Path, values: Any, column: str
+) -> None:
+    with open_at(tmp_path, SCHEMAS["int"]) as session:
+        with pytest.raises(SchemaMismatch) as refused:
+            session.write(int_keys(np.array([1])), values)
+        assert refused.value.column == column
+        assert not session.changed
+
+
+def test_a_type_that_state_cannot_hold_is_refused_when_opened(tmp_path: Path) -> None:
+    odd = pa.struct([("x", pa.int64())])
+    schema = StateSchema(key=pa.schema([("k", pa.int64())]), values=pa.schema([("odd", odd)]))
+    with pytest.raises(SchemaMismatch, match="odd"):
+        open_at(tmp_path, schema)
+
+
+def test_nothing_written_means_the_same_chain_object(tmp_path: Path) -> None:
+    with open_at(tmp_path, SCHEMAS["int"]) as session:
+        session.write(int_keys(np.arange(3)), {"n": np.arange(3)})
+        chain = session.commit()
+
+    with open_at(tmp_path, SCHEMAS["int"], chain, epoch=2) as session:
+        session.read(int_keys(np.arange(5)))
+        session.remove(int_keys(np.array([77])))
+        assert session.commit() is chain
+
+
+def test_the_same_work_writes_the_same_bytes_under_the_same_name(tmp_path: Path) -> None:
+    """Whatever the order of keys, the batches they came in, and the layout of the table."""
+    chains = []
+    for number, order in enumerate([np.arange(3000), np.arange(3000)[::-1]]):
+        folder = tmp_path / str(number)
+        warm = str(folder / "warm") if number else None
+        store = StateStore(Storage.at(str(folder)), warm_dir=warm, buckets=8, compact_after=2)
+        chain: Any = ()
+        for epoch in range(6):
+            with store.open(
+                "op", 3, SCHEMAS["int"], chain, epoch=epoch, level=1, now_ms=0
+            ) as session:
+                for part in np.array_split(order, 1 + number * 3):
+                    texts = pa.array([None if k % 7 == 0 else f"{k}" for k in part])
+                    session.write(int_keys(part), {"n": part * epoch, "s": texts})
+                session.remove(int_keys(np.arange(epoch * 10, epoch * 10 + 5)))
+                chain = session.commit()
+        chains.append(chain)
+        names = [file.name for file in chain]
+    assert chains[0] == chains[1]
+    for name in names:
+        assert (tmp_path / "0" / name).read_bytes() == (tmp_path / "1" / name).read_bytes()
+
+
+def test_a_delta_is_written_even_if_its_name_exists(tmp_path: Path) -> None:
+    names = []
+    for _ in range(2):
+        with open_at(tmp_path, SCHEMAS["int"]) as session:
+            session.write(int_keys(np.arange(3)), {"n": np.arange(3)})
+            (file,) = session.commit()
+        names.append(file.name)
+        (tmp_path / file.name).write_bytes(b"half a file")
+    with open_at(tmp_path, SCHEMAS["int"]) as session:
+        session.write(int_keys(np.arange(3)), {"n": np.arange(3)})
+        session.commit()
+
+    assert names[0] == names[1]
+    assert (tmp_path / names[0]).stat().st_size == file.bytes
+
+
+def test_rows_that_move_are_neither_lost_nor_doubled(tmp_path: Path) -> None:
+    schema = SCHEMAS["sub"]
+    store = StateStore(Storage.at(str(tmp_path)), warm_dir=None, buckets=8, compact_after=3)
+    keys = keys_of(schema, [(f"w{n % 40}", n) for n in range(400)])
+    give: Any = ()
+    for epoch in range(5):
+        with store.open("op", 0, schema, give, epoch=epoch, level=1, now_ms=7, ttl_ms=99) as giver:
+            giver.write(keys, {"n": np.arange(400) + epoch})
+            give = giver.commit()
+    pinned = keys.route[:3]
+    buckets, keep = np.array([1, 6]), keys.route[10:12]
+
+    rows = store.moved_rows("op", 0, schema, give, buckets=buckets, routes=pinned)
+    stay = np.isin(rows.route, keep)
+    moving = rows.take(~stay)
+    with store.open("op", 1, schema, (), epoch=9, level=1, now_ms=50, ttl_ms=99) as taker:
+        taker.absorb(moving)
+        taken = taker.commit()
+    with store.open("op", 0, schema, give, epoch=9, level=1, now_ms=50, ttl_ms=99) as giver:
+        dropped = giver.drop_units(buckets, pinned, keep)
+        left = giver.commit()
+
+    both = [store.scan("op", slot, schema, c) for slot, c in ((0, left), (1, taken))]
+    assert dropped == len(moving) == both[1].num_rows > 0
+    assert sorted(both[0]["at"].to_pylist() + both[1]["at"].to_pylist()) == list(range(400))
+    assert in_units(moving.route, 8, buckets, pinned).all()
+    assert moving.touched_ms is not None and set(moving.touched_ms.tolist()) == {7}
+    with store.open("op", 1, schema, taken, epoch=10, level=1, now_ms=106, ttl_ms=99) as taker:
+        assert len(taker.all()) == 0  # they kept their old clock: touched at 7, over at 106
+
+
+def test_one_key_is_looked_up_with_all_its_sub_rows(tmp_path: Path) -> None:
+    schema = SCHEMAS["sub"]
+    store = StateStore(Storage.at(str(tmp_path)), warm_dir=None, buckets=1)
+    keys = keys_of(schema, [(f"w{n % 4}", n) for n in range(20)])
+    with store.open("op", 0, schema, (), epoch=1, level=1, now_ms=0) as session:
+        session.write(keys, {"n": np.arange(20)})
+        chain = session.commit()
+
+    found = store.lookup("op", 0, schema, chain, int(keys.route[2]))
+
+    assert sorted(found["at"].to_pylist()) == [2, 6, 10, 14, 18]
+    assert found.schema.names == ["word", "at", "n", "s"]
+
+
+def test_expired_rows_are_swept_from_the_chain(tmp_path: Path) -> None:
+    store = StateStore(Storage.at(str(tmp_path)), warm_dir=None, buckets=8)
+    chain: Any = ()
+    for epoch in range(1, 34):
+        with store.open(
+            "op", 0, SCHEMAS["int"], chain, epoch=epoch, level=1, now_ms=epoch, ttl_ms=5
+        ) as session:
+            session.write(int_keys(np.array([epoch])), {"n": np.array([1])})
+            chain = session.commit()
+
+    kept = store.scan("op", 0, SCHEMAS["int"], chain)["k"].to_pylist()
+    assert len(kept) <= 5 + 16
+    assert set(range(29, 34)) <= set(kept)
