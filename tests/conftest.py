@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
 TESTS = Path(__file__).parent
 
-# Spark's Python workers import the functions of a test module by its name, as pytest does.
+# Spark's Python workers are this interpreter, and import what a test defines under the same name:
+# pytest calls a test module tests.spark.test_something, and helpers are imported from tests/.
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 os.environ["PYTHONPATH"] = os.pathsep.join(
-    filter(None, [str(TESTS), os.environ.get("PYTHONPATH")])
+    [str(TESTS.parent), str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
 )
 
 
@@ -21,15 +23,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    skip_slow = pytest.mark.skip(reason="slow: run with --run-slow")
-    skip_cluster = pytest.mark.skip(reason="cluster: needs root and iproute2 (network namespaces)")
-    run_slow = config.getoption("--run-slow")
-    has_namespaces = os.geteuid() == 0 and shutil.which("ip") is not None
-
     for item in items:
         if item.path.is_relative_to(TESTS / "spark"):
             item.add_marker(pytest.mark.spark)
-        if item.get_closest_marker("slow") and not run_slow:
-            item.add_marker(skip_slow)
-        if item.get_closest_marker("cluster") and not has_namespaces:
-            item.add_marker(skip_cluster)
+        if item.get_closest_marker("slow") and not config.getoption("--run-slow"):
+            item.add_marker(pytest.mark.skip(reason="slow: runs with --run-slow"))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("cluster"):
+        from headgate.experiment.namespace_cluster import available
+
+        if reason := available():
+            pytest.skip(f"cluster: {reason}")

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 class Flow(FlowBuilder):
     """Declare sources, operators and sinks, then `start` the flow on Spark.
 
-        flow = hg.Flow("trends")
-        posts = flow.source(spark.readStream.schema("region string, tag string").json("in"))
-        regions = posts.key_by("region").process(hg.Count(emit="rows"), name="by_region")
-        regions.key_by("tag").process(hg.Count(), name="by_tag").to_parquet("out")
-        query = flow.start(spark, slots=4, checkpoint="checkpoint")
+    flow = hg.Flow("trends")
+    posts = flow.source(spark.readStream.schema("region string, tag string").json("in"))
+    regions = posts.key_by("region").process(hg.Count(emit="rows"), name="by_region")
+    regions.key_by("tag").process(hg.Count(), name="by_tag").to_parquet("out")
+    query = flow.start(spark, slots=4, checkpoint="checkpoint")
     """
 
     def start(

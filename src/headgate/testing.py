@@ -7,10 +7,11 @@ function of its rows, state and clock is caught here and not by a failing cluste
     >>> import headgate as hg
     >>> from headgate.testing import ListSource, run
     >>> flow = hg.Flow("words")
-    >>> words = flow.source(ListSource("word string", [[{"word": "a"}, {"word": "b"}, {"word": "a"}]]))
+    >>> epochs = [[{"word": "a"}, {"word": "b"}], [{"word": "a"}]]
+    >>> words = flow.source(ListSource("word string", epochs))
     >>> words.key_by("word").process(hg.Count(), name="count").to_memory("counts")
     >>> sorted((r["word"], r["count"]) for r in run(flow, slots=2).rows("counts"))
-    [('a', 2), ('b', 1)]
+    [('a', 1), ('a', 2), ('b', 1)]
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import random
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,23 +81,28 @@ class LocalRun:
     coordinator: Coordinator
     outputs: dict[str, list[tuple[int, dict[str, Any]]]] = field(default_factory=dict)
     records: list[dict[str, Any]] = field(default_factory=list)
+    states: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
     def rows(self, sink: str) -> list[dict[str, Any]]:
         """All rows a sink got, in order of epochs."""
         return [row for _, row in self.outputs.get(sink, [])]
 
     def state(self, operator: str) -> list[dict[str, Any]]:
-        """Every state row of an operator, over all slots."""
+        """Every state row of an operator after the last epoch, over all slots."""
+        return self.states[operator]
+
+    def _read_state(self, node: Node) -> list[dict[str, Any]]:
         program, last = self.coordinator.program, self.coordinator.last
-        node = program.graph.node(operator)
         store = StateStore(
             self.coordinator.checkpoint.state, warm_dir=None, buckets=self.coordinator.buckets
         )
-        rows: list[dict[str, Any]] = []
-        for slot, chain in ({} if last is None else last.chains.get(operator, {})).items():
-            schema = program.state_schemas[node.id]
-            rows.extend(store.scan(operator, slot, schema, chain).to_pylist())
-        return rows
+        schema = program.state_schemas[node.id]
+        chains = {} if last is None else last.chains.get(node.name, {})
+        return [
+            row
+            for slot, chain in chains.items()
+            for row in store.scan(node.name, slot, schema, chain).to_pylist()
+        ]
 
 
 def run(
@@ -149,10 +156,9 @@ def run(
                 before_epoch(epoch)
             engine = LocalEngine(program, check_purity=check_purity, seed=seed + epoch)
             inputs = _partitions(sources, epoch, partitions)
-            done.records.append(
-                coordinator.run_epoch(epoch, "local", lambda plan, e=engine, i=inputs: e.run(plan, i))
-            )
-        done.final_state = {n.name: done.state(n.name) for n in program.stateful}  # type: ignore[attr-defined]
+            run_tasks = partial(engine.run, inputs=inputs)
+            done.records.append(coordinator.run_epoch(epoch, "local", run_tasks))
+        done.states = {n.name: done._read_state(n) for n in program.stateful}
         return done
 
 
@@ -174,7 +180,7 @@ class LocalEngine:
         moving: list[BatchTuple] = []
         for partition, batches in enumerate(inputs):
             moving += self._task(
-                lambda p=partition, b=batches: run_source_task(self.program, plan, services, p, b)
+                partial(run_source_task, self.program, plan, services, partition, batches)
             )
         for level in range(1, self.program.levels + 1):
             by_slot: list[list[BatchTuple]] = [[] for _ in range(plan.slots)]
@@ -184,9 +190,7 @@ class LocalEngine:
             for slot, received in enumerate(by_slot):
                 self.random.shuffle(received)
                 moving += self._task(
-                    lambda lv=level, s=slot, r=received: run_slot_task(
-                        self.program, plan, services, lv, s, r
-                    )
+                    partial(run_slot_task, self.program, plan, services, level, slot, received)
                 )
         controls = [Control.from_bytes(t.payload) for t in moving if t.kind == Kind.CONTROL]
         return EpochResult(controls, services.timings)

@@ -45,13 +45,15 @@ from headgate.runtime.anchor import (
 LEVELS = 3
 NUMBERS = 6000
 GATE_SECONDS = 60
-SCHEMA = StructType([
-    StructField("label", IntegerType(), nullable=False),
-    StructField("slot", IntegerType(), nullable=False),
-    StructField("kind", ByteType(), nullable=False),
-    StructField("value", LongType()),
-    StructField("payload", BinaryType()),
-])
+SCHEMA = StructType(
+    [
+        StructField("label", IntegerType(), nullable=False),
+        StructField("slot", IntegerType(), nullable=False),
+        StructField("kind", ByteType(), nullable=False),
+        StructField("value", LongType()),
+        StructField("payload", BinaryType()),
+    ]
+)
 DATA, ANCHOR = 1, 0
 Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -60,10 +62,15 @@ def make_stage(
     level: int, labels: list[int], markers: str, source: bool = False, gate: bool = False
 ) -> Stage:
     """Add one to every number and send it on to a slot that depends on it."""
-    columns = pa.schema([
-        ("label", pa.int32()), ("slot", pa.int32()), ("kind", pa.int8()), ("value", pa.int64()),
-        ("payload", pa.binary()),
-    ])
+    columns = pa.schema(
+        [
+            ("label", pa.int32()),
+            ("slot", pa.int32()),
+            ("kind", pa.int8()),
+            ("value", pa.int64()),
+            ("payload", pa.binary()),
+        ]
+    )
 
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         values: list[int] = []
@@ -89,13 +96,16 @@ def make_stage(
                 time.sleep(0.05)
         values.sort()  # the same rows in the same order, whatever order they came in
         targets = [(value * 7 + level) % len(labels) for value in values]
-        yield pa.record_batch([
-            pa.array([labels[t] for t in targets], pa.int32()),
-            pa.array(targets, pa.int32()),
-            pa.array([DATA] * len(values), pa.int8()),
-            pa.array([value if source else value + 1 for value in values], pa.int64()),
-            pa.array([b"payload"] * len(values), pa.binary()),
-        ], schema=columns)
+        yield pa.record_batch(
+            [
+                pa.array([labels[t] for t in targets], pa.int32()),
+                pa.array(targets, pa.int32()),
+                pa.array([DATA] * len(values), pa.int8()),
+                pa.array([value if source else value + 1 for value in values], pa.int64()),
+                pa.array([b"payload"] * len(values), pa.binary()),
+            ],
+            schema=columns,
+        )
 
     return stage
 
@@ -103,13 +113,13 @@ def make_stage(
 def place(spark: SparkSession, slots: int, previous: Anchor | None) -> Anchor:
     labels = slot_labels(slots)
     hosts = executor_hosts(spark)
-    wanted = spread(slots, hosts, previous.hosts) if previous else spread(slots, hosts)
+    wanted = spread(slots, hosts, previous.hosts_now()) if previous else spread(slots, hosts)
     if previous is None:
         wanted = tuple(sorted(wanted, reverse=True))  # blocks of slots, the last host first
     anchor = build_anchor(
         spark, slots, wanted, lambda slot: (labels[slot], slot, ANCHOR, None, b""), SCHEMA
     )
-    print(json.dumps({"wanted": wanted, "found": anchor.hosts}), flush=True)
+    print(json.dumps({"hosts": hosts, "wanted": wanted, "found": anchor.hosts}), flush=True)
     return anchor
 
 
@@ -128,7 +138,9 @@ def job(spark: SparkSession, anchor: Anchor, markers: Path, gate: bool) -> None:
         row = data.groupBy().agg({"value": "sum", "*": "count"}).collect()[0].asDict()
     ran: list[Any] = [name.name.split() for name in markers.iterdir() if " " in name.name]
     result = {
-        "partitions": partitions, "sum": row["sum(value)"], "rows": row["count(1)"],
+        "partitions": partitions,
+        "sum": row["sum(value)"],
+        "rows": row["count(1)"],
         "seconds": time.monotonic() - began,
         "ran": [[int(lv), int(s), int(p), host, int(a)] for lv, s, p, host, a in ran],
     }

@@ -140,6 +140,16 @@ class Coordinator:
             attempt=attempt,
         )
 
+    def check_spark_metadata(self, exists: bool) -> None:
+        """Refuse to start when the engine's own checkpoint has vanished under our manifests."""
+        if self.last is not None and not exists:
+            raise ForeignCheckpoint(
+                f"{self.checkpoint.storage.uri} holds state up to epoch {self.last.epoch}, but "
+                f"Spark's checkpoint in {self.checkpoint.spark_uri} is gone: it would read its "
+                "sources from the start again. Restore it, or start with a new checkpoint folder",
+                epoch=self.last.epoch,
+            )
+
     # --- inside ----------------------------------------------------------------------------
     def _compute(self, epoch: int, query_id: str, run: RunTasks) -> Manifest:
         table_files = {op: self.checkpoint.save_table(op, t) for op, t in self.tables.items()}

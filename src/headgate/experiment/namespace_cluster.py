@@ -152,15 +152,34 @@ class NamespaceCluster:
         try:
             self._build_network()
             self._write_settings()
-            self._start_daemon(_MASTER, "org.apache.spark.deploy.master.Master", [
-                "--host", self.master_ip, "--port", str(_MASTER_PORT),
-                "--webui-port", str(_MASTER_UI_PORT),
-            ])
+            self._start_daemon(
+                _MASTER,
+                "org.apache.spark.deploy.master.Master",
+                [
+                    "--host",
+                    self.master_ip,
+                    "--port",
+                    str(_MASTER_PORT),
+                    "--webui-port",
+                    str(_MASTER_UI_PORT),
+                ],
+            )
             for host, ip in self.hosts.items():
-                self._start_daemon(host, "org.apache.spark.deploy.worker.Worker", [
-                    "--host", ip, "--cores", str(self._cores), "--memory", self._memory,
-                    "--work-dir", str(self.local_dir(host) / "work"), self.master_url,
-                ])
+                self._start_daemon(
+                    host,
+                    "org.apache.spark.deploy.worker.Worker",
+                    [
+                        "--host",
+                        ip,
+                        "--cores",
+                        str(self._cores),
+                        "--memory",
+                        self._memory,
+                        "--work-dir",
+                        str(self.local_dir(host) / "work"),
+                        self.master_url,
+                    ],
+                )
             self.wait_for_workers(len(self.hosts), self._start_timeout)
         except BaseException:
             self.close()
@@ -191,18 +210,28 @@ class NamespaceCluster:
     # --- use ----------------------------------------------------------------------------------
 
     def start(
-        self, script: str | Path, *args: str, env: Mapping[str, str] | None = None
+        self,
+        script: str | Path,
+        *args: str,
+        env: Mapping[str, str] | None = None,
+        log: Path | None = None,
     ) -> subprocess.Popen[str]:
-        """Start a driver program in the driver's namespace, with pipes for its three streams.
+        """Start a driver program in the driver's namespace and return at once.
 
-        Read both outputs (`communicate`), or a program that prints a lot will block.
+        Its input and output are pipes. So is its error stream, unless a `log` file takes it:
+        a caller that talks to the program would otherwise have to drain Spark's warnings.
         """
-        process = subprocess.Popen(
-            self._inside(_DRIVER, [sys.executable, str(script), *args]),
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env=self._environment(_DRIVER, self.driver_ip) | dict(env or {}),
-            start_new_session=True,
-        )
+        with contextlib.ExitStack() as stack:
+            errors = subprocess.PIPE if log is None else stack.enter_context(log.open("w"))
+            process = subprocess.Popen(
+                self._inside(_DRIVER, [sys.executable, str(script), *args]),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env=self._environment(_DRIVER, self.driver_ip) | dict(env or {}),
+                start_new_session=True,
+            )
         self._drivers.append(process)
         return process
 
@@ -240,17 +269,22 @@ class NamespaceCluster:
 
     def executor_pids(self, host: str) -> list[int]:
         """Pids of the executor JVMs that run on a host now."""
-        pids = _pids_in(self._names.namespace(self._known(host)))
+        pids = _pids_in(self.namespace(host))
         return [pid for pid in pids if "CoarseGrainedExecutorBackend" in _cmdline(pid)]
+
+    def namespace(self, role: str) -> str:
+        """The network namespace of a host, "driver" or "master", for `ip netns exec`."""
+        if role not in (_DRIVER, _MASTER):
+            self._known(role)
+        return self._names.namespace(role)
 
     def local_dir(self, host: str) -> Path:
         """The directory that stands for a host's disk: Spark's local dir, work dir and logs."""
         return self._names.directory / host
 
     def bytes_sent(self, host: str) -> int:
-        """Bytes that a host has sent over its link since the cluster began."""
-        command = ["ip", "-j", "-s", "-n", self._names.namespace(self._known(host)),
-                   "link", "show", "eth0"]
+        """Bytes that a host (or the driver) has sent over its link since the cluster began."""
+        command = ["ip", "-j", "-s", "-n", self.namespace(host), "link", "show", "eth0"]
         return int(json.loads(_call(command))[0]["stats64"]["tx"]["bytes"])
 
     def wait_for_workers(self, count: int, timeout: float = 60.0) -> None:
@@ -259,8 +293,9 @@ class NamespaceCluster:
         alive: list[str] = []
         while time.monotonic() < deadline:
             self._check_daemons()
-            alive = [w["host"] for w in self.master_state().get("workers", [])
-                     if w["state"] == "ALIVE"]
+            alive = [
+                w["host"] for w in self.master_state().get("workers", []) if w["state"] == "ALIVE"
+            ]
             if len(alive) == count:
                 return
             time.sleep(_POLL_SECONDS)
@@ -275,7 +310,9 @@ class NamespaceCluster:
         read = f"import urllib.request as u; print(u.urlopen({url!r}, timeout=5).read().decode())"
         done = subprocess.run(
             self._inside(_MASTER, [sys.executable, "-I", "-S", "-c", read]),
-            capture_output=True, text=True, check=False,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         state: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {}
         return state
@@ -299,8 +336,23 @@ class NamespaceCluster:
             self.local_dir(role).mkdir(parents=True)
             namespace = self._names.namespace(role)
             _call(["ip", "netns", "add", namespace])
-            _call(["ip", "-n", bridge, "link", "add", f"port{port}", "type", "veth",
-                   "peer", "name", "eth0", "netns", namespace])
+            _call(
+                [
+                    "ip",
+                    "-n",
+                    bridge,
+                    "link",
+                    "add",
+                    f"port{port}",
+                    "type",
+                    "veth",
+                    "peer",
+                    "name",
+                    "eth0",
+                    "netns",
+                    namespace,
+                ]
+            )
             _call(["ip", "-n", bridge, "link", "set", f"port{port}", "master", "br0", "up"])
             _call(["ip", "-n", namespace, "addr", "add", f"{ip}/24", "dev", "eth0"])
             _call(["ip", "-n", namespace, "link", "set", "lo", "up"])
@@ -331,19 +383,23 @@ class NamespaceCluster:
         """Our own environment without Spark's, plus what makes a process belong to its host."""
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK_", "PYSPARK"))}
         here = str(self.local_dir(role))
-        return inherited | {
-            "SPARK_HOME": str(self._spark_home),
-            "SPARK_CONF_DIR": here,  # only the driver has settings there
-            "SPARK_LOCAL_IP": ip,
-            "SPARK_LOCAL_HOSTNAME": ip,  # register with the address: nobody resolves names here
-            "SPARK_LOCAL_DIRS": here,
-            "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-            "TMPDIR": here,
-            "PYSPARK_PYTHON": sys.executable,
-            "PYSPARK_DRIVER_PYTHON": sys.executable,
-            "PYTHONPATH": os.pathsep.join(_source_path()),
-        } | self._env
+        return (
+            inherited
+            | {
+                "SPARK_HOME": str(self._spark_home),
+                "SPARK_CONF_DIR": here,  # only the driver has settings there
+                "SPARK_LOCAL_IP": ip,
+                "SPARK_LOCAL_HOSTNAME": ip,  # register with the address: nobody resolves names here
+                "SPARK_LOCAL_DIRS": here,
+                "SPARK_DAEMON_MEMORY": "256m",
+                "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+                "TMPDIR": here,
+                "PYSPARK_PYTHON": sys.executable,
+                "PYSPARK_DRIVER_PYTHON": sys.executable,
+                "PYTHONPATH": os.pathsep.join(_source_path()),
+            }
+            | self._env
+        )
 
     def _start_daemon(self, role: str, main_class: str, arguments: list[str]) -> None:
         ip = self.master_ip if role == _MASTER else self.hosts[role]
@@ -351,8 +407,13 @@ class NamespaceCluster:
         with (self.local_dir(role) / "daemon.log").open("wb") as log:
             # `ip netns exec` and `spark-class` both exec, so this pid is the JVM's.
             self._daemons[role] = subprocess.Popen(
-                self._inside(role, command), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                env=self._environment(role, ip), cwd=self.local_dir(role), start_new_session=True,
+                self._inside(role, command),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._environment(role, ip),
+                cwd=self.local_dir(role),
+                start_new_session=True,
             )
 
     def _check_daemons(self) -> None:
@@ -369,7 +430,7 @@ class NamespaceCluster:
         return host
 
     def _kill_in(self, host: str, chosen: Callable[[int], bool]) -> list[int]:
-        pids = [p for p in _pids_in(self._names.namespace(self._known(host))) if chosen(p)]
+        pids = [p for p in _pids_in(self.namespace(host)) if chosen(p)]
         for pid in pids:
             _kill(pid)
         return pids
@@ -426,8 +487,23 @@ def _source_path() -> list[str]:
 def _throttle_command(namespace: str, device: str, rate_mbit: int) -> list[str]:
     # The bucket holds 10 ms of traffic and at least four of the 64 kB packets that veth passes.
     burst_bytes = max(256 * 1024, rate_mbit * 1_000_000 // 8 // 100)
-    return ["tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf",
-            "rate", f"{rate_mbit}mbit", "burst", str(burst_bytes), "latency", "50ms"]
+    return [
+        "tc",
+        "-n",
+        namespace,
+        "qdisc",
+        "add",
+        "dev",
+        device,
+        "root",
+        "tbf",
+        "rate",
+        f"{rate_mbit}mbit",
+        "burst",
+        str(burst_bytes),
+        "latency",
+        "50ms",
+    ]
 
 
 def _call(command: list[str]) -> str:

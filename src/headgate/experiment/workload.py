@@ -1,4 +1,4 @@
-"""Seeded streams for benchmarks and the demo: skewed, correlated, drifting, and the same every time.
+"""Seeded streams for benchmarks and the demo: skewed, correlated, drifting, repeatable.
 
 A *world* (who is popular, who goes with whom) follows from the seed alone; the rows of an epoch
 follow from seed and epoch. So epochs of one seed share their correlations, and any epoch can be
@@ -47,8 +47,8 @@ def correlated_pairs(
     """Rows (k1, k2[, payload]) whose second key mostly follows from the first.
 
     `k1` is Zipfian with exponent `zipf` over `k1` keys. With probability `correlation`, `k2` is
-    one of the row's `partners` (default: as many as give every k2 to one k1), else any key. Partners
-    of neighbouring k1 overlap when `partners` > k2 / k1, so that the key graph can still be cut.
+    one of its k1's `partners` (default: as many as give every k2 to one k1), else any key.
+    Partners of neighbouring k1 overlap when `partners` > k2 / k1, so that the key graph can still be cut.
     """
     world, draw = _generators(seed, epoch)
     name1, name2 = world.permutation(k1), world.permutation(k2)
@@ -231,7 +231,8 @@ def _member(draw: np.random.Generator, cluster_of_key: I64, cluster: I64, cluste
     size = np.bincount(cluster_of_key, minlength=clusters)
     start = np.cumsum(size) - size
     inside = (draw.random(len(cluster)) * size[cluster]).astype(np.int64)
-    return by_cluster[start[cluster] + inside]
+    chosen: I64 = by_cluster[start[cluster] + inside]
+    return chosen
 
 
 def _payload(draw: np.random.Generator, rows: int, width: int) -> pa.ChunkedArray:

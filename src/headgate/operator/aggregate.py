@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Any, get_args
 
 import numpy as np
@@ -32,13 +33,15 @@ class Aggregate(StatefulOperator):
     `emit="updates"`: one row per key touched in the epoch, with its final value. `"rows"`: input
     rows pass on unchanged, the value is only kept. `"running"`: input rows pass on with the value
     after that row appended as column `name`. With a `window`, results come once, when the
-    window is final, and `emit` must be left alone.
+    window is final, and `emit` must be left alone. `ttl` and `ordered` as in `StatefulOperator`.
     """
 
     column: str | None
     emit: Emit = "updates"
     name: str = "value"
     window: Tumbling | None = None
+    ttl: timedelta | None = field(default=None, kw_only=True, repr=False)
+    ordered: bool = field(default=False, kw_only=True, repr=False)
     ends_epochs: bool = field(init=False, default=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -67,6 +70,12 @@ class Aggregate(StatefulOperator):
     def running(self, rows: KeyedRows, groups: Groups, held: Held) -> pa.Array:
         """The result after each row, in arrival order, given what was held before the batch."""
         raise NotImplementedError
+
+    def fold_running(
+        self, rows: KeyedRows, groups: Groups, held: Held
+    ) -> tuple[dict[str, Any], pa.Array]:
+        """Both at once, for a built-in that can share the work."""
+        return self.fold(rows, groups, held), self.running(rows, groups, held)
 
     def result(self, held: Held | StateRows) -> pa.Array:
         """The result that held columns stand for."""
@@ -153,8 +162,10 @@ class Aggregate(StatefulOperator):
             return Output()
         held = state.read(groups)
         try:
-            new = self.fold(rows, groups, held)
-            running = self.running(rows, groups, held) if self.emit == "running" else None
+            if self.emit == "running":
+                new, running = self.fold_running(rows, groups, held)
+            else:
+                new, running = self.fold(rows, groups, held), None
         except SumOverflow as overflow:
             bad = overflow.groups[groups.codes]
             kept = np.flatnonzero(~bad)

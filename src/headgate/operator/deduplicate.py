@@ -30,6 +30,7 @@ class Deduplicate(StatefulOperator):
     """
 
     within: str | timedelta | None = None
+    ordered: bool = field(default=False, kw_only=True, repr=False)
     ttl: timedelta | None = field(init=False, default=None, repr=False)
 
     def __post_init__(self) -> None:

@@ -74,9 +74,10 @@ class Extreme(Aggregate):
         column = rows.column(str(self.column))
         values = self._ordered(column, held)
         batch = running_extreme(groups, values.rows, self.largest)
-        seen = held.valid("value")[groups.codes]
-        there = _valid(column)
-        seen = seen | (running_extreme(groups, there.astype(np.int64), largest=True) > 0)
+        seen = _valid(column)
+        if column.null_count:
+            seen = running_extreme(groups, seen.astype(np.int64), largest=True) > 0
+            seen |= held.valid("value")[groups.codes]
         return values.back(self._better(values.held[groups.codes], batch), seen)
 
     def result(self, held: Held | StateRows) -> pa.Array:

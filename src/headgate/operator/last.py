@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -48,24 +49,33 @@ class Last(StatefulOperator):
     columns: tuple[str, ...]
     by: str | None
     emit: Emit
+    ttl: timedelta | None = field(repr=False)
+    ordered: bool = field(repr=False)
 
-    def __init__(self, *columns: str, by: str | None = None, emit: Emit = "updates") -> None:
+    def __init__(
+        self,
+        *columns: str,
+        by: str | None = None,
+        emit: Emit = "updates",
+        ttl: timedelta | None = None,
+        ordered: bool = False,
+    ) -> None:
         check_emit(self, emit, ("updates", "rows"))
         if not columns or len(set(columns)) < len(columns):
             raise DeclarationError(
                 f"Last needs one or more different columns, not {columns!r}", operator="Last"
             )
-        object.__setattr__(self, "columns", columns)
-        object.__setattr__(self, "by", by)
-        object.__setattr__(self, "emit", emit)
+        given = {"columns": columns, "by": by, "emit": emit, "ttl": ttl, "ordered": ordered}
+        for attribute, value in given.items():
+            object.__setattr__(self, attribute, value)
 
     def state_fields(self, rows: pa.Schema, key: Sequence[str]) -> StateFields:
         self.output_schema(rows, key)
         kept = [pa.field(name, rows.field(name).type) for name in self.columns]
         if self.by is not None:
             kept.append(pa.field(BY, rows.field(self.by).type))
-        for field in kept:
-            layout_of(field.name, field)  # refuses, by name, what the state cannot hold
+        for held in kept:
+            layout_of(held.name, held)  # refuses, by name, what the state cannot hold
         return StateFields(pa.schema(kept))
 
     def output_schema(self, rows: pa.Schema, key: Sequence[str]) -> pa.Schema:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,22 @@ from headgate.routing.hashing import I64
 from headgate.state.rows import Held, StateRows
 
 F64 = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Line:
+    """All values of a batch in one line: per group the n held ones (oldest first, zeros before the
+    first), then those of the batch, then zeros up to a multiple of n.
+
+    `begins` is where each group begins and `fresh` how many values the batch brings it; for every
+    row, `so_far` counts those up to it and `newest` is where the latest of them stands.
+    """
+
+    values: F64
+    begins: I64
+    fresh: I64
+    so_far: I64
+    newest: I64
 
 
 @dataclass(frozen=True, init=False)
@@ -43,13 +60,22 @@ class MeanOfLast(Aggregate):
     window: Tumbling | None = field(init=False, default=None, repr=False)
     n: int = field(init=False, default=1)
 
-    def __init__(self, column: str, n: int, emit: Emit = "running", name: str = "mean") -> None:
+    def __init__(
+        self,
+        column: str,
+        n: int,
+        emit: Emit = "running",
+        name: str = "mean",
+        *,
+        ttl: timedelta | None = None,
+        ordered: bool = False,
+    ) -> None:
         if n < 1:
             raise DeclarationError(
                 f"MeanOfLast needs n of at least 1, not {n}", operator="MeanOfLast"
             )
         given = {"column": column, "n": n, "emit": emit, "name": name, "window": None}
-        for attribute, value in given.items():
+        for attribute, value in {**given, "ttl": ttl, "ordered": ordered}.items():
             object.__setattr__(self, attribute, value)
         self.__post_init__()
 
@@ -64,27 +90,16 @@ class MeanOfLast(Aggregate):
         ]
 
     def fold(self, rows: KeyedRows, groups: Groups, held: Held) -> dict[str, Any]:
-        _, valid = float_words(rows, str(self.column))
-        fresh = group_count(groups, valid)
-        begins, line = self._line_up(rows, groups, held)
-        newest = (begins + self.n - 1 + fresh)[:, None] - np.arange(self.n - 1, -1, -1)
-        return {
-            "last": line[newest].reshape(len(groups), self.n),
-            "count": np.minimum(held["count"] + fresh, self.n),
-        }
+        return self._newest(self._line_up(rows, groups, held), held)
 
     def running(self, rows: KeyedRows, groups: Groups, held: Held) -> pa.Array:
-        _, valid = float_words(rows, str(self.column))
-        so_far = running_count(groups, valid)
-        begins, line = self._line_up(rows, groups, held)
-        newest = begins[groups.codes] + self.n - 1 + so_far
-        blocks = line.reshape(-1, self.n)
-        prefix = np.cumsum(blocks, axis=1).reshape(-1)
-        suffix = np.cumsum(blocks[:, ::-1], axis=1)[:, ::-1].reshape(-1)
-        oldest = newest - self.n + 1
-        total = prefix[newest] + np.where(oldest % self.n == 0, 0.0, suffix[oldest])
-        count = np.minimum(held["count"][groups.codes] + so_far, self.n)
-        return quotient(total, count)
+        return self._means(self._line_up(rows, groups, held), groups, held)
+
+    def fold_running(
+        self, rows: KeyedRows, groups: Groups, held: Held
+    ) -> tuple[dict[str, Any], pa.Array]:
+        line = self._line_up(rows, groups, held)
+        return self._newest(line, held), self._means(line, groups, held)
 
     def result(self, held: Held | StateRows) -> pa.Array:
         total: Words = held["last"].sum(axis=1)
@@ -93,19 +108,30 @@ class MeanOfLast(Aggregate):
     def describe(self) -> dict[str, Any]:
         return {"operator": "MeanOfLast", "column": self.column, "n": self.n}
 
-    def _line_up(self, rows: KeyedRows, groups: Groups, held: Held) -> tuple[I64, F64]:
-        """All values in one line: per group the n held ones (oldest first, zeros before the first
-        value), then those of the batch, up to a multiple of n. Returns where each group begins.
-        """
+    def _line_up(self, rows: KeyedRows, groups: Groups, held: Held) -> Line:
         values, valid = float_words(rows, str(self.column))
-        fresh = group_count(groups, valid)
+        fresh, so_far = group_count(groups, valid), running_count(groups, valid)
         lengths = self.n * (1 + -(-fresh // self.n))
-        begins = np.concatenate(([0], np.cumsum(lengths)[:-1])).astype(np.int64)
+        begins = np.cumsum(lengths) - lengths
         line: F64 = np.zeros(int(lengths.sum()), np.float64)
         line[begins[:, None] + np.arange(self.n)] = held["last"]
-        places = begins[groups.codes] + self.n - 1 + running_count(groups, valid)
+        newest = begins[groups.codes] + self.n - 1 + so_far
         if valid is None:
-            line[places] = values
+            line[newest] = values
         else:
-            line[places[valid]] = values[valid]
-        return begins, line
+            line[newest[valid]] = values[valid]
+        return Line(line, begins, fresh, so_far, newest)
+
+    def _newest(self, line: Line, held: Held) -> dict[str, Any]:
+        places = (line.begins + line.fresh)[:, None] + np.arange(self.n)
+        count = np.minimum(held["count"] + line.fresh, self.n)
+        return {"last": line.values[places], "count": count}
+
+    def _means(self, line: Line, groups: Groups, held: Held) -> pa.Array:
+        blocks = line.values.reshape(-1, self.n)
+        prefix = np.cumsum(blocks, axis=1).reshape(-1)
+        suffix = np.cumsum(blocks[:, ::-1], axis=1)[:, ::-1].reshape(-1)
+        oldest = line.newest - self.n + 1
+        total = prefix[line.newest] + np.where(oldest % self.n == 0, 0.0, suffix[oldest])
+        count = np.minimum(held["count"][groups.codes] + line.so_far, self.n)
+        return quotient(total, count)

@@ -58,8 +58,7 @@ def running_sum(groups: Groups, values: Words, prior: Words) -> Words:
     """For every row, `prior` of its group plus all values up to and including that row."""
     before = prior[groups.codes]
     if values.dtype == np.float64:
-        sums: Words = before + _cumulative(groups, values, "cumsum")
-        return sums
+        return before + _running_floats(groups, values)
     if _magnitude(values) * len(values) + _magnitude(prior) < 2.0**62:
         result: I64 = before + _cumulative(groups, values, "cumsum")
         return result
@@ -107,10 +106,21 @@ def worst(largest: bool) -> int:
     return int(bounds.min if largest else bounds.max)
 
 
+def _running_floats(groups: Groups, values: Words) -> npt.NDArray[np.float64]:
+    finite = np.isfinite(values)
+    if finite.all():
+        return _cumulative(groups, values, "cumsum")
+    result = _cumulative(groups, np.where(finite, values, 0.0), "cumsum")
+    for special in (values == np.inf, values == -np.inf, np.isnan(values)):
+        met = running_extreme(groups, special.astype(np.int64), largest=True) > 0
+        with np.errstate(invalid="ignore"):
+            result[met] += values[special][:1].sum()  # inf + -inf is NaN, as it should be
+    return result
+
+
 def _cumulative(groups: Groups, values: Words, how: str) -> npt.NDArray[Any]:
     by_group = pd.Series(values).groupby(groups.codes, sort=False)
-    skip = {"skipna": False} if values.dtype == np.float64 else {}
-    return np.asarray(getattr(by_group, how)(**skip))
+    return np.array(getattr(by_group, how)())
 
 
 def _magnitude(values: Words) -> float:

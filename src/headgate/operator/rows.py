@@ -75,7 +75,7 @@ class Groups:
     @cached_property
     def starts(self) -> I64:
         """Where each group begins in `order`."""
-        return np.concatenate(([0], np.cumsum(self.sizes)[:-1])).astype(np.int64)
+        return np.cumsum(self.sizes) - self.sizes
 
     @cached_property
     def rank(self) -> I64:

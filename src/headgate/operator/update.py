@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -46,6 +47,8 @@ class Update(StatefulOperator):
     fn: Callable[[Any, Any, Any], tuple[Any, Any]]
     output: pa.Schema
     rows_as: RowsAs = "batch"
+    ttl: timedelta | None = field(default=None, kw_only=True, repr=False)
+    ordered: bool = field(default=False, kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
         if not callable(self.fn):

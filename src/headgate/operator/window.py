@@ -40,7 +40,7 @@ _UNITS = {
     "week": 604_800_000_000,
 }
 _TIMELESS = EpochClock(epoch=0, now_ms=0)
-_PART = re.compile(r"\s*(\d+)\s*([a-z]+?)s?\s*")
+_PART = re.compile(r"\s*(\d+)\s*([a-z]+)\s*")
 
 
 def duration_us(given: str | timedelta) -> int:
@@ -53,14 +53,14 @@ def duration_us(given: str | timedelta) -> int:
     if isinstance(given, timedelta):
         total = given // timedelta(microseconds=1)
     else:
-        parts = list(_PART.finditer(given.lower()))
-        whole = "".join(part.group(0) for part in parts) == given.lower()
-        if not parts or not whole or any(part.group(2) not in _UNITS for part in parts):
+        parts = [(int(n), unit.removesuffix("s")) for n, unit in _PART.findall(given.lower())]
+        known = all(unit in _UNITS for _, unit in parts)
+        if not parts or not known or _PART.sub("", given.lower()):
             raise DeclarationError(
                 f"{given!r} is not a duration; write it like '10 seconds' or '1 hour 30 minutes'",
                 duration=given,
             )
-        total = sum(int(part.group(1)) * _UNITS[part.group(2)] for part in parts)
+        total = sum(number * _UNITS[unit] for number, unit in parts)
     if total <= 0:
         raise DeclarationError(f"a duration must be positive, not {given!r}", duration=str(given))
     return total

@@ -124,37 +124,30 @@ def _as_words(column: pa.Array) -> U64:
     """Integer-like or floating values as 64-bit words; null rows hold anything."""
     kind = column.type
     if column.null_count:
-        column = (
-            column.fill_null(pa.scalar(0, pa.int64()).cast(kind))
-            if _zero_casts(kind)
-            else (_zero_filled(column))
-        )
+        column = _zero_filled(column)
     if pa.types.is_boolean(kind):
-        return column.cast(pa.uint8()).to_numpy().astype(np.uint64)
-    if pa.types.is_floating(kind):
+        numbers = column.cast(pa.uint8()).to_numpy()
+    elif pa.types.is_floating(kind):
         numbers = column.cast(pa.float64()).to_numpy(zero_copy_only=False) + 0.0  # -0.0 is 0.0
-        numbers = np.where(np.isnan(numbers), np.nan, numbers)
-        return numbers.view(np.uint64)  # type: ignore[no-any-return]
-    width = kind.bit_width
-    plain = (
-        column.view(pa.int64() if width == 64 else pa.int32())
-        if not (pa.types.is_integer(kind))
-        else column
-    )
-    numbers = plain.to_numpy()
+        numbers = np.where(np.isnan(numbers), np.nan, numbers).view(np.uint64)
+    elif pa.types.is_integer(kind):
+        numbers = column.to_numpy()
+    else:
+        numbers = column.view(pa.int64() if kind.bit_width == 64 else pa.int32()).to_numpy()
+    words: U64
     if numbers.dtype == np.uint64:
-        return numbers.copy()  # type: ignore[no-any-return]
-    return numbers.astype(np.int64).view(np.uint64)  # type: ignore[no-any-return]
-
-
-def _zero_casts(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+        words = numbers.copy()
+    else:
+        words = numbers.astype(np.int64).view(np.uint64)
+    return words
 
 
 def _zero_filled(column: pa.Array) -> pa.Array:
     kind = column.type
     if pa.types.is_boolean(kind):
         return column.fill_null(False)
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return column.fill_null(0)
     width = pa.int64() if kind.bit_width == 64 else pa.int32()
     return column.view(width).fill_null(0).view(kind)
 

@@ -24,7 +24,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 ANCHOR_CONF: Mapping[str, str] = {
-    # Adaptive execution hides the partitioning of the exchange, so the union would concatenate.
+    # Adaptive execution runs every exchange as a job of its own and may change the plan between
+    # them. (4.3 kept n partitions with it on: an exchange with a stated number is left alone.)
     "spark.sql.adaptive.enabled": "false",
     # The default, but some vendors turn it off; without it a stage has 3n partitions.
     "spark.sql.unionOutputPartitioning": "true",
@@ -76,9 +77,7 @@ def slot_labels(n: int) -> list[int]:
     return [labels[slot] for slot in range(n)]
 
 
-def spread(
-    slots: int, hosts: Sequence[str], previous: Sequence[str] = ()
-) -> tuple[str, ...]:
+def spread(slots: int, hosts: Sequence[str], previous: Sequence[str] = ()) -> tuple[str, ...]:
     """Give every slot a host, as evenly as can be, moving as few slots as evenness allows.
 
     Without a `previous` assignment this is round robin. With one, a slot stays where it was if
@@ -93,7 +92,7 @@ def spread(
     names = list(dict.fromkeys(hosts))
     if not names:
         return ("",) * slots
-    held = {host: 0 for host in names}
+    held = dict.fromkeys(names, 0)
     for host in previous[:slots]:
         if host in held:
             held[host] += 1
@@ -116,11 +115,13 @@ def executor_hosts(spark: SparkSession) -> list[str]:
     executors = context.statusStore().executorList(True)  # only live ones; lags a death by ms
     found = [executors.apply(i) for i in range(executors.size())]
     local = bool(context.isLocal())
-    return sorted({
-        str(executor.hostPort()).rpartition(":")[0]
-        for executor in found
-        if local or executor.id() != "driver"
-    })
+    return sorted(
+        {
+            str(executor.hostPort()).rpartition(":")[0]
+            for executor in found
+            if local or executor.id() != "driver"
+        }
+    )
 
 
 def build_anchor(
@@ -162,8 +163,10 @@ def build_anchor(
 def anchored(data: DataFrame, anchor: Anchor, label_column: str = "label") -> DataFrame:
     """Exchange `data` by its label and bind each partition to its slot's host.
 
-    Columns are matched by position. The result has the anchor's row of each slot twice among
-    the slot's rows, so a slot without data still runs; the stage's function drops them.
+    Columns are matched by position. The label must be opaque to the optimizer, as the output of
+    a Python stage is: Spark folds a repartition by a literal into one partition. The result has
+    the anchor's row of each slot twice among the slot's rows, so a slot without data still runs;
+    the stage's function drops them.
     """
     exchanged = data.repartition(anchor.slots, F.col(label_column))
     return exchanged.union(anchor.frame).union(anchor.frame)

@@ -2,8 +2,9 @@
 
 Any Arrow reader can open one. The schema's metadata holds an index: per block its rows, bytes,
 first and last route, and a digest. A range of routes (a bucket, a pinned key) is read by taking
-just its blocks, each checked against its digest; a whole read is checked against the digest in
-the file's name. The same rows give the same bytes, so a task run twice names the same file.
+just its blocks, each checked against its digest, and the head against the one that ends the file;
+a whole read is checked against the digest in the file's name. The same rows give the same bytes,
+so a task run twice names the same file.
 
 Columns: `_route`, `_h` (only with sub-keys; else it equals `_route`), `_check`, `_op` (0 put, 1
 remove), `key.*`, `sub.*`, `value.*`, and `_touched_ms` if the state has a TTL. Removed rows have
@@ -13,8 +14,8 @@ zeros and nulls in the columns that describe them.
 from __future__ import annotations
 
 import json
-import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +33,7 @@ from headgate.state.task import Task
 FORMAT = 1
 BLOCK_ROWS = 16384
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+_TAIL_BYTES = len(_END) + 8
 _META = b"headgate"
 
 
@@ -87,7 +89,7 @@ def encode(
     }
     meta = json.dumps(told, sort_keys=True, separators=(",", ":")).encode()
     head = batch.schema.with_metadata({_META: meta}).serialize()
-    buffers: list[Any] = [head, *messages, _END]
+    buffers: list[Any] = [head, *messages, _END + xxhash.xxh3_64_digest(head)]
     digest = xxhash.xxh3_128()
     for buffer in buffers:
         digest.update(buffer)
@@ -112,25 +114,35 @@ def write_file(
 
 def read_whole(storage: Storage, file: StateFile, layout: RowLayout) -> FileRows:
     """All rows of a file, its digest checked."""
-    data = _bytes_of(storage, file)
-    if xxhash.xxh3_128_hexdigest(data) != file.digest:
-        raise DamagedFile(f"its content does not match its checksum {file.digest}")
-    schema, blocks, start = _open(data)
-    return _rows(_take_blocks(data, schema, blocks, start, range(len(blocks)), False), layout)
+    with _opened(storage, file) as source:
+        data = source.read_buffer(file.bytes)
+        if xxhash.xxh3_128_hexdigest(data) != file.digest:
+            raise DamagedFile(f"its content does not match its checksum {file.digest}")
+        with pa.BufferReader(data) as source_in_memory:
+            schema, blocks, start = _open(source_in_memory, file)
+            every = range(len(blocks))
+            batch = _take_blocks(source_in_memory, schema, blocks, start, every, verify=False)
+    return _rows(batch, layout)
 
 
 def read_routes(
     storage: Storage, file: StateFile, layout: RowLayout, lows: U64, highs: U64
 ) -> FileRows:
-    """Rows whose route lies in one of the closed intervals; reads only their blocks.
+    """Rows whose route lies in one of the closed intervals; reads the head and their blocks."""
+    with _opened(storage, file) as source:
+        schema, blocks, start = _open(source, file)
+        wanted = _blocks_of(blocks, lows, highs)
+        rows = _rows(_take_blocks(source, schema, blocks, start, wanted, verify=True), layout)
+    begins = np.searchsorted(rows.ids.route, lows, "left")
+    ends = np.searchsorted(rows.ids.route, highs, "right")
+    spans = [np.arange(b, e) for b, e in zip(begins, ends, strict=True) if e > b]
+    index = np.unique(np.concatenate(spans)) if spans else np.zeros(0, np.intp)
+    columns = {n: None if v is None else v.take(index) for n, v in rows.columns.items()}
+    return FileRows(rows.ids.take(index), rows.removed[index], columns)
 
-    Each block read is checked against its digest; the index itself is checked by its parse, by
-    the row count and by the layout.
-    """
-    data = _bytes_of(storage, file)
-    schema, blocks, start = _open(data)
-    if sum(block.rows for block in blocks) != file.rows:
-        raise DamagedFile(f"its index counts other rows than the {file.rows} it should have")
+
+def _blocks_of(blocks: list[Block], lows: U64, highs: U64) -> list[int]:
+    """Blocks that may hold rows of the intervals. Routes of one block and the next may be equal."""
     first = np.array([block.first_route for block in blocks], np.uint64)
     last = np.array([block.last_route for block in blocks], np.uint64)
     wanted: set[int] = set()
@@ -138,13 +150,7 @@ def read_routes(
         np.searchsorted(last, lows, "left"), np.searchsorted(first, highs, "right"), strict=True
     ):
         wanted.update(range(int(begin), int(end)))
-    rows = _rows(_take_blocks(data, schema, blocks, start, sorted(wanted), True), layout)
-    begins = np.searchsorted(rows.ids.route, lows, "left")
-    ends = np.searchsorted(rows.ids.route, highs, "right")
-    spans = [np.arange(b, e) for b, e in zip(begins, ends, strict=True) if e > b]
-    index = np.unique(np.concatenate(spans)) if spans else np.zeros(0, np.intp)
-    columns = {n: None if v is None else v.take(index) for n, v in rows.columns.items()}
-    return FileRows(rows.ids.take(index), rows.removed[index], columns)
+    return sorted(wanted)
 
 
 def _batch(
@@ -164,52 +170,54 @@ def _batch(
     return pa.RecordBatch.from_arrays(arrays, names=names)
 
 
-def _bytes_of(storage: Storage, file: StateFile) -> Any:
-    """A buffer over the file: mapped if local, else read."""
+@contextmanager
+def _opened(storage: Storage, file: StateFile) -> Iterator[Any]:
+    """The file for random access (mapped if local); trouble with reading it is damage."""
     try:
         with storage.open_input(file.name) as source:
             size = source.size()
             if size != file.bytes:
                 raise DamagedFile(f"it has {size} bytes instead of {file.bytes}")
-            return source.read_buffer(size)
+            yield source
     except FileNotFoundError as error:
         raise DamagedFile("it is missing") from error
     except (OSError, pa.ArrowException) as error:
         raise DamagedFile(f"it cannot be read ({error})") from error
 
 
-def _open(data: Any) -> tuple[pa.Schema, list[Block], int]:
+def _open(source: Any, file: StateFile) -> tuple[pa.Schema, list[Block], int]:
     """Schema, block index and where the first block begins."""
-    try:
-        length = struct.unpack_from("<Ii", data, 0)[1]
-        schema = pa.ipc.read_schema(data.slice(0, 8 + length))
-        told = json.loads(schema.metadata[_META])
-        if told["format"] != FORMAT:
-            raise DamagedFile(f"it has format {told['format']}, and this version reads {FORMAT}")
-        blocks = [
-            Block(rows, size, int(first, 16), int(last, 16), digest)
-            for rows, size, first, last, digest in told["blocks"]
-        ]
-        if 8 + length + sum(block.byte_count for block in blocks) + len(_END) != data.size:
-            raise DamagedFile("its index does not cover its bytes")
-        return schema.remove_metadata(), blocks, 8 + length
-    except (pa.ArrowException, struct.error, KeyError, TypeError, ValueError, OSError) as error:
-        raise DamagedFile(f"its head cannot be read ({error})") from error
+    start = 8 + int.from_bytes(source.read_at(8, 0)[4:8], "little")
+    tail = source.read_at(_TAIL_BYTES, file.bytes - _TAIL_BYTES)
+    head = _buffer_at(source, 0, min(start, file.bytes))
+    if tail[: len(_END)] != _END or xxhash.xxh3_64_digest(head) != tail[len(_END) :]:
+        raise DamagedFile("its head does not match its checksum")
+    schema = pa.ipc.read_schema(head)
+    told = json.loads(schema.metadata[_META])
+    if told["format"] != FORMAT:
+        raise DamagedFile(f"it has format {told['format']}, and this version reads {FORMAT}")
+    blocks = [
+        Block(rows, size, int(first, 16), int(last, 16), digest)
+        for rows, size, first, last, digest in told["blocks"]
+    ]
+    return schema.remove_metadata(), blocks, start
+
+
+def _buffer_at(source: Any, start: int, size: int) -> pa.Buffer:
+    source.seek(start)
+    return source.read_buffer(size)
 
 
 def _take_blocks(
-    data: Any, schema: pa.Schema, blocks: list[Block], start: int, wanted: Any, verify: bool
+    source: Any, schema: pa.Schema, blocks: list[Block], start: int, wanted: Any, verify: bool
 ) -> pa.RecordBatch:
     starts = np.concatenate([[start], start + np.cumsum([block.byte_count for block in blocks])])
     batches = []
     for number in wanted:
-        message = data.slice(int(starts[number]), blocks[number].byte_count)
+        message = _buffer_at(source, int(starts[number]), blocks[number].byte_count)
         if verify and xxhash.xxh3_64_hexdigest(message) != blocks[number].digest:
             raise DamagedFile(f"block {number} does not match its checksum")
-        try:
-            batches.append(pa.ipc.read_record_batch(message, schema))
-        except (pa.ArrowException, OSError) as error:
-            raise DamagedFile(f"block {number} cannot be read ({error})") from error
+        batches.append(pa.ipc.read_record_batch(message, schema))
     if not batches:
         return pa.RecordBatch.from_pylist([], schema=schema)
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)

@@ -109,6 +109,7 @@ class Held:
 
     It shows the state as it was at `read()`: the session has it gather a column before changing
     it. `held["count"]` is zero (Arrow columns: null) where the key is absent or the value null.
+    Columns not asked for by the end of the session are gone.
     """
 
     def __init__(
@@ -148,10 +149,14 @@ class Held:
                 self._values(name)
         return len(self._kept) == len(self._layout.columns)
 
+    def close(self) -> None:
+        self._gather = None
+
     def _values(self, name: str) -> Values:
         values = self._kept.get(name)
         if values is None:
-            assert self._gather is not None
+            if self._gather is None:
+                raise RuntimeError(f"{name} was not read before the state session ended")
             values = self._kept[name] = self._gather(name)
         return values
 

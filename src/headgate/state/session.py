@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -28,42 +27,17 @@ from headgate.state.chain import Chain, chain_id
 from headgate.state.column import FixedColumn, Positions
 from headgate.state.compaction import compact
 from headgate.state.delta import write_file
+from headgate.state.finder import Finder
 from headgate.state.layout import TOUCHED, Mask, Values
 from headgate.state.rows import Held, RowIds, StateRows, in_units, sorted_order
 from headgate.state.schema import I64, U64, KeyBatch
 from headgate.state.table import EMPTY, REMOVED, HashTable
 from headgate.state.task import Task
+from headgate.state.touched import TouchedLog, key_values
+from headgate.state.undo import UndoLog
 from headgate.state.warm_copy import WarmCopy
 
 SWEEP_EVERY = 16
-_FINDS_KEPT = 16
-
-
-@dataclass
-class _Found:
-    """Where the keys of a batch are; good while the table has neither moved nor changed."""
-
-    keys: KeyBatch
-    pos: Positions
-    found: Mask
-    version: int
-    changes: int
-
-
-@dataclass(frozen=True)
-class _Touched:
-    ids: RowIds
-    pos: Positions
-    version: int
-
-
-@dataclass(frozen=True)
-class _Undo:
-    """Rows as they were: those that were there, with all their columns, and those that were not."""
-
-    there: RowIds
-    before: dict[str, Values]
-    absent: RowIds
 
 
 class StateSession:
@@ -72,14 +46,11 @@ class StateSession:
     def __init__(self, task: Task, table: HashTable, warm: WarmCopy | None, chain: Chain) -> None:
         self._task, self._table, self._warm, self._chain = task, table, warm, chain
         self._layout = task.layout
-        self._touched: list[_Touched] = []
-        self._removals = False
-        self._changes = 0
+        self._touched = TouchedLog(table)
         self._mutated = False
-        self._finds: dict[int, _Found] = {}
         self._helds: list[weakref.ref[Held]] = []
-        self._undo: list[_Undo] = []
-        self._marks: list[tuple[int, int]] = []
+        self._finder = Finder(table)
+        self._undo = UndoLog(table)
         self._expired_at = None if task.ttl_ms is None else task.now_ms - task.ttl_ms
         table.before_move = self._freeze
 
@@ -104,11 +75,11 @@ class StateSession:
 
     @property
     def changed(self) -> bool:
-        return bool(self._touched)
+        return len(self._touched) > 0
 
     def read(self, keys: KeyBatch) -> Held:
         """What the state holds for these keys."""
-        where = self._find(keys)
+        where = self._finder.find(keys)
         pos, found = where.pos, where.found
         if self._expired_at is not None:
             found = found & ~self._is_expired(pos)
@@ -141,14 +112,12 @@ class StateSession:
                 )
             given[column.name] = column.store(content, count)
         if count:
-            where = self._find(keys)
-            where.pos = self._put(_ids(keys), keys, given, where.pos, where.found)
-            where.found = np.ones(count, np.bool_)
-            where.version, where.changes = self._table.version, self._changes
+            where = self._finder.find(keys)
+            self._finder.written(keys, self._put(_ids(keys), keys, given, where.pos, where.found))
 
     def remove(self, keys: KeyBatch) -> None:
         """Remove the rows of these keys; absent ones are no matter."""
-        where = self._find(keys)
+        where = self._finder.find(keys)
         index = np.flatnonzero(where.found)
         self._remove(_ids(keys).take(index), where.pos[index])
 
@@ -195,76 +164,34 @@ class StateSession:
 
     def mark(self) -> None:
         """Remember this moment; `rollback` returns to it, as often as needed, until `release`."""
-        self._marks.append((len(self._undo), len(self._touched)))
+        self._undo.mark(len(self._touched))
 
     def rollback(self) -> None:
         """Undo everything since the last mark, which stays."""
-        assert self._marks, "rollback() without mark()"
-        undo_count, touched_count = self._marks[-1]
         self._freeze()
-        for undo in reversed(self._undo[undo_count:]):
-            pos, found = self._table.find(undo.absent.h, undo.absent.check)
-            self._table.remove(pos[found])
-            pos, found = self._table.find(undo.there.h, undo.there.check)
-            self._table.scatter(self._insert(undo.there, pos, found), undo.before)
-        del self._undo[undo_count:], self._touched[touched_count:]
-        self._removals = True  # positions noted before may belong to nobody now
-        self._changes += 1
+        self._touched.cut(self._undo.rollback())
+        self._finder.changed()
 
     def release(self) -> None:
         """Forget the last mark and keep what was done since."""
-        self._marks.pop()
-        if not self._marks:
-            self._undo.clear()
+        self._undo.release()
 
     def commit(self) -> Chain:
         """Write the delta, compact if due, stamp the warm copy; returns the state's new chain."""
         task = self._task
         self._sweep()
         chain = self._chain
-        if self._touched:
-            file = write_file(task, *self._delta(), kind="delta")
+        if self.changed:
+            file = write_file(task, *self._touched.delta(), kind="delta")
             chain = compact(task, (*chain, file))
         if self._warm is not None:
             if self._mutated:
                 self._warm.stamp(self._layout, self._table, chain_id(chain))
             else:
                 self._warm.used()
-        self._chain, self._touched = chain, []
+        self._chain, self._touched = chain, TouchedLog(self._table)
         self._close()
         return chain
-
-    def _delta(self) -> tuple[RowIds, Mask, dict[str, Values]]:
-        """The rows touched, in file order, as they are now."""
-        ids = RowIds.concat([touched.ids for touched in self._touched])
-        moved = any(touched.version != self._table.version for touched in self._touched)
-        order, first = sorted_order(ids, stable=False)
-        if not first.all():
-            order = order[first]
-        ids = ids.take(order)
-        if moved or self._removals:
-            pos, found = self._table.find(ids.h, ids.check)
-        else:
-            pos = np.concatenate([touched.pos for touched in self._touched])[order]
-            found = np.ones(len(ids), np.bool_)
-        # a probe that found nothing ended at an empty position, whose columns are blank
-        return ids, ~found, self._table.gather(pos)
-
-    def _find(self, keys: KeyBatch) -> _Found:
-        known = self._finds.get(id(keys))
-        version, changes = self._table.version, self._changes
-        if known is not None and known.keys is keys and known.version == version:
-            if known.changes == changes:
-                return known
-            pos, found = self._table.find(keys.h, keys.check, known.pos)
-        else:
-            if not self._layout.has_route and keys.route is not keys.h:
-                assert np.array_equal(keys.route, keys.h), "without sub-keys h must be the route"
-            pos, found = self._table.find(keys.h, keys.check)
-        if len(self._finds) >= _FINDS_KEPT:
-            self._finds.clear()
-        self._finds[id(keys)] = known = _Found(keys, pos, found, version, changes)
-        return known
 
     def _put(
         self,
@@ -282,41 +209,29 @@ class StateSession:
             expired = np.flatnonzero(found & self._is_expired(pos))
             if TOUCHED not in given:
                 given = {**given, TOUCHED: Values(np.full(count, self._task.now_ms, np.int64))}
-        self._note_undo(ids, pos, found)
+        self._undo.note(ids, pos, found)
         missing = np.flatnonzero(~found)
-        pos = self._insert(ids, pos, found)
+        pos = self._table.ensure(ids, pos, found)
         if keys is not None and len(missing):
-            self._table.scatter(pos[missing], self._key_values(keys, missing))
+            self._table.scatter(pos[missing], key_values(self._layout, keys, missing))
         if expired is not None and len(expired):
             self._freeze()
             rest = [name for name in self._layout.value_names if name not in given]
             blanks = {name: self._layout.columns[name].blank(len(expired)) for name in rest}
             self._table.scatter(pos[expired], blanks)
         self._table.scatter(pos, given)
-        self._touched.append(_Touched(ids, pos, self._table.version))
-        self._changes += 1
-        return pos
-
-    def _insert(self, ids: RowIds, pos: Positions, found: Mask) -> Positions:
-        missing = np.flatnonzero(~found)
-        if not len(missing):
-            return pos
-        version = self._table.version
-        pos = pos.copy()
-        pos[missing] = self._table.insert(ids.take(missing), pos[missing])
-        if self._table.version != version:
-            pos, _ = self._table.find(ids.h, ids.check)
+        self._touched.put(ids, pos, keys)
+        self._finder.changed()
         return pos
 
     def _remove(self, ids: RowIds, pos: Positions) -> None:
         if not len(ids):
             return
         self._before_change([])
-        self._note_undo(ids, pos, np.ones(len(ids), np.bool_))
+        self._undo.note(ids, pos, np.ones(len(ids), np.bool_))
         self._table.remove(pos)
-        self._touched.append(_Touched(ids, pos, self._table.version))
-        self._removals = True
-        self._changes += 1
+        self._touched.removed(ids, pos)
+        self._finder.changed()
 
     def _sweep(self) -> None:
         if self._expired_at is None:
@@ -344,19 +259,6 @@ class StateSession:
                 left.append(ref)
         self._helds = left
 
-    def _note_undo(self, ids: RowIds, pos: Positions, found: Mask) -> None:
-        if self._marks:
-            there = np.flatnonzero(found)
-            before = self._table.gather(pos[there])
-            self._undo.append(_Undo(ids.take(there), before, ids.take(np.flatnonzero(~found))))
-
-    def _key_values(self, keys: KeyBatch, index: Positions) -> dict[str, Values]:
-        batch = keys.columns if len(index) == len(keys.h) else keys.columns.take(index)
-        return {
-            name: self._layout.columns[name].store(batch.column(number), len(index))
-            for number, name in enumerate(self._layout.key_names)
-        }
-
     def _is_expired(self, pos: Positions) -> Mask:
         clock = self._table.columns[TOUCHED]
         assert isinstance(clock, FixedColumn)
@@ -379,8 +281,12 @@ class StateSession:
         return StateRows(self._layout, ids.take(order), self._table.gather(pos[order]))
 
     def _close(self) -> None:
-        self._freeze()
-        self._helds, self._finds = [], {}
+        for ref in self._helds:
+            held = ref()
+            if held is not None:
+                held.close()
+        self._helds = []
+        self._finder.forget()
         self._table.before_move = None
         if self._warm is not None:
             self._warm.release()

@@ -107,6 +107,15 @@ class Storage:
                 before = self.read(name) if self.exists(name) else b""
                 self._write_remote(path, before + data)
 
+    def rename(self, name: str, new: str) -> None:
+        """Give a file another name in this storage, replacing what was there."""
+        old_path, new_path = self._path(name), self._path(new)
+        if self._local:
+            os.makedirs(os.path.dirname(new_path), exist_ok=True)
+            os.replace(old_path, new_path)
+        else:
+            self._fs.move(old_path, new_path)
+
     def exists(self, name: str) -> bool:
         path = self._path(name)
         if self._local:
@@ -132,8 +141,8 @@ class Storage:
             selector = fs.FileSelector(start, recursive=True, allow_not_found=True)
             infos = self._fs.get_file_info(selector)
             found = [info.path for info in infos if info.type == fs.FileType.File]
-        cut = len(root.rstrip("/")) + 1
-        names = (path[cut:] for path in found if not _is_temporary(path))
+        cut = len(root.strip("/")) + 1  # some file systems give paths without a leading slash
+        names = (path.lstrip("/")[cut:] for path in found if not _is_temporary(path))
         return sorted(name for name in names if name.startswith(prefix))
 
     def size(self, name: str) -> int:

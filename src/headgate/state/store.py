@@ -147,8 +147,5 @@ def _apply(table: HashTable, rows: FileRows) -> None:
     table.remove(pos[found & rows.removed])
     put = np.flatnonzero(~rows.removed)
     ids, pos, found = rows.ids.take(put), pos[put], found[put]
-    new = np.flatnonzero(~found)
-    if len(new):
-        table.insert(ids.take(new), pos[new])
-        pos, _ = table.find(ids.h, ids.check)
+    pos = table.ensure(ids, pos, found)
     table.scatter(pos, {name: v.take(put) for name, v in complete(rows).items()})

@@ -111,6 +111,16 @@ class HashTable:
             pos[todo] += 1
         return pos
 
+    def ensure(self, ids: RowIds, pos: Positions, found: Mask) -> Positions:
+        """Positions of all these rows, those not found inserted with blank columns."""
+        missing = np.flatnonzero(~found)
+        if not len(missing):
+            return pos
+        version = self.version
+        pos = pos.copy()
+        pos[missing] = self.insert(ids.take(missing), pos[missing])
+        return pos if self.version == version else self.find(ids.h, ids.check)[0]
+
     def remove(self, pos: Positions) -> None:
         self.check[pos] = REMOVED
         self.live -= len(pos)

@@ -288,9 +288,7 @@ class Stream:
 
     def _sink(self, spec: SinkSpec, name: str | None) -> None:
         if self.grouping != LOCAL:
-            raise DeclarationError(
-                "a sink writes rows where they arise; drop the grouping"
-            )
+            raise DeclarationError("a sink writes rows where they arise; drop the grouping")
         node = self.flow._add("sink", name, self.schema, spec)
         if self.dead_letters:
             if self.flow._dead_letters is not None:
@@ -338,9 +336,7 @@ def _source_schema(frame: Any, schema: SchemaLike | None) -> pa.Schema:
     if hasattr(found, "jsonValue"):
         return from_spark_json(found.jsonValue())
     if callable(frame):
-        raise DeclarationError(
-            "a source given as a function needs schema='k bigint, …'"
-        )
+        raise DeclarationError("a source given as a function needs schema='k bigint, …'")
     raise DeclarationError(f"a source is a DataFrame or a function, not {type(frame).__name__}")
 
 

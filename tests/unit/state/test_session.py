@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from unit.state.keys import int_keys, keys_of
 
 from headgate.errors import SchemaMismatch
 from headgate.state import StateSchema, StateStore, Storage
 from headgate.state.rows import in_units
+from unit.state.keys import int_keys, keys_of
 
 SCHEMAS = {
     "int": StateSchema(
@@ -96,8 +96,8 @@ class Machine:
         return {k: v for k, v in self.truth.items() if v[2] > self.epoch - self.ttl}
 
     def run(self, steps: list[Any]) -> None:
-        for name, *given in steps:
-            getattr(self, name)(*given)
+        for name, *arguments in steps:
+            getattr(self, name)(*arguments)
         self.commit()
         self.check_all()
         self.session.__exit__(None, None, None)
@@ -172,19 +172,18 @@ class Machine:
     def check_all(self) -> None:
         rows = self.session.all()
         live = self.live()
-        want = sorted((key_tuple(self.kind, k), v[:2]) for k, v in live.items() if k != 3)
-        names = self.schema.row_key.names
-        got = [
-            (tuple(row[name] for name in names), (n, s))
+        want = {key_tuple(self.kind, k): v[:2] for k, v in live.items()}
+        got = {
+            tuple(row.values()): (n, s)
             for row, n, s in zip(
                 rows.keys.to_pylist(),
                 rows.arrow("n").to_pylist(),
                 rows["s"].to_pylist(),
                 strict=True,
             )
-        ]
-        assert sorted(pair for pair in got if pair[0][0] is not None and pair[0] != (3,)) == want
-        assert len(got) == len(live)
+        }
+        assert got == want
+        assert len(rows) == len(live)
 
 
 def open_at(folder: Path, schema: StateSchema, chain: Any = (), **more: Any) -> Any:
@@ -372,3 +371,49 @@ def test_expired_rows_are_swept_from_the_chain(tmp_path: Path) -> None:
     kept = store.scan("op", 0, SCHEMAS["int"], chain)["k"].to_pylist()
     assert len(kept) <= 5 + 16
     assert set(range(29, 34)) <= set(kept)
+
+
+def test_a_ttl_may_be_declared_later_and_taken_away_again(tmp_path: Path) -> None:
+    """Rows from before the TTL count as touched when they were first opened with it."""
+    store = StateStore(Storage.at(str(tmp_path)), warm_dir=None, buckets=8, compact_after=2)
+    chain: Any = ()
+    for epoch, (now_ms, ttl_ms) in enumerate(
+        [(0, None), (100, 50), (110, 50), (120, 50), (140, 50), (149, 50), (500, None)]
+    ):
+        with store.open(
+            "op", 0, SCHEMAS["int"], chain, epoch=epoch, level=1, now_ms=now_ms, ttl_ms=ttl_ms
+        ) as session:
+            assert session.read(int_keys(np.arange(epoch))).found.all()
+            session.write(int_keys(np.array([epoch])), {"n": np.array([epoch])})
+            chain = session.commit()
+    assert len(store.scan("op", 0, SCHEMAS["int"], chain)) == 7
+
+
+def test_levels_of_an_epoch_build_on_each_other(tmp_path: Path) -> None:
+    store = StateStore(
+        Storage.at(str(tmp_path / "f")), warm_dir=str(tmp_path / "w"), buckets=8, compact_after=3
+    )
+    chain: Any = ()
+    for epoch in range(5):
+        for level in (1, 2):
+            with store.open(
+                "op", 0, SCHEMAS["int"], chain, epoch=epoch, level=level, now_ms=0
+            ) as session:
+                keys = int_keys(np.arange(level, 10))
+                session.write(keys, {"n": session.read(keys)["n"] + level})
+                chain = session.commit()
+    state = store.scan("op", 0, SCHEMAS["int"], chain)
+    assert sorted(state["n"].to_pylist()) == [5, *[15] * 8]
+
+
+def test_what_was_not_read_in_the_session_cannot_be_read_after_it(tmp_path: Path) -> None:
+    with open_at(tmp_path, SCHEMAS["int"]) as session:
+        keys = int_keys(np.arange(3))
+        session.write(keys, {"n": np.arange(3)})
+        held = session.read(keys)
+        assert held["n"].tolist() == [0, 1, 2]
+        session.commit()
+
+    assert held["n"].tolist() == [0, 1, 2]
+    with pytest.raises(RuntimeError, match="session ended"):
+        held["s"]

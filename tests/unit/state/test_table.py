@@ -39,9 +39,7 @@ def put(table: HashTable, ids: RowIds, values: list[int]) -> None:
 
 
 pairs = st.tuples(st.integers(0, 3), st.sampled_from([1, 4, 5, 254, 255, 256, 2**64 - 1]))
-batches = st.lists(
-    st.tuples(st.booleans(), st.lists(pairs, unique=True, max_size=20)), max_size=12
-)
+batches = st.lists(st.tuples(st.booleans(), st.lists(pairs, unique=True, max_size=20)), max_size=12)
 
 
 @settings(max_examples=150, deadline=None)

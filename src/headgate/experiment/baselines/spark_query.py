@@ -41,9 +41,7 @@ def session(slots: int) -> SparkSession:
     own = shared.newSession()
     own.conf.set("spark.sql.shuffle.partitions", str(slots))
     own.conf.set("spark.sql.streaming.stateStore.providerClass", _ROCKSDB)
-    own.conf.set(
-        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true"
-    )
+    own.conf.set("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
     return own
 
 

@@ -92,6 +92,6 @@ def _counts(spark: SparkSession, checkpoint: Path) -> dict[str, pa.Table]:
             .load(str(checkpoint))
         )
         key: str = state.select("key.*").columns[0]
-        held = state.selectExpr(f"key.{key} AS key", "value.count AS count").toPandas()
+        held = state.selectExpr(f"key.{key} AS key", "value.count AS count").toArrow()
         counts[key] = counts_table(held["key"].to_numpy(), held["count"].to_numpy())
     return counts

@@ -1,0 +1,46 @@
+"""Headgate: stateful streaming on Spark, in vectorised Python, that keeps deciding where keys live."""
+
+from headgate.errors import HeadgateError
+from headgate.flow import Flow
+from headgate.operator import (
+    Count,
+    Deduplicate,
+    EpochClock,
+    KeyedRows,
+    Last,
+    Max,
+    Mean,
+    MeanOfLast,
+    Min,
+    Output,
+    StatefulOperator,
+    StateFields,
+    Sum,
+    TopK,
+    Tumbling,
+    Update,
+)
+from headgate.routing.table import RoutingTable, hash_table
+
+__all__ = [
+    "Count",
+    "Deduplicate",
+    "EpochClock",
+    "Flow",
+    "HeadgateError",
+    "KeyedRows",
+    "Last",
+    "Max",
+    "Mean",
+    "MeanOfLast",
+    "Min",
+    "Output",
+    "RoutingTable",
+    "StateFields",
+    "StatefulOperator",
+    "Sum",
+    "TopK",
+    "Tumbling",
+    "Update",
+    "hash_table",
+]

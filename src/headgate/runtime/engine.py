@@ -1,0 +1,173 @@
+"""One epoch as one Spark job: source stage, then a shuffle and a slot stage per level.
+
+The only action is a collect of the last level's control records. Functions and schemas are made
+once; what changes from epoch to epoch, the plan, travels as bytes inside the task.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark import AccumulatorParam, cloudpickle
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from headgate.control.coordinator import EngineAborted, EpochResult
+from headgate.runtime.anchor import (
+    ANCHOR_CONF,
+    Anchor,
+    anchored,
+    build_anchor,
+    executor_hosts,
+    slot_labels,
+    spread,
+)
+from headgate.runtime.worker import slot_stage, source_stage
+from headgate.slot.batch_tuple import TUPLE_SCHEMA, Kind
+from headgate.slot.plan import Control, EpochPlan
+from headgate.slot.program import Program
+
+EPOCH_CONF: Mapping[str, str] = {
+    **ANCHOR_CONF,
+    # Spark compares the outputs of two attempts of a map task and reruns what depends on them.
+    "spark.sql.shuffle.orderIndependentChecksum.enabled": "true",
+    "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "true",
+    # Hand rows to Python in large batches: routing costs per batch as well as per row.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "200000",
+}
+
+
+class _ListParam(AccumulatorParam[list[Any]]):
+    def zero(self, value: list[Any]) -> list[Any]:
+        return []
+
+    def addInPlace(self, value1: list[Any], value2: list[Any]) -> list[Any]:
+        value1.extend(value2)
+        return value1
+
+
+class SparkEngine:
+    """Runs plans of one flow on a SparkSession; keeps one anchor per slot count."""
+
+    def __init__(
+        self, spark: SparkSession, program: Program, *, conf: Mapping[str, str] | None = None
+    ) -> None:
+        self.spark, self.program = spark, program
+        self._conf = {**EPOCH_CONF, **(conf or {})}
+        self._id = uuid.uuid4().hex
+        self._code = spark.sparkContext.broadcast(_pickled(program))
+        self._timings = spark.sparkContext.accumulator([], _ListParam())
+        self._schema = from_arrow_schema(TUPLE_SCHEMA)
+        self._anchors: dict[int, Anchor] = {}
+        self._hosts: list[str] = []
+        self._one_host = str(spark.sparkContext.master).startswith("local")
+        self._configured: set[int] = set()
+
+    def run(self, frame: DataFrame, plan: EpochPlan, *, tagged: bool) -> EpochResult:
+        """Run one epoch over the micro-batch; raises EngineAborted if Spark gives the job up."""
+        started = time.perf_counter()
+        self._configure(frame.sparkSession)
+        anchor = self._anchor(plan.slots)
+        self._timings.value = []
+        last = self._stages(frame, plan, anchor, tagged)
+        planned = time.perf_counter()
+        self._describe(plan)
+        try:
+            rows = last.select("kind", "payload").collect()
+        except (Py4JError, PySparkException) as problem:
+            raise EngineAborted(_reason(problem)) from problem
+        controls = [Control.from_bytes(r.payload) for r in rows if r.kind == Kind.CONTROL]
+        timings = [tuple(entry) for entry in self._timings.value]
+        facts = {
+            "plan_ms": round((planned - started) * 1e3, 1),
+            "job_ms": round((time.perf_counter() - planned) * 1e3, 1),
+            "levels_ms": _level_ms(timings),
+            "hosts": list(anchor.hosts),
+        }
+        return EpochResult(controls, [t for t in timings if t[2]], facts)
+
+    def close(self) -> None:
+        for anchor in self._anchors.values():
+            anchor.release()
+        self._anchors.clear()
+        self._code.unpersist()
+
+    # --- inside ----------------------------------------------------------------------------
+    def _stages(self, frame: DataFrame, plan: EpochPlan, anchor: Anchor, tagged: bool) -> DataFrame:
+        labels = slot_labels(plan.slots)
+        told = pickle.dumps(plan, protocol=5)
+        route = source_stage(self._code, self._id, told, labels, tagged, self._timings)
+        tuples = frame.mapInArrow(route, self._schema)
+        for level in range(1, self.program.levels + 1):
+            run = slot_stage(self._code, self._id, told, labels, level, self._timings)
+            tuples = anchored(tuples, anchor).mapInArrow(run, self._schema)
+        return tuples
+
+    def _configure(self, session: SparkSession) -> None:
+        """Set the epoch's configuration on the micro-batch's own session, once."""
+        if id(session) in self._configured:
+            return
+        for name, value in self._conf.items():
+            session.conf.set(name, value)
+        self._configured = {id(session)}
+
+    def _anchor(self, slots: int) -> Anchor:
+        """The anchor for this slot count, made again when the set of hosts has changed."""
+        if slots in self._anchors and self._one_host:
+            return self._anchors[slots]
+        hosts = executor_hosts(self.spark)
+        known = self._anchors.get(slots)
+        if known is not None and hosts == self._hosts:
+            return known
+        self._hosts = hosts
+        labels = slot_labels(slots)
+        chosen = spread(slots, hosts, known.hosts if known is not None else ())
+        anchor = build_anchor(
+            self.spark,
+            slots,
+            chosen,
+            lambda slot: (labels[slot], slot, int(Kind.ANCHOR), 0, 0, 0, 0, 0, 0, b""),
+            self._schema,
+        )
+        if known is not None:
+            known.release()
+        self._anchors[slots] = anchor
+        return anchor
+
+    def _describe(self, plan: EpochPlan) -> None:
+        by_level: dict[int, list[str]] = {}
+        for node in self.program.order:
+            if node.kind != "source":
+                by_level.setdefault(self.program.depth[node.id], []).append(node.name)
+        levels = "; ".join(f"level {d}: {', '.join(by_level[d])}" for d in sorted(by_level))
+        self.spark.sparkContext.setJobDescription(
+            f"{self.program.graph.name}, epoch {plan.epoch}, {plan.slots} slots ({levels})"
+        )
+
+
+def _pickled(program: Program) -> bytes:
+    """By value, user functions included, whatever module they come from."""
+    dumps: Any = cloudpickle.dumps
+    return bytes(dumps(program))
+
+
+def _level_ms(timings: list[tuple[Any, ...]]) -> dict[str, float]:
+    """The longest task of each level, as measured inside the Python workers."""
+    longest: dict[str, float] = {}
+    for level, _slot, name, _rows, nanoseconds in timings:
+        if name == "":
+            key = str(level)
+            longest[key] = max(longest.get(key, 0.0), round(nanoseconds / 1e6, 2))
+    return dict(sorted(longest.items()))
+
+
+def _reason(problem: Exception) -> str:
+    """The lines of a Spark error that say something."""
+    text = str(problem)
+    return text if len(text) < 4000 else text[:2000] + "\n…\n" + text[-2000:]

@@ -1,0 +1,177 @@
+"""The handle of a running flow, shaped like Spark's StreamingQuery."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headgate.control.coordinator import Coordinator
+from headgate.errors import HeadgateError
+from headgate.runtime.delivery import Delivery
+from headgate.runtime.engine import SparkEngine
+from headgate.runtime.progress import progress_of
+from headgate.state.store import StateStore
+
+RECENT_MAX = 100
+
+
+class FlowQuery:
+    """A flow that runs. Methods and properties of StreamingQuery mean what they mean there."""
+
+    def __init__(self, coordinator: Coordinator, engine: SparkEngine, delivery: Delivery) -> None:
+        self.coordinator = coordinator
+        self._engine, self._delivery = engine, delivery
+        self._spark_query: StreamingQuery | None = None
+        self._thread: threading.Thread | None = None
+        self._failure: HeadgateError | None = None
+        self._recent: deque[dict[str, Any]] = deque(maxlen=RECENT_MAX)
+        self._closed = False
+
+    # --- like StreamingQuery ---------------------------------------------------------------
+    @property
+    def name(self) -> str:
+        return self.coordinator.program.graph.name
+
+    @property
+    def id(self) -> str:
+        return str(self._spark_query.id) if self._spark_query is not None else "batch"
+
+    @property
+    def runId(self) -> str:
+        return str(self._spark_query.runId) if self._spark_query is not None else "batch"
+
+    @property
+    def isActive(self) -> bool:
+        if self._spark_query is not None:
+            return self._spark_query.isActive
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def status(self) -> dict[str, Any]:
+        if self._spark_query is not None:
+            return dict(self._spark_query.status)
+        message = "Processing the batch" if self.isActive else "Terminated"
+        return {
+            "message": message,
+            "isDataAvailable": self.isActive,
+            "isTriggerActive": self.isActive,
+        }
+
+    @property
+    def lastProgress(self) -> dict[str, Any] | None:
+        return self._recent[-1] if self._recent else None
+
+    @property
+    def recentProgress(self) -> list[dict[str, Any]]:
+        return list(self._recent)
+
+    def awaitTermination(self, timeout: float | None = None) -> bool | None:
+        """Wait until the flow ends (True) or the timeout passes (False); raises its error."""
+        try:
+            if self._spark_query is not None:
+                if timeout is None:
+                    self._spark_query.awaitTermination()
+                    ended: bool | None = None
+                else:
+                    ended = bool(self._spark_query.awaitTermination(timeout))  # type: ignore[arg-type]
+            else:
+                assert self._thread is not None
+                self._thread.join(timeout)
+                ended = None if timeout is None else not self._thread.is_alive()
+        except PySparkException as problem:
+            self._close()
+            raise (self._failure or problem) from problem
+        if not self.isActive:
+            self._close()
+            if self._failure is not None:
+                raise self._failure
+        return ended
+
+    def processAllAvailable(self) -> None:
+        """Wait until all rows there are now have been processed; for tests."""
+        if self._spark_query is None:
+            self.awaitTermination()
+            return
+        try:
+            self._spark_query.processAllAvailable()
+        except PySparkException as problem:
+            raise (self._failure or problem) from problem
+
+    def stop(self) -> None:
+        """Stop after Spark has let go of the running epoch; what is committed stays."""
+        if self._spark_query is not None:
+            self._spark_query.stop()
+        if self._thread is not None:
+            self._thread.join()
+        self._close()
+
+    def exception(self) -> Exception | None:
+        """Why the flow ended, if not by `stop` or by finishing."""
+        if self._failure is not None or self._spark_query is None:
+            return self._failure
+        return self._spark_query.exception()
+
+    # --- headgate's own --------------------------------------------------------------------
+    def rows(self, sink: str) -> list[dict[str, Any]]:
+        """Rows a memory sink got since this start, in order of epochs."""
+        epochs = self._delivery.memory[sink]
+        return [row for epoch in sorted(epochs) for row in epochs[epoch].to_pylist()]
+
+    def table(self, sink: str) -> DataFrame:
+        """All committed rows of a table or Parquet sink, as a DataFrame."""
+        return self._delivery.table(self.coordinator.program.graph.node(sink))
+
+    def state(self, operator: str) -> pa.Table:
+        """The operator's committed state over all slots, read from the checkpoint."""
+        coordinator = self.coordinator
+        node = coordinator.program.graph.node(operator)
+        schema = coordinator.program.state_schemas[node.id]
+        store = StateStore(coordinator.checkpoint.state, warm_dir=None, buckets=coordinator.buckets)
+        chains = {} if coordinator.last is None else coordinator.last.chains.get(operator, {})
+        batches = [store.scan(operator, slot, schema, chain) for slot, chain in chains.items()]
+        empty = pa.schema([*schema.row_key, *schema.values]).empty_table()
+        return pa.Table.from_batches(batches) if batches else empty
+
+    def journal(self) -> list[dict[str, Any]]:
+        """All records of the flow's journal."""
+        return self.coordinator.journal.read()
+
+    # --- for start_flow --------------------------------------------------------------------
+    def attach(self, query: StreamingQuery) -> None:
+        self._spark_query = query
+
+    def run_in_thread(self, work: Callable[[], None]) -> None:
+        def guarded() -> None:
+            try:
+                work()
+            except HeadgateError as problem:
+                self._failure = problem
+            except Exception as problem:
+                self._failure = HeadgateError(f"{type(problem).__name__}: {problem}")
+                self._failure.__cause__ = problem
+
+        self._thread = threading.Thread(target=guarded, name=f"headgate-{self.name}", daemon=True)
+        self._thread.start()
+
+    def run_epoch(self, frame: DataFrame, epoch: int, query_id: str, tagged: bool) -> None:
+        """One micro-batch; remembers the error that ends the flow with all its fields."""
+        try:
+            record = self.coordinator.run_epoch(
+                epoch, query_id, lambda plan: self._engine.run(frame, plan, tagged=tagged)
+            )
+        except HeadgateError as problem:
+            self._failure = problem
+            raise
+        self._recent.append(progress_of(record, self.coordinator, query_id))
+
+    def _close(self) -> None:
+        if not self._closed and not self.isActive:
+            self._closed = True
+            self._engine.close()

@@ -1,0 +1,89 @@
+"""Turn a flow's sources into the one DataFrame that Spark streams.
+
+One source is passed as it is, cut to the columns that are needed. Several are tagged and unioned,
+each in a struct column of its own, so they may differ in every column. A flow that must act on
+an idle stream (timers, TTL) gets a slow rate source as a tick.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from headgate.errors import DeclarationError
+from headgate.runtime.worker import SOURCE_TAG
+from headgate.slot.program import Program
+from headgate.topology.arrow_types import from_spark_json
+from headgate.topology.graph import FlowGraph, Node
+
+TICK = -1
+
+
+@dataclass(frozen=True)
+class Input:
+    """What the engine reads: a frame, whether it streams, whether rows carry a source tag."""
+
+    frame: DataFrame
+    streaming: bool
+    tagged: bool
+
+
+def read_sources(spark: SparkSession, graph: FlowGraph, program: Program, *, tick: bool) -> Input:
+    """The frame of all sources; checks that each is what the declaration says."""
+    frames = [_frame(spark, node) for node in graph.of_kind("source")]
+    kinds = {frame.isStreaming for frame in frames}
+    if len(kinds) > 1:
+        raise DeclarationError("a flow's sources must be all streaming or all batch DataFrames")
+    streaming = kinds.pop()
+    chosen = [
+        frame.select(*[F.col(f"`{name}`") for name in program.node_schema[node.id].names])
+        for frame, node in zip(frames, program.sources, strict=True)
+    ]
+    ticking = tick and streaming
+    if len(chosen) == 1 and not ticking:
+        return Input(chosen[0], streaming, tagged=False)
+    tagged = [_tag(frame, number, chosen) for number, frame in enumerate(chosen)]
+    if ticking:
+        beat = spark.readStream.format("rate").option("rowsPerSecond", 1).load()
+        tagged.append(beat.select(*_columns(TICK, chosen)))
+    return Input(reduce(DataFrame.union, tagged), streaming, tagged=True)
+
+
+def _tag(frame: DataFrame, number: int, frames: list[DataFrame]) -> DataFrame:
+    mine = F.struct(*[F.col(f"`{name}`") for name in frame.columns])
+    return frame.select(*_columns(number, frames, mine))
+
+
+def _columns(number: int, frames: list[DataFrame], mine: Column | None = None) -> list[Column]:
+    columns = [F.lit(number).cast("int").alias(SOURCE_TAG)]
+    for i, frame in enumerate(frames):
+        empty = F.lit(None).cast(frame.schema)
+        columns.append((mine if i == number and mine is not None else empty).alias(f"source_{i}"))
+    return columns
+
+
+def _frame(spark: SparkSession, node: Node) -> DataFrame:
+    given = node.spec.frame
+    frame: DataFrame = given if hasattr(given, "isStreaming") else given(spark)
+    if not hasattr(frame, "isStreaming"):
+        raise DeclarationError(
+            f"source {node.name!r} gave a {type(frame).__name__}, not a DataFrame"
+        )
+    found = from_spark_json(frame.schema.jsonValue())
+    for wanted in node.schema:
+        if wanted.name not in found.names:
+            raise DeclarationError(
+                f"source {node.name!r} declares column {wanted.name!r}, but the DataFrame has "
+                f"{', '.join(found.names)}",
+                column=wanted.name,
+            )
+        if found.field(wanted.name).type != wanted.type:
+            raise DeclarationError(
+                f"source {node.name!r}: column {wanted.name!r} is declared {wanted.type}, the "
+                f"DataFrame has {found.field(wanted.name).type}",
+                column=wanted.name,
+            )
+    return frame

@@ -1,0 +1,141 @@
+"""Start a declared flow on Spark: one streaming query, one `foreachBatch`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from headgate.control.checkpoint import Checkpoint
+from headgate.control.coordinator import Coordinator, Settings
+from headgate.errors import DeclarationError, EngineError
+from headgate.routing.table import BUCKETS, RoutingTable
+from headgate.runtime.delivery import Delivery, absolute, sink_uris, spark_uri
+from headgate.runtime.engine import SparkEngine
+from headgate.runtime.query import FlowQuery
+from headgate.runtime.sources import read_sources
+from headgate.slot.program import Program, compile_flow
+from headgate.topology.builder import FlowBuilder
+
+BATCH_QUERY = "batch"
+
+
+def start_flow(
+    flow: FlowBuilder,
+    spark: SparkSession,
+    *,
+    slots: int,
+    checkpoint: str,
+    trigger: Mapping[str, Any] | None = None,
+    tables: Mapping[str, RoutingTable] | None = None,
+    warm_dir: str | None = None,
+    buckets: int = BUCKETS,
+    drop_state: Collection[str] = (),
+    keep_manifests: int = 8,
+    tick: bool | None = None,
+    conf: Mapping[str, str] | None = None,
+    clock_ms: Callable[[], int] | None = None,
+) -> FlowQuery:
+    """Start the flow; returns at once with a handle.
+
+    Args:
+        slots: How many instances every operator has. May differ from the last start: state moves.
+        checkpoint: Folder (path or URI) that all hosts see; Spark's checkpoint lies inside.
+        trigger: As for `DataStreamWriter.trigger`, e.g. {"availableNow": True}.
+        tables: Routing tables by operator; without one, an operator is hashed (or keeps the
+            table it had).
+        warm_dir: Folder on each host for warm copies of state (default: Spark's local dir;
+            "off": none).
+        buckets: Hash buckets per operator; a power of two, fixed for the life of a checkpoint.
+        drop_state: Operators whose stored state may be forgotten because they are gone.
+        keep_manifests: How many epochs back the checkpoint can be read.
+        tick: Run epochs on an idle stream too (default: only if some operator has a TTL).
+        conf: More Spark SQL settings for the epochs' session.
+        clock_ms: Processing time, for tests.
+    """
+    _check_session(spark)
+    graph = flow.graph()
+    program = compile_flow(graph)
+    if tick is None:
+        tick = any(node.spec.ttl is not None for node in program.stateful)
+    source = read_sources(spark, graph, program, tick=tick)
+    place = Checkpoint(absolute(checkpoint))
+    uris = sink_uris(program, place)
+    delivery = Delivery(spark, graph, place, uris)
+    settings = Settings(
+        slots=slots,
+        buckets=buckets,
+        warm_dir=warm_dir,
+        tables=dict(tables or {}),
+        drop_state=tuple(drop_state),
+        keep_manifests=keep_manifests,
+    )
+    coordinator = Coordinator(
+        program,
+        place,
+        settings,
+        delivery,
+        clock_ms=clock_ms or _wall_clock_ms,
+        sink_uris=uris,
+    )
+    engine = SparkEngine(spark, program, conf=conf)
+    query = FlowQuery(coordinator, engine, delivery)
+    coordinator.journal.append(
+        "start",
+        slots=slots,
+        at_ms=_wall_clock_ms(),
+        spark=spark.version,
+        describe=program.describe(),
+    )
+    if source.streaming:
+        coordinator.check_spark_metadata(place.storage.exists("spark/metadata"))
+        _start_stream(spark, query, source.frame, source.tagged, place, program, trigger)
+    else:
+        if trigger is not None:
+            raise DeclarationError("trigger= is for streaming sources; a batch runs as one epoch")
+        query.run_in_thread(lambda: query.run_epoch(source.frame, 0, BATCH_QUERY, source.tagged))
+    return query
+
+
+def _start_stream(
+    spark: SparkSession,
+    query: FlowQuery,
+    frame: DataFrame,
+    tagged: bool,
+    place: Checkpoint,
+    program: Program,
+    trigger: Mapping[str, Any] | None,
+) -> None:
+    def epoch(batch: DataFrame, batch_id: int) -> None:
+        query_id = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
+        if query_id is None:
+            raise EngineError("Spark did not tell the query id; is this a classic session?")
+        query.run_epoch(batch, batch_id, query_id, tagged)
+
+    writer = (
+        frame.writeStream.queryName(program.graph.name)
+        .option("checkpointLocation", spark_uri(place.spark_uri))
+        .foreachBatch(epoch)
+    )
+    if trigger is not None:
+        writer = writer.trigger(**trigger)
+    query.attach(writer.start())
+
+
+def _check_session(spark: SparkSession) -> None:
+    if not hasattr(spark, "_jsparkSession"):
+        raise EngineError(
+            "headgate needs a classic SparkSession: Spark Connect has no SparkContext, and slots "
+            "are made sticky through it"
+        )
+    version = tuple(int(part) for part in spark.version.split(".")[:2])
+    if version < (4, 1):
+        raise EngineError(
+            f"headgate needs Spark 4.1 or later (partition-aware unions); this is {spark.version}"
+        )
+
+
+def _wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000

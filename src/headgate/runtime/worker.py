@@ -1,0 +1,150 @@
+"""What runs in Spark's Python workers: decode, run the task, encode.
+
+A worker has no affinity to a slot and may be forked or reused at any time, so everything kept in
+this module is a cache that can be made again: the flow's program, the epoch's plan, the state
+store with its mapped warm copies.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import xxhash
+from pyspark import Accumulator, Broadcast, TaskContext
+
+from headgate.errors import EngineError
+from headgate.slot.batch_tuple import BatchTuple, Kind, decode, encode
+from headgate.slot.plan import EpochPlan
+from headgate.slot.program import Program
+from headgate.slot.stage import Services, run_slot_task, run_source_task
+from headgate.state.storage import Storage
+from headgate.state.store import StateStore
+
+WARM_OFF = "off"
+SOURCE_TAG = "__hg_source"
+Stage = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+_programs: dict[str, Program] = {}
+_plans: dict[bytes, EpochPlan] = {}
+_stores: dict[tuple[str, str | None, int], StateStore] = {}
+
+
+def source_stage(
+    program: Broadcast[bytes],
+    program_id: str,
+    plan: bytes,
+    labels: list[int],
+    tagged: bool,
+    timings: Accumulator[list[Any]],
+) -> Stage:
+    """Level 0: rows of a source partition in, batch tuples out."""
+
+    def stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        start = time.perf_counter_ns()
+        flow, epoch = _program(program, program_id), _plan(plan)
+        services = _services(epoch)
+        partition = _partition()
+        read = _untag(batches) if tagged else ((0, batch) for batch in batches)
+        yield from encode(run_source_task(flow, epoch, services, partition, read), labels)
+        services.timed(0, partition, "", 0, start)
+        timings.add(services.timings)
+
+    stage.__name__ = "headgate_route"
+    return stage
+
+
+def slot_stage(
+    program: Broadcast[bytes],
+    program_id: str,
+    plan: bytes,
+    labels: list[int],
+    level: int,
+    timings: Accumulator[list[Any]],
+) -> Stage:
+    """Level 1 and up: a slot's batch tuples in, batch tuples and a control record out."""
+
+    def stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        start = time.perf_counter_ns()
+        flow, epoch = _program(program, program_id), _plan(plan)
+        services = _services(epoch)
+        slot, tuples = _gather(batches)
+        yield from encode(run_slot_task(flow, epoch, services, level, slot, tuples), labels)
+        services.timed(level, slot, "", 0, start)
+        timings.add(services.timings)
+
+    stage.__name__ = f"headgate_level_{level}"
+    return stage
+
+
+def _gather(batches: Iterable[pa.RecordBatch]) -> tuple[int, list[BatchTuple]]:
+    """The slot, which its anchor row names, and everything that came for it."""
+    tuples: list[BatchTuple] = []
+    homes: set[int] = set()
+    for batch in batches:
+        for item in decode(batch):
+            if item.kind == Kind.ANCHOR:
+                homes.add(item.slot)
+            else:
+                tuples.append(item)
+    if len(homes) != 1:
+        raise EngineError(
+            f"a slot's partition holds the anchors of slots {sorted(homes)}: the union of data "
+            "and anchor was not partition-aware; set spark.sql.unionOutputPartitioning=true and "
+            "spark.sql.adaptive.enabled=false"
+        )
+    return homes.pop(), tuples
+
+
+def _untag(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Split rows of several sources: column 0 says which, column 1 + i holds source i's struct."""
+    for batch in batches:
+        tags = batch.column(0).to_numpy()
+        for source in sorted({int(tag) for tag in tags} - {-1}):
+            mine = batch.filter(pa.array(tags == source)).column(1 + source)
+            yield source, pa.RecordBatch.from_struct_array(mine)
+
+
+def _partition() -> int:
+    context = TaskContext.get()
+    assert context is not None, "a stage runs inside a Spark task"
+    return context.partitionId()
+
+
+def _program(broadcast: Broadcast[bytes], program_id: str) -> Program:
+    if program_id not in _programs:
+        _programs.clear()
+        _programs[program_id] = pickle.loads(broadcast.value)
+    return _programs[program_id]
+
+
+def _plan(data: bytes) -> EpochPlan:
+    key = xxhash.xxh3_128_digest(data)
+    if key not in _plans:
+        _plans.clear()
+        _plans[key] = pickle.loads(data)
+    return _plans[key]
+
+
+def _services(plan: EpochPlan) -> Services:
+    key = (plan.storage_uri, plan.warm_dir, plan.buckets)
+    if key not in _stores:
+        _stores[key] = StateStore(
+            Storage.at(plan.storage_uri), warm_dir=_warm_dir(plan), buckets=plan.buckets
+        )
+    return Services(_stores[key])
+
+
+def _warm_dir(plan: EpochPlan) -> str | None:
+    """A folder of this host, apart from those of other flows; Spark deletes its local dirs."""
+    if plan.warm_dir == WARM_OFF:
+        return None
+    local_dirs = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
+    root = plan.warm_dir or local_dirs[0]
+    if not root:
+        return None
+    flow = xxhash.xxh3_64_hexdigest(plan.storage_uri.encode())
+    return os.path.join(root, f"headgate-{flow}")

@@ -1,0 +1,139 @@
+"""Runs one operator in one slot as the runtime would: calls in tasks (levels), tasks in epochs.
+
+Every task opens the real state and commits it; the operator is pickled on its way into each, so
+nothing can hide on the instance; schemas and origins are checked at every call.
+"""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headgate.operator import EpochClock, KeyedRows, Output, StatefulOperator
+from headgate.state.chain import Chain
+from headgate.state.schema import StateSchema
+from headgate.state.storage import Storage
+from headgate.state.store import StateStore
+
+
+@dataclass
+class Epoch:
+    """Levels of calls; a call is a batch."""
+
+    levels: list[list[pa.RecordBatch]]
+    watermark_us: int | None = None
+    now_ms: int = 0
+
+
+@dataclass
+class EpochResult:
+    passed: list[dict[str, Any]] = field(default_factory=list)
+    finished: list[dict[str, Any]] = field(default_factory=list)
+    dead: dict[int, str] = field(default_factory=dict)  # by row number in the epoch
+    late: int = 0
+    ipc: bytes = b""
+
+
+class Slot:
+    """One operator in one slot, epoch after epoch."""
+
+    def __init__(self, operator: StatefulOperator, rows: pa.Schema, key: Sequence[str]) -> None:
+        self.operator, self.rows, self.key = operator, rows, tuple(key)
+        fields = operator.state_fields(rows, key)
+        keys = pa.schema([rows.field(name) for name in key])
+        self.schema = StateSchema(keys, fields.values, fields.sub)
+        self.output = operator.output_schema(rows, key)
+        self.carry = operator.carry_schema(rows, key)
+        self._folder = tempfile.TemporaryDirectory(dir="/dev/shm")
+        self._store = StateStore(Storage.at(self._folder.name), warm_dir=None, buckets=16)
+        self.chain: Chain = ()
+        self._epoch = 0
+        self._watermark_us: int | None = None
+
+    def __enter__(self) -> Slot:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._folder.cleanup()
+
+    def run(self, epoch: Epoch) -> EpochResult:
+        clock = EpochClock(self._epoch, epoch.now_ms, epoch.watermark_us, self._watermark_us)
+        result, carries, offset = EpochResult(), [], 0
+        levels = epoch.levels or [[]]
+        for level, calls in enumerate(levels):
+            operator = pickle.loads(pickle.dumps(self.operator))
+            with self._open(level, epoch.now_ms, operator.ttl) as state:
+                for batch in calls:
+                    output = operator.process(KeyedRows(batch, self.key), state, clock)
+                    output = self._checked(output, batch)
+                    self._keep(result, output.batch)
+                    result.passed += [] if output.batch is None else output.batch.to_pylist()
+                    result.dead |= {offset + row: why for row, why in output.dead.items()}
+                    result.late += output.late
+                    carries += [] if output.carry is None else [output.carry]
+                    offset += batch.num_rows
+                if level == len(levels) - 1 and (offset or operator.ends_epochs):
+                    carry = pa.concat_batches(carries) if carries else None
+                    finished = operator.finish(state, clock, carry)
+                    if finished is not None:
+                        assert finished.schema.equals(self.output), finished.schema
+                        self._keep(result, finished)
+                        result.finished += finished.to_pylist()
+                self.chain = state.commit()
+        self._epoch += 1
+        self._watermark_us = epoch.watermark_us
+        return result
+
+    def held(self) -> list[dict[str, Any]]:
+        """What the state holds now."""
+        with self._open(99, 0, None) as state:
+            return state.all().batch().to_pylist()
+
+    def _open(self, level: int, now_ms: int, ttl: timedelta | None) -> Any:
+        ttl_ms = None if ttl is None else int(ttl / timedelta(milliseconds=1))
+        return self._store.open(
+            "op", 0, self.schema, self.chain,
+            epoch=self._epoch, level=level, now_ms=now_ms, ttl_ms=ttl_ms,
+        )  # fmt: skip
+
+    def _checked(self, output: Output | pa.RecordBatch | None, batch: pa.RecordBatch) -> Output:
+        if not isinstance(output, Output):
+            output = Output(output)
+        if output.batch is not None:
+            assert output.batch.schema.equals(self.output), output.batch.schema
+            output.batch.validate(full=True)
+            if output.origins is None:
+                assert output.batch.num_rows == batch.num_rows
+            else:
+                assert output.origins.dtype == np.int64
+                assert len(output.origins) == output.batch.num_rows
+        if output.carry is not None:
+            assert self.carry is not None
+            assert output.carry.schema.equals(self.carry)
+        assert all(0 <= row < batch.num_rows for row in output.dead)
+        return output
+
+    def _keep(self, result: EpochResult, batch: pa.RecordBatch | None) -> None:
+        if batch is not None:
+            result.ipc += batch.serialize().to_pybytes()
+
+
+def batch_of(schema: pa.Schema, **columns: Sequence[Any]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(
+        [pa.array(columns[f.name], f.type) for f in schema], schema=schema
+    )
+
+
+def run_once(
+    operator: StatefulOperator, batch: pa.RecordBatch, key: Sequence[str], **epoch: Any
+) -> EpochResult:
+    """One epoch with one call."""
+    with Slot(operator, batch.schema, key) as slot:
+        return slot.run(Epoch([[batch]], **epoch))

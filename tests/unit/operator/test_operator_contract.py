@@ -1,0 +1,121 @@
+"""What every built-in promises: it pickles, it is pure, its docstring runs."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pickle
+import pkgutil
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from tests.unit.operator.harness import Epoch, Slot, batch_of
+
+import headgate.operator
+from headgate.operator import (
+    Count,
+    Deduplicate,
+    Last,
+    Max,
+    Mean,
+    MeanOfLast,
+    Min,
+    StatefulOperator,
+    Sum,
+    TopK,
+    Tumbling,
+    Update,
+)
+
+WINDOW = Tumbling("10 seconds", time="ts")
+ROWS = pa.schema({
+    "k": pa.string(), "v": pa.float64(), "s": pa.string(), "ts": pa.timestamp("us", "UTC"),
+})  # fmt: skip
+
+
+def longest(key: str, rows: pa.RecordBatch, state: str | None) -> tuple[str, list[dict[str, str]]]:
+    best = max([*rows.column("s").to_pylist(), state or ""], key=len)
+    return best, [{"longest": best}]
+
+
+OPERATORS: list[StatefulOperator] = [
+    Count(),
+    Count(emit="running"),
+    Count(window=WINDOW),
+    Sum("v", window=WINDOW),
+    Mean("v", emit="running"),
+    Min("s"),
+    Max("v", emit="running"),
+    Last("s", "v", by="ts"),
+    Deduplicate("1 minute"),
+    TopK("s", 2, WINDOW, weight="v"),
+    MeanOfLast("v", 3),
+    Update(longest, pa.schema({"longest": pa.string()})),
+]
+
+
+@pytest.mark.parametrize("operator", OPERATORS, ids=repr)
+def test_pickles_to_an_equal_operator(operator: StatefulOperator) -> None:
+    again = pickle.loads(pickle.dumps(operator))
+    assert again == operator
+    assert again.describe() == operator.describe()
+    assert (again.ttl, again.ends_epochs) == (operator.ttl, operator.ends_epochs)
+
+
+@pytest.mark.parametrize("operator", OPERATORS, ids=repr)
+def test_two_runs_give_the_same_bytes(operator: StatefulOperator) -> None:
+    assert _bytes(operator) == _bytes(operator)
+
+
+@pytest.mark.parametrize("operator", OPERATORS, ids=repr)
+def test_runs_on_the_columns_it_asks_for(operator: StatefulOperator) -> None:
+    wanted = set(operator.output_schema(ROWS, ["k"]).names) - {"k"}
+    needed = operator.needs(ROWS, ["k"], wanted)
+    assert needed <= set(ROWS.names)
+    pruned = pa.schema([field for field in ROWS if field.name in needed])
+    full, short = _results(operator, ROWS), _results(operator, pruned)
+    columns = [name for name in operator.output_schema(pruned, ["k"]).names if name in wanted]
+    assert [[row[name] for name in columns] for row in full] == [
+        [row[name] for name in columns] for row in short
+    ]
+
+
+def _epochs(schema: pa.Schema) -> list[Epoch]:
+    rng = np.random.default_rng(1)
+    epochs = []
+    for number in range(4):
+        count = 200
+        batch = batch_of(
+            ROWS,
+            k=[f"key {n}" for n in rng.integers(0, 20, count)],
+            v=rng.normal(size=count).tolist(),
+            s=["x" * n for n in rng.integers(0, 9, count)],
+            ts=[int(t) for t in rng.integers(0, 60_000_000, count)],
+        ).select(schema.names)
+        calls = [batch.slice(0, 70), batch.slice(70, 50), batch.slice(120)]
+        epochs.append(Epoch([calls[:2], calls[2:]], number * 15_000_000, number * 40_000))
+    return epochs
+
+
+def _bytes(operator: StatefulOperator) -> tuple[bytes, object]:
+    with Slot(operator, ROWS, ["k"]) as slot:
+        results = [slot.run(epoch) for epoch in _epochs(ROWS)]
+        return b"".join(result.ipc for result in results), slot.chain
+
+
+def _results(operator: StatefulOperator, schema: pa.Schema) -> list[dict[str, object]]:
+    with Slot(operator, schema, ["k"]) as slot:
+        results = [slot.run(epoch) for epoch in _epochs(schema)]
+        return [row for result in results for row in [*result.passed, *result.finished]]
+
+
+def test_examples_in_docstrings_run() -> None:
+    for module in pkgutil.iter_modules(headgate.operator.__path__, "headgate.operator."):
+        assert doctest.testmod(importlib.import_module(module.name)).failed == 0, module.name
+
+
+def test_all_is_sorted_and_complete() -> None:
+    assert list(headgate.operator.__all__) == sorted(headgate.operator.__all__)
+    built_ins = {type(operator).__name__ for operator in OPERATORS}
+    assert built_ins <= set(headgate.operator.__all__)
