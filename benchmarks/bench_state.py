@@ -2,8 +2,9 @@
 
 Per epoch: 100,000 distinct integer keys, 5 % new, three int64 values; open, read three columns,
 write three columns, commit a delta. Two states (small and large) are driven in turn in one
-process, so both meet the same noise; compaction is left out of the timed epochs and timed alone.
-Prints JSON with every raw number.
+process, so both meet the same noise; compaction is left out of the timed epochs.
+Then, once on the large state: an epoch on fresh mappings, a rebuild from the chain, reading 1/64 of
+the buckets for a move, folding the chain into a snapshot. Prints JSON with every raw number.
 
     python benchmarks/bench_state.py [--large 10000000] [--epochs 12] [--strings]
 """
@@ -23,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.state import Chain, StateSchema, StateStore, Storage
+from headgate.state.warm_copy import forget_mappings
 
 VALUES = pa.schema([("a", pa.int64()), ("b", pa.int64()), ("c", pa.int64())])
 
@@ -100,6 +102,27 @@ class Driver:
         return {**steps, "all": marks[-1] - marks[0]}
 
 
+def once(driver: Driver) -> dict[str, float]:
+    """What does not happen in every epoch, in CPU milliseconds."""
+    slot, schema, store = 0 if driver.name == "small" else 1, driver.schema, driver.store
+    batch, took = driver.batch(), {}
+    forget_mappings()
+    took["epoch_on_fresh_mappings"] = driver.run(batch)["all"]
+    store.drop("bench", slot)
+    start = _now()
+    with store.open("bench", slot, schema, driver.chain, epoch=0, level=1, now_ms=0):
+        took["rebuild"] = _now() - start
+    start = _now()
+    moved, none = np.arange(0, 1024, 64), np.zeros(0, np.uint64)
+    store.moved_rows("bench", slot, schema, driver.chain, buckets=moved, routes=none)
+    took["moved_rows_1_64th"] = _now() - start
+    start = _now()
+    store.compact_after = 1
+    driver.run(driver.batch())
+    took["epoch_with_snapshot"] = _now() - start
+    return took
+
+
 def _now() -> float:
     return time.process_time() * 1000
 
@@ -118,6 +141,7 @@ def measure(small: int, large: int, touched: int, epochs: int, strings: bool) ->
                 steps = driver.run(driver.batch())
                 if epoch >= 2:  # the first two meet cold pages
                     raw[driver.name].append(steps)
+        seldom = once(drivers[1])
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     middle = {
@@ -131,6 +155,7 @@ def measure(small: int, large: int, touched: int, epochs: int, strings: bool) ->
         "median_cpu_ms": middle,
         "ratio": middle["large"]["all"] / middle["small"]["all"],
         "key_updates_per_s": {n: touched / m["all"] * 1000 for n, m in middle.items()},
+        "once_large_cpu_ms": seldom,
         "raw_cpu_ms": raw,
     }
 

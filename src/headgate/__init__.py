@@ -1,4 +1,4 @@
-"""Headgate: stateful streaming on Spark, in vectorised Python, that keeps deciding where keys live."""
+"""Headgate: stateful streaming on Spark in vectorised Python that decides where keys live."""
 
 from headgate.errors import HeadgateError
 from headgate.flow import Flow
@@ -13,8 +13,8 @@ from headgate.operator import (
     MeanOfLast,
     Min,
     Output,
-    StatefulOperator,
     StateFields,
+    StatefulOperator,
     Sum,
     TopK,
     Tumbling,

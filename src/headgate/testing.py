@@ -127,7 +127,7 @@ def run(
     program = compile_flow(graph)
     functions = {n.name: n.spec.target for n in graph.of_kind("sink") if n.spec.kind == "function"}
     with tempfile.TemporaryDirectory() as scratch:
-        place = Checkpoint(str(checkpoint or Path(scratch) / "checkpoint"))
+        place = Checkpoint(_absolute(str(checkpoint or Path(scratch) / "checkpoint")))
         outputs: dict[str, list[tuple[int, dict[str, Any]]]] = {}
         sink_uris = {n.name: place.sinks.child(n.name).uri for n in program.sinks}
 
@@ -208,6 +208,10 @@ class LocalEngine:
                     producer=sent[0].producer,
                 )
         return sent
+
+
+def _absolute(place: str) -> str:
+    return place if "://" in place else str(Path(place).resolve())
 
 
 def _partitions(

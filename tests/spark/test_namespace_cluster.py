@@ -82,13 +82,6 @@ class Program:
         return self.answer()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _possible_here() -> None:
-    reason = available()
-    if reason is not None:
-        pytest.skip(f"no cluster here: {reason}")
-
-
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[NamespaceCluster]:
     with NamespaceCluster(hosts=3, conf=CONF, start_timeout=120) as running:

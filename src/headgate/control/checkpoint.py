@@ -63,7 +63,7 @@ class Checkpoint:
 
     def adopt(self, program: Program, buckets: int, drop_state: Collection[str] = ()) -> int:
         """Make this the checkpoint of the flow, or check that it is; returns its bucket count."""
-        wanted = program.describe()
+        wanted = json.loads(json.dumps(program.describe()))  # as it will be read back
         told = self.identity()
         if told is not None:
             check_compatible(told["describe"], wanted, self.storage.uri, drop_state)

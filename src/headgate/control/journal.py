@@ -27,17 +27,18 @@ class Journal:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._last_epoch: int | None = None
+        self._whole_lines = False
 
     def append(self, kind: str, **facts: Any) -> dict[str, Any]:
         record = {"schema": SCHEMA, "kind": kind, **facts}
-        self._storage.append(FILE, json.dumps(record, sort_keys=True).encode() + b"\n")
+        self._write(record)
         return record
 
     def append_epoch(self, record: Mapping[str, Any]) -> None:
         """Write an epoch's record unless it is there already."""
         if self.last_epoch() >= record["epoch"]:
             return
-        self._storage.append(FILE, json.dumps(dict(record), sort_keys=True).encode() + b"\n")
+        self._write(dict(record))
         self._last_epoch = int(record["epoch"])
 
     def last_epoch(self) -> int:
@@ -52,6 +53,19 @@ class Journal:
         except FileNotFoundError:
             return []
         return list(_records(text.splitlines()))
+
+    def _write(self, record: dict[str, Any]) -> None:
+        line = json.dumps(record, sort_keys=True).encode() + b"\n"
+        if not self._whole_lines and not self._ends_whole():
+            line = b"\n" + line  # a line that a crash cut must not swallow this one
+        self._storage.append(FILE, line)
+        self._whole_lines = True
+
+    def _ends_whole(self) -> bool:
+        if not self._storage.exists(FILE):
+            return True
+        text = self._storage.read(FILE)
+        return not text or text.endswith(b"\n")
 
 
 def _records(lines: Iterable[bytes]) -> Iterable[dict[str, Any]]:

@@ -48,7 +48,7 @@ def correlated_pairs(
 
     `k1` is Zipfian with exponent `zipf` over `k1` keys. With probability `correlation`, `k2` is
     one of its k1's `partners` (default: as many as give every k2 to one k1), else any key.
-    Partners of neighbouring k1 overlap when `partners` > k2 / k1, so that the key graph can still be cut.
+    Partners of neighbouring k1 overlap when `partners` > k2 / k1; the key graph can still be cut.
     """
     world, draw = _generators(seed, epoch)
     name1, name2 = world.permutation(k1), world.permutation(k2)

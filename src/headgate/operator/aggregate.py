@@ -2,6 +2,9 @@
 
 A built-in says how rows fold into the held columns of their group and what those columns mean;
 when to emit, windows, late rows and overflow are settled here, once.
+
+Costs in the docstrings are CPU time per row of a whole epoch, from hashing to commit, at 500,000
+rows of 20,000 integer keys; text keys add about 50 ns for their hash, `emit="running"` 20 to 40.
 """
 
 from __future__ import annotations
@@ -136,9 +139,8 @@ class Aggregate(StatefulOperator):
         groups = touched_keys(carry)
         value = self.result(state.read(groups))
         keys = groups.columns
-        return pa.RecordBatch.from_arrays(
-            [*keys.columns, value], names=[*keys.schema.names, self.name]
-        )
+        fields = [*keys.schema, pa.field(self.name, value.type)]
+        return pa.RecordBatch.from_arrays([*keys.columns, value], schema=pa.schema(fields))
 
     def describe(self) -> dict[str, Any]:
         window = None if self.window is None else self.window.describe()
@@ -193,11 +195,10 @@ class Aggregate(StatefulOperator):
         rows = window.closed(state, clock)
         if rows is None:
             return None
-        names = rows.layout.schema.key.names
-        keys = [rows.keys.column(name) for name in names]
+        key, value = rows.layout.schema.key, self.result(rows)
         batch = pa.RecordBatch.from_arrays(
-            [*keys, *window.bounds(rows), self.result(rows)],
-            names=[*names, *(f.name for f in BOUNDS), self.name],
+            [*(rows.keys.column(name) for name in key.names), *window.bounds(rows), value],
+            schema=pa.schema([*key, *BOUNDS, pa.field(self.name, value.type)]),
         )
         state.remove_rows(rows)
         return batch

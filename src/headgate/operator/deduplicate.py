@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from headgate.errors import DeclarationError
 from headgate.operator.base import Output, StateFields, StatefulOperator
 from headgate.operator.rows import EpochClock, KeyedRows
 from headgate.operator.window import duration_us
@@ -22,7 +23,7 @@ class Deduplicate(StatefulOperator):
     Exact, also among the rows of one batch (first in order of arrival). With `within` ("10
     minutes" or a timedelta, processing time of the epoch) a key counts as new again that long after
     the row that passed, and its state is forgotten; without it every key is remembered for good.
-    Keeps nothing but the key (and a clock); about 20 ns per row.
+    Keeps nothing but the key (and a clock); about 30 ns per row.
 
     Examples:
         >>> Deduplicate(within="1 day").ttl
@@ -35,7 +36,13 @@ class Deduplicate(StatefulOperator):
 
     def __post_init__(self) -> None:
         if self.within is not None:
-            object.__setattr__(self, "ttl", timedelta(microseconds=duration_us(self.within)))
+            ttl = timedelta(microseconds=duration_us(self.within))
+            if ttl < timedelta(milliseconds=1):
+                raise DeclarationError(
+                    f"Deduplicate forgets after a millisecond at least, not {self.within!r}",
+                    operator="Deduplicate",
+                )
+            object.__setattr__(self, "ttl", ttl)
 
     def state_fields(self, rows: pa.Schema, key: Sequence[str]) -> StateFields:
         return StateFields(pa.schema([]))

@@ -39,7 +39,7 @@ class Last(StatefulOperator):
     arrival among equals: then the result does not depend on the order of arrival, unless times
     are equal. A row whose `by` is null counts as older than all others. `emit="updates"`: one row
     per key touched in the epoch, key columns and the kept ones; `"rows"`: input rows pass on.
-    Costs the kept columns per key and about 25 ns per row.
+    Costs the kept columns per key and about 45 ns per row.
 
     Examples:
         >>> Last("lat", "lon", by="ts")
@@ -97,7 +97,8 @@ class Last(StatefulOperator):
             )
         if self.emit == "rows":
             return rows
-        return pa.schema([rows.field(name) for name in (*key, *self.columns)])
+        kept = [pa.field(name, rows.field(name).type) for name in self.columns]
+        return pa.schema([*(rows.field(name) for name in key), *kept])
 
     def carry_schema(self, rows: pa.Schema, key: Sequence[str]) -> pa.Schema | None:
         return touched_schema(rows, key) if self.emit == "updates" else None
@@ -123,10 +124,10 @@ class Last(StatefulOperator):
             return None
         groups = touched_keys(carry)
         held = state.read(groups)
-        keys = groups.columns
+        keys, kept = groups.columns, [held.arrow(name) for name in self.columns]
+        fields = map(pa.field, self.columns, [column.type for column in kept])
         return pa.RecordBatch.from_arrays(
-            [*keys.columns, *(held.arrow(name) for name in self.columns)],
-            names=[*keys.schema.names, *self.columns],
+            [*keys.columns, *kept], schema=pa.schema([*keys.schema, *fields])
         )
 
     def describe(self) -> dict[str, Any]:

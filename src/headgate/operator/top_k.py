@@ -22,7 +22,7 @@ from headgate.routing.hashing import I64, is_hashable
 from headgate.state.rows import StateRows
 from headgate.state.session import StateSession
 
-RANK = "rank"
+RANK = pa.field("rank", pa.int64())
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class TopK(StatefulOperator):
 
     def state_fields(self, rows: pa.Schema, key: Sequence[str]) -> StateFields:
         self.output_schema(rows, key)
-        sub = pa.schema([*SUB_KEY, pa.field(self.item, rows.field(self.item).type)])
+        sub = pa.schema([*SUB_KEY, rows.field(self.item)])
         return StateFields(pa.schema(self.measure.held_fields(rows)), sub)
 
     def output_schema(self, rows: pa.Schema, key: Sequence[str]) -> pa.Schema:
@@ -79,12 +79,12 @@ class TopK(StatefulOperator):
         fields = [
             *(rows.field(name) for name in key),
             *BOUNDS,
-            pa.field(RANK, pa.int64()),
+            RANK,
             rows.field(self.item),
             value,
         ]
         names = [f.name for f in fields]
-        for name in (RANK, self.item, self.name):
+        for name in (RANK.name, self.item, self.name):
             if names.count(name) > 1:
                 raise NameClash(
                     f"TopK would return two columns named {name!r}; rename the key or the item, "
@@ -114,19 +114,16 @@ class TopK(StatefulOperator):
         closed = self.window.closed(state, clock)
         if closed is None:
             return None
-        names = closed.layout.schema.key.names
-        chosen, rank = self._best(closed, names)
+        schema = closed.layout.schema
+        chosen, rank = self._best(closed, schema.key.names)
         best = closed.take(chosen)
-        keys = [best.keys.column(name) for name in names]
+        value = self.measure.result(best)
+        keys = [best.keys.column(name) for name in schema.key.names]
+        items = best.keys.column(self.item)
+        item, count = schema.sub.field(self.item), pa.field(self.name, value.type)
         batch = pa.RecordBatch.from_arrays(
-            [
-                *keys,
-                *self.window.bounds(best),
-                pa.array(rank),
-                best.keys.column(self.item),
-                self.measure.result(best),
-            ],
-            names=[*names, *(f.name for f in BOUNDS), RANK, self.item, self.name],
+            [*keys, *self.window.bounds(best), pa.array(rank), items, value],
+            schema=pa.schema([*schema.key, *BOUNDS, RANK, item, count]),
         )
         state.remove_rows(closed)
         return batch

@@ -65,6 +65,7 @@ def hash_columns(columns: Sequence[pa.Array], rows: int) -> KeyHashes:
     """
     if not columns:
         return KeyHashes(np.zeros(rows, np.uint64), np.full(rows, _INTEGER_CHECK))
+    columns = [_plain_integers(column) for column in columns]
     if len(columns) == 1 and is_integer_like(columns[0].type):
         values = mix(_as_words(columns[0]) + _M1)
         checks = np.full(rows, _INTEGER_CHECK)
@@ -113,6 +114,14 @@ def is_hashable(kind: pa.DataType) -> bool:
         or pa.types.is_decimal(kind)
         or (pa.types.is_dictionary(kind) and is_hashable(kind.value_type))
     )
+
+
+def _plain_integers(column: pa.Array) -> pa.Array:
+    """Dictionary codes of integers decoded: they take the short way, and hash as plain ones do."""
+    kind = column.type
+    if pa.types.is_dictionary(kind) and is_integer_like(kind.value_type):
+        return column.dictionary_decode()
+    return column
 
 
 def _null_mask(column: pa.Array) -> npt.NDArray[np.bool_]:

@@ -43,10 +43,11 @@ class RoutingTable:
     def __post_init__(self) -> None:
         for name, owners in (("bucket", self.bucket_slots), ("pin", self.pinned_slots)):
             if len(owners) and not (owners.min() >= 0 and owners.max() < self.slots):
+                wrong = int(owners.max()) if owners.max() >= self.slots else int(owners.min())
                 raise UnknownSlot(
-                    f"a {name} of the routing table names slot {owners.max()}, but the flow runs "
+                    f"a {name} of the routing table names slot {wrong}, but the flow runs "
                     f"{self.slots} slots (0..{self.slots - 1}); make a table for that many",
-                    slot=int(owners.max()),
+                    slot=wrong,
                     slots=self.slots,
                 )
 

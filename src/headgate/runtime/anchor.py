@@ -16,10 +16,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -45,7 +46,9 @@ class Anchor:
 
     slots: int
     frame: DataFrame
+    twice: DataFrame
     hosts: tuple[str, ...]
+    label: Column
 
     def hosts_now(self) -> tuple[str, ...]:
         """Where Spark prefers to run each slot at this moment; one driver call per slot."""
@@ -56,6 +59,7 @@ class Anchor:
         self.frame.unpersist()
 
 
+@lru_cache(maxsize=64)
 def slot_labels(n: int) -> list[int]:
     """Labels that Spark's hash sends to partitions 0..n-1 of n: entry s goes to partition s.
 
@@ -157,19 +161,18 @@ def build_anchor(
         frame = placed.repartition(slots, F.col(label_column))
         frame.persist(StorageLevel.MEMORY_AND_DISK)
         frame.count()
-        return Anchor(slots, frame, _preferred_hosts(frame, slots))
+        twice = frame.union(frame)  # made once: each union of the epoch costs an analysis
+        return Anchor(slots, frame, twice, _preferred_hosts(frame, slots), F.col(label_column))
 
 
-def anchored(data: DataFrame, anchor: Anchor, label_column: str = "label") -> DataFrame:
+def anchored(data: DataFrame, anchor: Anchor) -> DataFrame:
     """Exchange `data` by its label and bind each partition to its slot's host.
 
-    Columns are matched by position. The label must be opaque to the optimizer, as the output of
-    a Python stage is: Spark folds a repartition by a literal into one partition. The result has
-    the anchor's row of each slot twice among the slot's rows, so a slot without data still runs;
-    the stage's function drops them.
+    Columns are matched by position. The result has the anchor's row of each slot twice among
+    the slot's rows, so a slot without data still runs; the stage's function drops them. Spark's
+    optimizer flattens the nested union.
     """
-    exchanged = data.repartition(anchor.slots, F.col(label_column))
-    return exchanged.union(anchor.frame).union(anchor.frame)
+    return data.repartition(anchor.slots, anchor.label).union(anchor.twice)
 
 
 @contextmanager

@@ -1,12 +1,11 @@
 """One epoch as one Spark job: source stage, then a shuffle and a slot stage per level.
 
 The only action is a collect of the last level's control records. Functions and schemas are made
-once; what changes from epoch to epoch, the plan, travels as bytes inside the task.
+once; what changes from epoch to epoch, the plan, travels as a local property of the job.
 """
 
 from __future__ import annotations
 
-import pickle
 import time
 import uuid
 from collections.abc import Mapping
@@ -15,8 +14,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark import AccumulatorParam, cloudpickle
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql import Column, DataFrame, SparkSession
 
 from headgate.control.coordinator import EngineAborted, EpochResult
 from headgate.runtime.anchor import (
@@ -28,8 +26,9 @@ from headgate.runtime.anchor import (
     slot_labels,
     spread,
 )
-from headgate.runtime.worker import slot_stage, source_stage
-from headgate.slot.batch_tuple import TUPLE_SCHEMA, Kind
+from headgate.runtime.exchange import TUPLE_TYPE, apply_stage, arrow_stage
+from headgate.runtime.worker import PLAN_PROPERTY, pack_plan, slot_stage, source_stage
+from headgate.slot.batch_tuple import TUPLE_SCHEMA, anchor_row
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
 
@@ -63,7 +62,11 @@ class SparkEngine:
         self._id = uuid.uuid4().hex
         self._code = spark.sparkContext.broadcast(_pickled(program))
         self._timings = spark.sparkContext.accumulator([], _ListParam())
-        self._schema = from_arrow_schema(TUPLE_SCHEMA)
+        self._source_stage: Column | None = None
+        self._slot_stages = [
+            arrow_stage(slot_stage(self._code, self._id, level, self._timings), TUPLE_SCHEMA.names)
+            for level in range(1, program.levels + 1)
+        ]
         self._anchors: dict[int, Anchor] = {}
         self._hosts: list[str] = []
         self._one_host = str(spark.sparkContext.master).startswith("local")
@@ -75,14 +78,16 @@ class SparkEngine:
         self._configure(frame.sparkSession)
         anchor = self._anchor(plan.slots)
         self._timings.value = []
-        last = self._stages(frame, plan, anchor, tagged)
+        context = self.spark.sparkContext
+        context.setLocalProperty(PLAN_PROPERTY, pack_plan(plan))
+        context.setJobDescription(self._description(plan))
+        last = self._stages(frame, anchor, tagged)
         planned = time.perf_counter()
-        self._describe(plan)
         try:
-            rows = last.select("kind", "payload").collect()
+            rows = last.collect()
         except (Py4JError, PySparkException) as problem:
             raise EngineAborted(_reason(problem)) from problem
-        controls = [Control.from_bytes(r.payload) for r in rows if r.kind == Kind.CONTROL]
+        controls = [Control.from_bytes(row.payload) for row in rows]
         timings = [tuple(entry) for entry in self._timings.value]
         facts = {
             "plan_ms": round((planned - started) * 1e3, 1),
@@ -99,14 +104,13 @@ class SparkEngine:
         self._code.unpersist()
 
     # --- inside ----------------------------------------------------------------------------
-    def _stages(self, frame: DataFrame, plan: EpochPlan, anchor: Anchor, tagged: bool) -> DataFrame:
-        labels = slot_labels(plan.slots)
-        told = pickle.dumps(plan, protocol=5)
-        route = source_stage(self._code, self._id, told, labels, tagged, self._timings)
-        tuples = frame.mapInArrow(route, self._schema)
-        for level in range(1, self.program.levels + 1):
-            run = slot_stage(self._code, self._id, told, labels, level, self._timings)
-            tuples = anchored(tuples, anchor).mapInArrow(run, self._schema)
+    def _stages(self, frame: DataFrame, anchor: Anchor, tagged: bool) -> DataFrame:
+        if self._source_stage is None:
+            route = source_stage(self._code, self._id, tagged, self._timings)
+            self._source_stage = arrow_stage(route, frame.columns)
+        tuples = apply_stage(frame, self._source_stage)
+        for stage in self._slot_stages:
+            tuples = apply_stage(anchored(tuples, anchor), stage)
         return tuples
 
     def _configure(self, session: SparkSession) -> None:
@@ -132,23 +136,21 @@ class SparkEngine:
             self.spark,
             slots,
             chosen,
-            lambda slot: (labels[slot], slot, int(Kind.ANCHOR), 0, 0, 0, 0, 0, 0, b""),
-            self._schema,
+            lambda slot: anchor_row(slot, labels[slot]),
+            TUPLE_TYPE,
         )
         if known is not None:
             known.release()
         self._anchors[slots] = anchor
         return anchor
 
-    def _describe(self, plan: EpochPlan) -> None:
+    def _description(self, plan: EpochPlan) -> str:
         by_level: dict[int, list[str]] = {}
         for node in self.program.order:
             if node.kind != "source":
                 by_level.setdefault(self.program.depth[node.id], []).append(node.name)
         levels = "; ".join(f"level {d}: {', '.join(by_level[d])}" for d in sorted(by_level))
-        self.spark.sparkContext.setJobDescription(
-            f"{self.program.graph.name}, epoch {plan.epoch}, {plan.slots} slots ({levels})"
-        )
+        return f"{self.program.graph.name}, epoch {plan.epoch}, {plan.slots} slots ({levels})"
 
 
 def _pickled(program: Program) -> bytes:

@@ -7,9 +7,11 @@ store with its mapped warm copies.
 
 from __future__ import annotations
 
+import base64
 import os
 import pickle
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -18,6 +20,7 @@ import xxhash
 from pyspark import Accumulator, Broadcast, TaskContext
 
 from headgate.errors import EngineError
+from headgate.runtime.anchor import slot_labels
 from headgate.slot.batch_tuple import BatchTuple, Kind, decode, encode
 from headgate.slot.plan import EpochPlan
 from headgate.slot.program import Program
@@ -26,30 +29,28 @@ from headgate.state.storage import Storage
 from headgate.state.store import StateStore
 
 WARM_OFF = "off"
+PLAN_PROPERTY = "headgate.plan"
 SOURCE_TAG = "__hg_source"
 Stage = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 _programs: dict[str, Program] = {}
-_plans: dict[bytes, EpochPlan] = {}
+_plans: dict[str, EpochPlan] = {}
 _stores: dict[tuple[str, str | None, int], StateStore] = {}
 
 
 def source_stage(
-    program: Broadcast[bytes],
-    program_id: str,
-    plan: bytes,
-    labels: list[int],
-    tagged: bool,
-    timings: Accumulator[list[Any]],
+    program: Broadcast[bytes], program_id: str, tagged: bool, timings: Accumulator[list[Any]]
 ) -> Stage:
     """Level 0: rows of a source partition in, batch tuples out."""
 
     def stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         start = time.perf_counter_ns()
-        flow, epoch = _program(program, program_id), _plan(plan)
+        flow, epoch = _program(program, program_id), _plan()
         services = _services(epoch)
         partition = _partition()
         read = _untag(batches) if tagged else ((0, batch) for batch in batches)
-        yield from encode(run_source_task(flow, epoch, services, partition, read), labels)
+        yield from encode(
+            run_source_task(flow, epoch, services, partition, read), slot_labels(epoch.slots)
+        )
         services.timed(0, partition, "", 0, start)
         timings.add(services.timings)
 
@@ -58,21 +59,18 @@ def source_stage(
 
 
 def slot_stage(
-    program: Broadcast[bytes],
-    program_id: str,
-    plan: bytes,
-    labels: list[int],
-    level: int,
-    timings: Accumulator[list[Any]],
+    program: Broadcast[bytes], program_id: str, level: int, timings: Accumulator[list[Any]]
 ) -> Stage:
     """Level 1 and up: a slot's batch tuples in, batch tuples and a control record out."""
 
     def stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         start = time.perf_counter_ns()
-        flow, epoch = _program(program, program_id), _plan(plan)
+        flow, epoch = _program(program, program_id), _plan()
         services = _services(epoch)
         slot, tuples = _gather(batches)
-        yield from encode(run_slot_task(flow, epoch, services, level, slot, tuples), labels)
+        yield from encode(
+            run_slot_task(flow, epoch, services, level, slot, tuples), slot_labels(epoch.slots)
+        )
         services.timed(level, slot, "", 0, start)
         timings.add(services.timings)
 
@@ -121,12 +119,21 @@ def _program(broadcast: Broadcast[bytes], program_id: str) -> Program:
     return _programs[program_id]
 
 
-def _plan(data: bytes) -> EpochPlan:
-    key = xxhash.xxh3_128_digest(data)
-    if key not in _plans:
+def pack_plan(plan: EpochPlan) -> str:
+    """The plan as a string, to travel as a local property of the epoch's job."""
+    return base64.b85encode(zlib.compress(pickle.dumps(plan, protocol=5), 1)).decode("ascii")
+
+
+def _plan() -> EpochPlan:
+    """The plan of the job this task belongs to; unpacked once per process and epoch."""
+    context = TaskContext.get()
+    packed = None if context is None else context.getLocalProperty(PLAN_PROPERTY)
+    if packed is None:
+        raise EngineError(f"the task's job has no local property {PLAN_PROPERTY}")
+    if packed not in _plans:
         _plans.clear()
-        _plans[key] = pickle.loads(data)
-    return _plans[key]
+        _plans[packed] = pickle.loads(zlib.decompress(base64.b85decode(packed)))
+    return _plans[packed]
 
 
 def _services(plan: EpochPlan) -> Services:

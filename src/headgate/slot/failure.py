@@ -67,7 +67,7 @@ def find_bad_rows(
     bad rows of n.
     """
     bad: dict[int, str] = {}
-    pending = [np.arange(rows, dtype=np.int64)]
+    pending = [np.arange(rows, dtype=np.int64)] if rows else []
     while pending:
         part = pending.pop()
         try:

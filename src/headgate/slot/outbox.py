@@ -160,10 +160,7 @@ class Outbox:
         if not parts:
             return
         batch = concat([Rows(p.batch, p.lineage) for p in parts]).to_wire()
-        pieces = max(1, -(-batch.nbytes // PAYLOAD_BYTES_MAX))
-        step = -(-batch.num_rows // pieces)
-        for start in range(0, batch.num_rows, step):
-            piece = batch.slice(start, step)
+        for piece in _pieces(batch):
             self._emit(Kind.DATA, edge, slot, piece.num_rows, piece.serialize())
 
     def _emit(self, kind: Kind, channel: int, slot: int, rows: int, payload: pa.Buffer) -> None:
@@ -182,3 +179,13 @@ class Outbox:
         self._ready.append(item)
         key = pair(self.level, self.producer, slot)
         self.control.sent[key] = add_counts(self.control.sent.get(key), [1, rows, item.seal])
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Consecutive parts, none above the size of a payload unless a single row is."""
+    if batch.nbytes <= PAYLOAD_BYTES_MAX or batch.num_rows == 1:
+        yield batch
+        return
+    half = batch.num_rows // 2
+    yield from _pieces(batch.slice(0, half))
+    yield from _pieces(batch.slice(half))

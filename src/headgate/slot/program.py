@@ -150,8 +150,9 @@ def _prune(graph: FlowGraph) -> tuple[dict[int, tuple[str, ...]], dict[int, set[
         node = graph.nodes[index]
         if node.kind == "source" and node.spec.event_time:
             wanted[index].add(node.spec.event_time)
-        for edge in graph.inputs(index):
-            produced = graph.nodes[edge.producer].schema
+        inputs = graph.inputs(index)
+        for edge in inputs:
+            produced = graph.nodes[inputs[0].producer].schema  # of a union the first side's order
             needed = set(produced.names)
             if node.kind == "stateful":
                 needed = set(node.spec.needs(produced, node.key, wanted[index]))

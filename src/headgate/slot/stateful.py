@@ -139,7 +139,7 @@ def run_process(
         dead.refuse(node.name, rows.batch, bad)
         rows = rows.take(np.setdiff1d(np.arange(len(rows)), np.fromiter(bad, np.int64)))
         keyed = KeyedRows(rows.batch, node.key, rows.hashes)
-        output = _as_output(operator.process(keyed, session, plan.clock))
+        output = _as_output(operator.process(keyed, session, plan.clock) if len(rows) else None)
         checked = _checked(output, rows, program.node_schema[node.id])
     if dead.wanted:
         session.release()

@@ -36,6 +36,8 @@ def run_stateless(node: Node, rows: Rows, dead: DeadLetters) -> Rows:
     bad = find_bad_rows(len(rows), lambda part: _try(node, rows.take(part)))
     dead.refuse(node.name, rows.batch, bad)
     good = np.setdiff1d(np.arange(len(rows)), np.fromiter(bad, np.int64))
+    if not len(good):
+        return rows.derived(pa.RecordBatch.from_pylist([], schema=node.schema), good)
     return _run_vectorised(node, rows.take(good))
 
 

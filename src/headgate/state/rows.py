@@ -53,13 +53,12 @@ class RowIds:
         return cls(route, h, np.concatenate([part.check for part in parts]))
 
 
-def sorted_order(ids: RowIds, stable: bool = True) -> tuple[Order, Mask]:
-    """Order by (route, h, check), and which rows are the first of their kind in it.
+def sorted_order(ids: RowIds) -> tuple[Order, Mask]:
+    """Order by (route, h, check), earlier rows first among equals, and which rows are first.
 
-    Stable: earlier rows first among equals, and a few sorted stretches are merged, not sorted.
     Sorting by route alone settles most rows; only those that share one are compared further.
     """
-    order = np.argsort(ids.route, kind="stable" if stable else "quicksort")
+    order = _route_order(ids.route)
     route = ids.route[order]
     first = np.ones(len(ids), np.bool_)
     same = route[1:] == route[:-1]
@@ -77,6 +76,25 @@ def sorted_order(ids: RowIds, stable: bool = True) -> tuple[Order, Mask]:
     again = (h[1:] == h[:-1]) & (check[1:] == check[:-1]) & (route[1:] == route[:-1])
     first[spots[1:]] = ~again
     return order, first
+
+
+def _route_order(route: U64) -> Order:
+    """A stable argsort. Up to a million rows: sort the routes' top bits with the row in the rest.
+
+    That sorts plain numbers, twice as fast as an argsort. Should two routes differ in the low
+    bits only, the result shows it and is not used. More rows come from files, as a few sorted
+    stretches, which a merging argsort likes best.
+    """
+    bits = max(1, (len(route) - 1).bit_length())
+    if bits <= 20:
+        rest = np.uint64((1 << bits) - 1)
+        packed = (route & ~rest) | np.arange(len(route), dtype=np.uint64)
+        packed.sort()
+        order = (packed & rest).astype(np.intp)
+        ordered = route[order]
+        if (ordered[1:] >= ordered[:-1]).all():
+            return order
+    return np.argsort(route, kind="stable")
 
 
 def bucket_of(route: U64, buckets: int) -> I64:

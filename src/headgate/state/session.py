@@ -277,7 +277,7 @@ class StateSession:
     def _rows_at(self, pos: Positions) -> StateRows:
         """Copied in file order, so that what a caller makes of them does not depend on layout."""
         ids = self._table.ids(pos)
-        order, _ = sorted_order(ids, stable=False)
+        order, _ = sorted_order(ids)
         return StateRows(self._layout, ids.take(order), self._table.gather(pos[order]))
 
     def _close(self) -> None:

@@ -275,7 +275,7 @@ def _places(h: U64, capacity: int) -> tuple[Any, Positions, int]:
     """Order of rows, their positions and the array size; no order if a cluster ran off the end."""
     size = capacity + 64 + capacity // 64
     home = home_of(h, capacity)
-    order = np.argsort(home, kind="stable")
+    order = np.argsort(home)
     steps = np.arange(len(h))
     pos = np.maximum.accumulate(home[order] - steps) + steps if len(h) else home
     if len(h) and int(pos[-1]) >= size - 1:

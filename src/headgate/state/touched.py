@@ -55,7 +55,7 @@ class TouchedLog:
     def delta(self) -> tuple[RowIds, Mask, dict[str, Values]]:
         """The rows, in file order, which of them are gone, and their columns as they are now."""
         ids = RowIds.concat([touched.ids for touched in self._log])
-        order, first = sorted_order(ids, stable=False)
+        order, first = sorted_order(ids)
         if not first.all():
             order = order[first]
         ids = ids.take(order)

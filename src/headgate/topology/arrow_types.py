@@ -48,10 +48,17 @@ _ATOMS: dict[str, pa.DataType] = {
 def to_schema(given: SchemaLike) -> pa.Schema:
     """An Arrow schema from an Arrow schema, a mapping name -> type, or "a string, b bigint"."""
     if isinstance(given, pa.Schema):
-        return given
+        return pa.schema([_plain(f) for f in given])
     if isinstance(given, str):
         return pa.schema([_ddl_column(part) for part in _split_columns(given)])
-    return pa.schema([(name, to_type(kind)) for name, kind in given.items()])
+    return pa.schema([_plain(pa.field(name, to_type(kind))) for name, kind in given.items()])
+
+
+def _plain(field: pa.Field) -> pa.Field:
+    """A dictionary column as its values: codes mean nothing in another task."""
+    if pa.types.is_dictionary(field.type):
+        return field.with_type(field.type.value_type)
+    return field
 
 
 def to_type(given: Any) -> pa.DataType:

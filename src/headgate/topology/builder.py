@@ -221,7 +221,7 @@ class Stream:
         for other in others:
             if other.flow is not self.flow:
                 raise DeclarationError("union of streams that belong to two different flows")
-            if other.schema != self.schema:
+            if sorted(other.schema, key=_by_name) != sorted(self.schema, key=_by_name):
                 raise SchemaMismatch(
                     f"union needs equal columns; one side has {_short(self.schema)}, "
                     f"the other {_short(other.schema)}: use select() or map() first"
@@ -312,6 +312,8 @@ class _Select:
 def duration_us(given: str | timedelta) -> int:
     """Microseconds of a timedelta or of "10 seconds", "1 minute", "500 milliseconds"."""
     if isinstance(given, timedelta):
+        if given < timedelta(0):
+            raise DeclarationError(f"a duration cannot be negative: {given}")
         return given // timedelta(microseconds=1)
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+?)s?\s*", given.lower())
     units = {
@@ -351,7 +353,14 @@ def _column(schema: pa.Schema, name: str, where: str) -> pa.Field:
 
 def _check_key_type(field: pa.Field) -> None:
     kind = field.type
-    if pa.types.is_nested(kind) or pa.types.is_null(kind):
+    types = pa.types
+    if (
+        types.is_nested(kind)
+        or types.is_null(kind)
+        or types.is_interval(kind)
+        or types.is_string_view(kind)
+        or types.is_binary_view(kind)
+    ):
         raise SchemaMismatch(
             f"column {field.name!r} is {kind}, which cannot be a key; "
             "key by its parts, or map it to a string first",
@@ -364,6 +373,10 @@ def _check_name(name: str, what: str) -> None:
         raise DeclarationError(
             f"{what} name {name!r}: use letters, digits, '.', '_' and '-' (it names files)"
         )
+
+
+def _by_name(field: pa.Field) -> str:
+    return str(field.name)
 
 
 def _short(schema: pa.Schema) -> str:

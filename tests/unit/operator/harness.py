@@ -6,6 +6,7 @@ nothing can hide on the instance; schemas and origins are checked at every call.
 
 from __future__ import annotations
 
+import os
 import pickle
 import tempfile
 from collections.abc import Sequence
@@ -21,6 +22,8 @@ from headgate.state.chain import Chain
 from headgate.state.schema import StateSchema
 from headgate.state.storage import Storage
 from headgate.state.store import StateStore
+
+MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
 
 
 @dataclass
@@ -51,7 +54,7 @@ class Slot:
         self.schema = StateSchema(keys, fields.values, fields.sub)
         self.output = operator.output_schema(rows, key)
         self.carry = operator.carry_schema(rows, key)
-        self._folder = tempfile.TemporaryDirectory(dir="/dev/shm")
+        self._folder = tempfile.TemporaryDirectory(dir=MEMORY)
         self._store = StateStore(Storage.at(self._folder.name), warm_dir=None, buckets=16)
         self.chain: Chain = ()
         self._epoch = 0

@@ -22,21 +22,21 @@ def not_null(values: list[int | None]) -> int:
     return sum(value is not None for value in values)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=24, deadline=None)
 @given(streams(MAYBE))
 def test_counts_rows(stream: Stream) -> None:
     check_updates(Count(), stream, pa.int64(), len, "count")
     check_running(Count(emit="running"), stream, pa.int64(), len, "count")
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(streams(MAYBE))
 def test_counts_what_is_not_null(stream: Stream) -> None:
     check_updates(Count("v", name="n"), stream, pa.int64(), not_null, "n")
     check_running(Count("v", emit="running", name="n"), stream, pa.int64(), not_null, "n")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=24, deadline=None)
 @given(streams(MAYBE), st.sampled_from([1, 10, 60]))
 def test_counts_per_window(stream: Stream, seconds: int) -> None:
     window = Tumbling(f"{seconds} seconds", time="ts")

@@ -17,7 +17,7 @@ from headgate.operator import Deduplicate, EpochClock, KeyedRows
 ROWS = pa.schema({"id": pa.string(), "v": pa.int64()})
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=24, deadline=None)
 @given(streams(st.integers(0, 100)))
 def test_passes_the_first_row_of_every_key_in_order(stream: Stream) -> None:
     seen: set[object] = set()
@@ -32,7 +32,7 @@ def test_passes_the_first_row_of_every_key_in_order(stream: Stream) -> None:
             assert [row["v"] for row in slot.run(Epoch(batches)).passed] == expected
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=18, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 12)), max_size=30))
 def test_a_key_is_new_again_when_its_time_is_over(steps: list[tuple[int, int]]) -> None:
     passed_at: dict[int, int] = {}
@@ -62,6 +62,8 @@ def test_durations_are_checked() -> None:
         Deduplicate("soon")
     with pytest.raises(DeclarationError, match="positive"):
         Deduplicate(timedelta(0))
+    with pytest.raises(DeclarationError, match="millisecond at least"):
+        Deduplicate("10 microseconds")
 
 
 def test_changing_the_time_keeps_the_state_usable() -> None:

@@ -53,7 +53,7 @@ def _ordered(value: Any) -> tuple[Any, Any]:
     return (value.encode() if isinstance(value, str) else value), value
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=36, deadline=None)
 @given(st.data(), st.sampled_from(list(KINDS)))
 def test_every_type_keeps_its_extremes(data: st.DataObject, name: str) -> None:
     kind, values = KINDS[name]
@@ -62,14 +62,14 @@ def test_every_type_keeps_its_extremes(data: st.DataObject, name: str) -> None:
     check_running(Min("v", emit="running"), stream, kind, smallest, "min")
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=18, deadline=None)
 @given(streams(st.one_of(st.none(), st.floats().map(lambda x: x + 0.0))))
 def test_nan_is_the_largest_number(stream: Stream) -> None:
     check_updates(Min("v"), stream, pa.float64(), smallest, "min")
     check_running(Max("v", emit="running"), stream, pa.float64(), largest, "max")
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(streams(st.one_of(st.none(), st.text("abc", max_size=2))))
 def test_extremes_per_window(stream: Stream) -> None:
     operator = Max("v", window=Tumbling("10 seconds", time="ts"))

@@ -17,13 +17,13 @@ from headgate.operator import Last
 ROWS = pa.schema({"k": pa.string(), "v": pa.int64(), "w": pa.string(), "t": pa.float64()})
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=24, deadline=None)
 @given(streams(st.one_of(st.none(), st.text("ab", max_size=3))))
 def test_keeps_the_last_to_arrive(stream: Stream) -> None:
     check_updates(Last("v"), stream, pa.string(), lambda values: values[-1], "v")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=24, deadline=None)
 @given(streams(st.one_of(st.none(), st.integers(0, 5))))
 def test_keeps_the_latest_by_time_and_the_later_among_equals(stream: Stream) -> None:
     pairs = Stream(

@@ -27,14 +27,14 @@ def average(values: list[Any]) -> float | None:
     return sum(there) / len(there) if there else None
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=18, deadline=None)
 @given(streams(VALUES))
 def test_averages_what_is_there(stream: Stream) -> None:
     check_updates(Mean("v"), stream, pa.float64(), average, "mean")
     check_running(Mean("v", emit="running"), stream, pa.float64(), average, "mean")
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(streams(st.one_of(st.none(), st.integers(-1000, 1000))))
 def test_averages_integers_per_window(stream: Stream) -> None:
     operator = Mean("v", window=Tumbling("10 seconds", time="ts"))

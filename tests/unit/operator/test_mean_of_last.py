@@ -27,7 +27,7 @@ def mean_of(n: int) -> Any:
     return mean
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(streams(VALUES), st.sampled_from([1, 2, 3, 7, 50]))
 def test_averages_the_last_values(stream: Stream, n: int) -> None:
     check_running(MeanOfLast("v", n), stream, pa.float64(), mean_of(n), "mean")

@@ -64,6 +64,16 @@ def test_pickles_to_an_equal_operator(operator: StatefulOperator) -> None:
 
 
 @pytest.mark.parametrize("operator", OPERATORS, ids=repr)
+def test_declared_fields_are_kept_to_the_letter(operator: StatefulOperator) -> None:
+    """Not nullable stays not nullable; the harness compares every batch with its declaration."""
+    strict = pa.schema([field.with_nullable(False) for field in ROWS])
+    with Slot(operator, strict, ["k"]) as slot:
+        for epoch in _epochs(ROWS):
+            epoch.levels = [[call.cast(strict) for call in calls] for calls in epoch.levels]
+            slot.run(epoch)
+
+
+@pytest.mark.parametrize("operator", OPERATORS, ids=repr)
 def test_two_runs_give_the_same_bytes(operator: StatefulOperator) -> None:
     assert _bytes(operator) == _bytes(operator)
 

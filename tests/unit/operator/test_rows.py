@@ -29,7 +29,7 @@ def test_groups_are_the_distinct_pairs_even_when_hashes_collide(
     assert first.tolist() == sorted(first.tolist())
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=30)
 @given(st.lists(st.integers(0, 6), max_size=50))
 def test_order_rank_and_last_follow_arrival(keys: list[int]) -> None:
     groups = _groups(np.array(keys, np.int64))

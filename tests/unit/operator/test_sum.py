@@ -36,28 +36,28 @@ def total(values: list[Any]) -> Any:
     return sum(there[1:], start=there[0]) if there else None
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=18, deadline=None)
 @given(streams(INTS))
 def test_integers_add_up_exactly(stream: Stream) -> None:
     check_updates(Sum("v"), stream, pa.int64(), total, "sum")
     check_running(Sum("v", emit="running"), stream, pa.int64(), total, "sum")
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(streams(FLOATS))
 def test_floats_add_up(stream: Stream) -> None:
     check_updates(Sum("v", name="s"), stream, pa.float64(), total, "s")
     check_running(Sum("v", emit="running"), stream, pa.float64(), total, "sum")
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(streams(DECIMALS))
 def test_decimals_add_up_exactly(stream: Stream) -> None:
     check_updates(Sum("v"), stream, MONEY, total, "sum")
     check_running(Sum("v", emit="running"), stream, MONEY, total, "sum")
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(streams(INTS))
 def test_sums_per_window(stream: Stream) -> None:
     operator = Sum("v", window=Tumbling("10 seconds", time="ts"))

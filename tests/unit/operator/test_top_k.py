@@ -21,7 +21,7 @@ ITEMS = st.one_of(st.none(), st.sampled_from(["x", "y", "z", "zz", ""]))
 ROWS = pa.schema({"k": pa.int64(), "item": pa.string(), "w": pa.int64(), "ts": TIME})
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(streams(ITEMS), st.integers(1, 4))
 def test_finds_the_heaviest_items_of_every_window(stream: Stream, k: int) -> None:
     counts: dict[tuple[Any, ...], Counter[str]] = defaultdict(Counter)

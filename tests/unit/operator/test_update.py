@@ -48,7 +48,7 @@ def forgetful(key: str, rows: pa.RecordBatch, state: int | None) -> tuple[Any, A
     return (None if rows.column("v")[0].as_py() < 0 else 1), None
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=24, deadline=None)
 @given(streams(st.integers(0, 9)), st.booleans())
 def test_folds_every_key_in_order(stream: Stream, dicts: bool) -> None:
     seen: dict[Any, list[int]] = {}

@@ -1,0 +1,156 @@
+"""The local engine with everything that Spark and a bad day may do to it, from one seed.
+
+Tasks are killed between two file writes and run again; run twice with either output used; run
+again long after the epoch is over (a zombie). Epochs are given up after some level. What is
+shuffled is lost, doubled or changed. The driver dies at any crash point, or inside a write.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from headgate.control.coordinator import EngineAborted, EpochResult
+from headgate.slot.batch_tuple import BatchTuple, Kind
+from headgate.slot.plan import Control, EpochPlan
+from headgate.slot.program import Program
+from headgate.slot.stage import Services, run_slot_task, run_source_task
+from headgate.state.storage import Storage
+from headgate.state.store import StateStore
+
+Attempt = Callable[[], Iterable[BatchTuple]]
+
+
+class Killed(BaseException):
+    """A process ends here, without a word. Nothing in headgate may catch it."""
+
+
+@dataclass
+class Faults:
+    """What goes wrong, drawn from a seed; bounded, so that a run ends."""
+
+    rng: random.Random
+    kill_write: float = 0.0
+    twice: float = 0.3
+    zombie: float = 0.2
+    abort: float = 0.1
+    tamper: float = 0.1
+    zombies: list[Attempt] = field(default_factory=list)
+    log: list[str] = field(default_factory=list)
+
+    def happens(self, chance: float, what: str) -> bool:
+        if self.rng.random() >= chance:
+            return False
+        self.log.append(what)
+        return True
+
+    def wrap_storage(self, monkeypatch: Any) -> None:
+        """Let `Storage` die before, inside or after a write."""
+        write, create = Storage.write, Storage.create
+
+        def die(self: Storage, name: str, data: Any, moment: str) -> None:
+            if moment == "inside":
+                write(self, f".{name.rpartition('/')[2]}.1.ab.tmp", b"half")
+            raise Killed(f"{moment} a write of {name}")
+
+        def dying(real: Callable[..., Any], storage: Storage, name: str, data: Any, *a: Any) -> Any:
+            if not self.happens(self.kill_write, f"kill in write {name}"):
+                return real(storage, name, data, *a)
+            moment = self.rng.choice(["before", "inside", "after"])
+            if moment == "after":
+                real(storage, name, data, *a)
+            return die(storage, name, data, moment)
+
+        monkeypatch.setattr(Storage, "write", lambda s, n, d, *a: dying(write, s, n, d, *a))
+        monkeypatch.setattr(Storage, "create", lambda s, n, d: dying(create, s, n, d))
+
+    def raise_the_dead(self, chance: float = 0.5) -> None:
+        """Let some old attempts run now; whatever they write or answer, nobody asked."""
+        for attempt in [z for z in self.zombies if self.rng.random() < chance]:
+            self.zombies.remove(attempt)
+            self.log.append("zombie runs")
+            try:
+                list(attempt())
+            except Killed:
+                pass
+
+
+class FaultyEngine:
+    """As `testing.LocalEngine`, and hostile."""
+
+    def __init__(self, program: Program, faults: Faults, *, tampers_max: int = 2) -> None:
+        self.program, self.faults, self.rng = program, faults, faults.rng
+        self.tampers_left = tampers_max
+
+    def run(
+        self, plan: EpochPlan, inputs: Sequence[list[tuple[int, pa.RecordBatch]]]
+    ) -> EpochResult:
+        store = StateStore(
+            Storage.at(plan.storage_uri), warm_dir=plan.warm_dir, buckets=plan.buckets
+        )
+        services = Services(store)
+        moving: list[BatchTuple] = []
+        for partition, batches in enumerate(inputs):
+            moving += self._task(
+                partial(run_source_task, self.program, plan, services, partition, batches)
+            )
+        for level in range(1, self.program.levels + 1):
+            moving = self._shuffled(moving)
+            self.faults.raise_the_dead(0.2)
+            by_slot: list[list[BatchTuple]] = [[] for _ in range(plan.slots)]
+            for item in moving:
+                by_slot[item.slot].append(item)
+            moving = []
+            for slot, received in enumerate(by_slot):
+                self.rng.shuffle(received)
+                moving += self._task(
+                    partial(
+                        run_slot_task, self.program, plan, services, level, slot, list(received)
+                    )
+                )
+            if plan.attempt < 2 and self.faults.happens(self.faults.abort, f"abort level {level}"):
+                raise EngineAborted("the scheduler lost its mind")
+        controls = [Control.from_bytes(t.payload) for t in moving if t.kind == Kind.CONTROL]
+        return EpochResult(controls)
+
+    def _task(self, attempt: Attempt) -> list[BatchTuple]:
+        outputs = []
+        for _ in range(20):
+            try:
+                outputs.append(list(attempt()))
+            except Killed:
+                continue
+            if len(outputs) == 2 or not self.faults.happens(self.faults.twice, "task twice"):
+                break
+        first, last = outputs[0], outputs[-1]
+        assert [(t.order, t.payload) for t in first] == [(t.order, t.payload) for t in last]
+        if self.faults.happens(self.faults.zombie, "zombie made"):
+            self.faults.zombies.append(attempt)
+        return self.rng.choice([first, last])
+
+    def _shuffled(self, moving: list[BatchTuple]) -> list[BatchTuple]:
+        """What arrives of what was sent."""
+        data = [i for i, t in enumerate(moving) if t.kind != Kind.CONTROL]
+        if not data or self.tampers_left <= 0:
+            return moving
+        if not self.faults.happens(self.faults.tamper, "tamper"):
+            return moving
+        self.tampers_left -= 1
+        at, how = self.rng.choice(data), self.rng.choice(["lose", "double", "change", "empty"])
+        item = moving[at]
+        if how == "lose":
+            return moving[:at] + moving[at + 1 :]
+        if how == "double":
+            return [*moving, item]
+        payload = bytearray(item.payload.to_pybytes())
+        if how == "change":
+            payload[self.rng.randrange(len(payload))] ^= 1
+            changed = replace(item, payload=pa.py_buffer(bytes(payload)))
+        else:
+            changed = replace(item, rows=item.rows + 1)
+        return [*moving[:at], changed, *moving[at + 1 :]]

@@ -1,0 +1,298 @@
+"""What a flow must have made true after every epoch, by a plain fold in Python, one row at a time.
+
+A `Case` is a flow, its input and the answer. Outputs are compared as multisets of rows per epoch,
+state as a multiset of rows after each epoch.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import headgate as hg
+from headgate.testing import ListSource
+
+Row = dict[str, Any]
+Rows = "Counter[tuple[Any, ...]]"
+START = datetime(2024, 1, 1, tzinfo=UTC)
+
+
+def bag(rows: Iterable[Mapping[str, Any]]) -> Counter[tuple[Any, ...]]:
+    """Rows as a multiset, whatever their order and the order of their columns."""
+    return Counter(tuple(sorted(row.items())) for row in rows)
+
+
+@dataclass
+class Expected:
+    """State per operator and output per sink after one epoch."""
+
+    state: dict[str, Counter[tuple[Any, ...]]]
+    output: dict[str, Counter[tuple[Any, ...]]]
+
+
+@dataclass
+class Case:
+    """A flow to declare on any sources, what to feed it, and what must come of it."""
+
+    name: str
+    schemas: dict[str, str]
+    epochs: dict[str, list[list[Row]]]
+    declare: Callable[[hg.Flow, dict[str, Any]], dict[str, Any]]
+    expected: list[Expected]
+    keys: dict[str, tuple[pa.Schema, list[tuple[Any, ...]]]] = field(default_factory=dict)
+    event_time: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def epoch_count(self) -> int:
+        return max(len(given) for given in self.epochs.values())
+
+    def flow(self, frames: Mapping[str, Any] | None = None) -> tuple[hg.Flow, dict[str, Any]]:
+        """Declare it on these frames (default: list sources); returns its streams, to be sunk."""
+        flow = hg.Flow(self.name)
+        sources = {
+            name: flow.source(
+                frames[name] if frames else ListSource(schema, self.epochs[name]),
+                name=name,
+                **self.event_time.get(name, {}),
+            )
+            for name, schema in self.schemas.items()
+        }
+        return flow, self.declare(flow, sources)
+
+
+def chain(rng: random.Random, epochs: int = 4, rows: int = 40) -> Case:
+    """Two keyed operators in a row: the shape in which rows leave their slot in between."""
+    data = [
+        [
+            {"k1": rng.randrange(9), "k2": rng.choice("abcdefg") + "x", "v": rng.randrange(-5, 50)}
+            for _ in range(rng.choice([0, rows // 2, rows]))
+        ]
+        for _ in range(epochs)
+    ]
+
+    def declare(_flow: hg.Flow, sources: dict[str, Any]) -> dict[str, Any]:
+        first = sources["rows"].key_by("k1").process(hg.Count(emit="rows"), name="first")
+        return {"sums": first.key_by("k2").process(hg.Sum("v"), name="second")}
+
+    counts: Counter[Any] = Counter()
+    sums: dict[str, int] = {}
+    expected = []
+    for given in data:
+        for row in given:
+            counts[row["k1"]] += 1
+            sums[row["k2"]] = sums.get(row["k2"], 0) + row["v"]
+        touched = {row["k2"] for row in given}
+        expected.append(
+            Expected(
+                {
+                    "first": bag({"k1": k, "count": n} for k, n in counts.items()),
+                    "second": bag({"k2": k, "sum": n} for k, n in sums.items()),
+                },
+                {"sums": bag({"k2": k, "sum": sums[k]} for k in touched)},
+            )
+        )
+    keys = {
+        "first": (pa.schema({"k1": pa.int64()}), [(k,) for k in range(9)]),
+        "second": (pa.schema({"k2": pa.string()}), [(c + "x",) for c in "abcdefg"]),
+    }
+    return Case(
+        "chain", {"rows": "k1 bigint, k2 string, v bigint"}, {"rows": data}, declare, expected, keys
+    )
+
+
+def branches(rng: random.Random, epochs: int = 4, rows: int = 30) -> Case:
+    """Two sources, a union, a branch that is shuffled, a broadcast one and a global count."""
+    left = [
+        [{"k": rng.randrange(7), "v": rng.randrange(20)} for _ in range(rows)]
+        for _ in range(epochs)
+    ]
+    right = [
+        [{"name": rng.choice(["0", "3", "9"])} for _ in range(rng.randrange(rows))]
+        for _ in range(epochs)
+    ]
+
+    def declare(_flow: hg.Flow, sources: dict[str, Any]) -> dict[str, Any]:
+        named = sources["right"].shuffle().map(_as_left, "k bigint, v bigint", name="as_left")
+        both = sources["left"].union(named)
+        per_key = both.key_by("k").process(hg.Max("v", emit="rows"), name="largest")
+        new = per_key.key_by("v", "k").process(hg.Deduplicate(), name="new")
+        total = new.globally().process(hg.Count(), name="total")
+        even = sources["left"].local_or_shuffle().filter(pc.field("v") % 2 == 0, name="even")
+        return {"new": new, "total": total, "even": even.select("k")}
+
+    seen: set[tuple[int, int]] = set()
+    largest: dict[int, int] = {}
+    expected = []
+    for ours, theirs in zip(left, right, strict=True):
+        given = ours + [{"k": int(row["name"]), "v": -1} for row in theirs]
+        new = {(row["k"], row["v"]) for row in given} - seen
+        seen |= new
+        for row in given:
+            largest[row["k"]] = max(row["v"], largest.get(row["k"], row["v"]))
+        expected.append(
+            Expected(
+                {
+                    "largest": bag({"k": k, "max": v} for k, v in largest.items()),
+                    "new": bag({"k": k, "v": v} for k, v in seen),
+                    "total": bag([{"count": len(seen)}] if seen else []),
+                },
+                {
+                    "new": bag({"k": k, "v": v} for k, v in new),
+                    "total": bag([{"count": len(seen)}] if new else []),
+                    "even": bag({"k": row["k"]} for row in ours if row["v"] % 2 == 0),
+                },
+            )
+        )
+    keys = {
+        "largest": (pa.schema({"k": pa.int64()}), [(k,) for k in range(7)]),
+        "new": (
+            pa.schema({"v": pa.int64(), "k": pa.int64()}),
+            [(v, k) for v in range(20) for k in range(7)],
+        ),
+    }
+    schemas = {"left": "k bigint, v bigint", "right": "name string"}
+    return Case(
+        "branches", schemas, {"left": left, "right": right}, declare, expected, keys
+    )
+
+
+def _as_left(batch: pa.RecordBatch) -> pa.RecordBatch:
+    k = batch.column("name").cast(pa.int64())
+    return pa.RecordBatch.from_arrays(
+        [k, pa.array([-1] * len(k), pa.int64())], names=["k", "v"]
+    )
+
+
+def ordered(rng: random.Random, epochs: int = 4, rows: int = 40) -> Case:
+    """The last value in source order, behind another keyed operator: order must survive it."""
+    data = [
+        [
+            {"k1": rng.randrange(5), "k2": rng.choice([None, 1, 2, 3, 4]), "v": number}
+            for number in range(rows)
+        ]
+        for _ in range(epochs)
+    ]
+
+    def declare(_flow: hg.Flow, sources: dict[str, Any]) -> dict[str, Any]:
+        first = sources["rows"].key_by("k1").process(hg.Count(emit="running"), name="first")
+        last = first.key_by("k2").process(hg.Last("v", "k1", ordered=True), name="last")
+        return {"last": last}
+
+    counts: Counter[int] = Counter()
+    last: dict[Any, Row] = {}
+    expected = []
+    for given in data:
+        counts.update(row["k1"] for row in given)
+        last |= {row["k2"]: row for row in given}
+        touched = {row["k2"] for row in given}
+        expected.append(
+            Expected(
+                {
+                    "first": bag({"k1": k, "count": n} for k, n in counts.items()),
+                    "last": bag(last.values()),
+                },
+                {"last": bag(last[k] for k in touched)},
+            )
+        )
+    keys = {
+        "first": (pa.schema({"k1": pa.int64()}), [(k,) for k in range(5)]),
+        "last": (pa.schema({"k2": pa.int64()}), [(k,) for k in (None, 1, 2, 3, 4)]),
+    }
+    return Case(
+        "ordered", {"rows": "k1 bigint, k2 bigint, v bigint"}, {"rows": data}, declare, expected,
+        keys,
+    )  # fmt: skip
+
+
+def windows(rng: random.Random, epochs: int = 5, rows: int = 30, *, k: int = 2) -> Case:
+    """The top items of every city and minute, with rows that come late."""
+    size, delay = timedelta(minutes=1), timedelta(seconds=30)
+    data = []
+    for epoch in range(epochs):
+        given = []
+        for _ in range(rows):
+            second = epoch * 50 + rng.randrange(-90, 60)
+            row = {
+                "city": rng.choice(["rome", "oslo"]),
+                "tag": rng.choice("pqrs"),
+                "ts": START + timedelta(hours=1, seconds=second),
+            }
+            given.append(row)
+        data.append(given)
+
+    def declare(_flow: hg.Flow, sources: dict[str, Any]) -> dict[str, Any]:
+        cities = sources["posts"].key_by("city").process(hg.Count(emit="rows"), name="cities")
+        top = hg.TopK("tag", k=k, window=hg.Tumbling("1 minute", time="ts"))
+        return {"top": cities.key_by("city").process(top, name="top")}
+
+    held: dict[tuple[str, datetime], Counter[str]] = defaultdict(Counter)
+    cities: Counter[str] = Counter()
+    watermark: datetime | None = None
+    latest: datetime | None = None
+    expected = []
+    for given in data:
+        for row in given:
+            cities[row["city"]] += 1
+            start = row["ts"] - (row["ts"] - START) % size
+            if watermark is None or start + size > watermark:
+                held[row["city"], start][row["tag"]] += 1
+        closed = [w for w in held if watermark is not None and w[1] + size <= watermark]
+        output = []
+        for city, start in closed:
+            tags = sorted(held.pop((city, start)).items(), key=lambda item: (-item[1], item[0]))
+            for rank, (tag, count) in enumerate(tags[:k], 1):
+                ends = {"window_start": start, "window_end": start + size}
+                output.append({"city": city, **ends, "rank": rank, "tag": tag, "count": count})
+        state = [
+            {"city": city, "window_start": start, "tag": tag, "count": count}
+            for (city, start), tags in held.items()
+            for tag, count in tags.items()
+        ]
+        times = [row["ts"] for row in given] + ([] if latest is None else [latest])
+        latest = max(times)
+        watermark = max(latest - delay, watermark or latest - delay)
+        expected.append(
+            Expected(
+                {
+                    "top": bag(state),
+                    "cities": bag({"city": c, "count": n} for c, n in cities.items()),
+                },
+                {"top": bag(output)},
+            )
+        )
+    keys = {
+        "cities": (pa.schema({"city": pa.string()}), [("rome",), ("oslo",)]),
+        "top": (pa.schema({"city": pa.string()}), [("rome",), ("oslo",)]),
+    }
+    return Case(
+        "windows", {"posts": "city string, tag string, ts timestamp"}, {"posts": data}, declare,
+        expected, keys, {"posts": {"event_time": "ts", "watermark": delay}},
+    )  # fmt: skip
+
+
+CASES: Sequence[Callable[[random.Random], Case]] = (chain, branches, ordered, windows)
+
+
+def random_table(
+    rng: random.Random, case: Case, operator: str, slots: int, buckets: int
+) -> hg.RoutingTable:
+    """Any legal table: buckets anywhere, some keys pinned anywhere."""
+    import numpy as np
+
+    owners = np.array([rng.randrange(slots) for _ in range(buckets)], np.int32)
+    table = hg.hash_table(slots, buckets).with_buckets(owners)
+    schema, keys = case.keys[operator]
+    chosen = rng.sample(keys, rng.randrange(len(keys) + 1))
+    if not chosen:
+        return table
+    columns = [
+        pa.array([key[i] for key in chosen], field.type) for i, field in enumerate(schema)
+    ]
+    return table.pin(columns, [rng.randrange(slots) for _ in chosen])

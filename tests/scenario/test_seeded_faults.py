@@ -1,0 +1,205 @@
+"""Whatever is killed, retried, lost or moved: state and output are those of a plain fold.
+
+Every seed draws a flow, its input, the faults and what changes between two starts of the driver
+(slots, routing tables, warm copies). A failing seed is replayed with `pytest -k "seed[17]"`.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from headgate.control.checkpoint import Checkpoint
+from headgate.control.coordinator import Coordinator, Settings
+from headgate.control.faults import CRASH_POINTS
+from headgate.slot.program import compile_flow
+from headgate.state.storage import Storage
+from headgate.state.store import StateStore
+from headgate.state.warm_copy import forget_mappings
+from headgate.testing import ManualClock, _partitions
+from headgate.topology.graph import Node
+from tests.scenario.fault_engine import Faults, FaultyEngine, Killed
+from tests.scenario.oracle import CASES, Case, bag, random_table
+
+BUCKETS = 16
+STARTS_MAX = 60
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder in memory where there is one: the protocol flushes what it must keep."""
+    place = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    with tempfile.TemporaryDirectory(dir=place) as made:
+        yield Path(made)
+
+
+class Driver:
+    """One flow on one checkpoint, started again after every crash, watched at every step."""
+
+    def __init__(self, case: Case, faults: Faults, folder: Path, warm: bool) -> None:
+        self.case, self.faults, self.rng, self.folder = case, faults, faults.rng, folder
+        self.warm = warm
+        self.delivered: dict[str, dict[int, Any]] = {}
+        self.partitions = self.rng.randrange(1, 4)
+        self.first_slots = self.rng.randrange(1, 4)
+
+    def start(self, number: int) -> Coordinator:
+        case, rng = self.case, self.rng
+        flow, streams = case.flow()
+        for name, stream in streams.items():
+            stream.to(lambda rows, epoch: None, name=name)
+        graph = flow.graph()
+        self.program = compile_flow(graph)
+        self.sources = graph.of_kind("source")
+        place = Checkpoint(str(self.folder / "checkpoint"))
+        self.uris = {n.name: place.sinks.child(n.name).uri for n in self.program.sinks}
+        slots = self.first_slots if number == 0 else rng.randrange(1, 5)
+        tables = {
+            operator: random_table(rng, case, operator, slots, BUCKETS)
+            for operator in case.keys
+            if rng.random() < 0.5
+        }
+        warm = str(self.folder / "warm") if self.warm and rng.random() < 0.8 else None
+        settings = Settings(
+            slots, BUCKETS, warm_dir=warm, tables=tables, keep_manifests=rng.choice([2, 8])
+        )
+        return Coordinator(
+            self.program,
+            place,
+            settings,
+            self.deliver,
+            clock_ms=ManualClock(),
+            sink_uris=self.uris,
+        )
+
+    def deliver(self, sink: Node, epoch: int, files: list[dict[str, Any]]) -> None:
+        storage = Storage.at(self.uris[sink.name])
+        tables = [pq.read_table(pa.py_buffer(storage.read(f["name"]))) for f in files]
+        rows = bag(row for table in tables for row in table.to_pylist())
+        assert rows == self.case.expected[epoch].output[sink.name], (sink.name, epoch)
+        self.delivered.setdefault(sink.name, {})[epoch] = rows
+
+    def run(self) -> Coordinator:
+        """Until all epochs are committed; a crash is followed by another start."""
+        for number in range(STARTS_MAX):
+            forget_mappings()  # a new driver has new workers
+            try:
+                coordinator = self.start(number)
+                self.check_state(coordinator)
+                first = 0 if coordinator.last is None else coordinator.last.epoch
+                for epoch in range(first, self.case.epoch_count):
+                    engine = FaultyEngine(self.program, self.faults)
+                    inputs = _partitions(self.sources, epoch, self.partitions)
+                    coordinator.run_epoch(epoch, "local", partial(engine.run, inputs=inputs))
+                    self.faults.raise_the_dead()
+                    self.check_state(coordinator)
+                return coordinator
+            except Killed:
+                continue
+        raise AssertionError(f"not done after {STARTS_MAX} starts: {self.faults.log[-20:]}")
+
+    def check_state(self, coordinator: Coordinator) -> None:
+        """What a reader finds now is the fold up to the last manifest."""
+        last = coordinator.last
+        if last is None:
+            return
+        store = StateStore(coordinator.checkpoint.state, warm_dir=None, buckets=BUCKETS)
+        for node in coordinator.program.stateful:
+            schema = coordinator.program.state_schemas[node.id]
+            rows = [
+                row
+                for slot, files in last.chains[node.name].items()
+                for row in store.scan(node.name, slot, schema, files).to_pylist()
+            ]
+            assert bag(rows) == self.case.expected[last.epoch].state[node.name], (
+                node.name,
+                last.epoch,
+            )
+
+    def check_all(self, coordinator: Coordinator) -> None:
+        self.check_state(coordinator)
+        assert coordinator.last is not None
+        assert coordinator.last.epoch == self.case.epoch_count - 1
+        for sink in self.program.sinks:
+            assert sorted(self.delivered[sink.name]) == list(range(self.case.epoch_count))
+        epochs = [r["epoch"] for r in coordinator.journal.read() if r["kind"] == "epoch"]
+        assert sorted(set(epochs)) == list(range(self.case.epoch_count))
+
+
+@pytest.mark.parametrize("seed", range(160))
+def test_any_seed(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(seed)
+    case = CASES[seed % len(CASES)](rng)
+    faults = Faults(rng, kill_write=rng.choice([0.0, 0.0, 0.02]))
+    faults.wrap_storage(monkeypatch)
+    crash = rng.choice([0.0, 0.02, 0.05])
+
+    def reach(point: str, epoch: int) -> None:
+        if faults.happens(crash, f"driver dies: {point}@{epoch}"):
+            raise Killed(f"{point}@{epoch}")
+
+    monkeypatch.setattr("headgate.control.coordinator.reach", reach)
+    driver = Driver(case, faults, folder, warm=rng.random() < 0.6)
+
+    done = driver.run()
+
+    faults.kill_write = 0.0
+    driver.check_all(done)
+
+
+@pytest.mark.parametrize("point", CRASH_POINTS)
+@pytest.mark.parametrize("epoch", [0, 1, 3])
+def test_the_driver_dies_once_at_every_point(
+    point: str, epoch: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exactly this crash and nothing else; then other slots and tables."""
+    rng = random.Random(f"{point}{epoch}")
+    case = rng.choice(CASES)(rng)
+    faults = Faults(rng, twice=0.0, zombie=0.0, abort=0.0, tamper=0.0)
+    died: list[str] = []
+
+    def reach(at: str, of: int) -> None:
+        if (at, of) == (point, epoch) and not died:
+            died.append(at)
+            raise Killed(at)
+
+    monkeypatch.setattr("headgate.control.coordinator.reach", reach)
+    driver = Driver(case, faults, folder, warm=True)
+
+    done = driver.run()
+
+    assert died == [point]
+    driver.check_all(done)
+
+
+@pytest.mark.parametrize("how", ["lose", "double", "change", "empty"])
+def test_every_tampering_is_noticed(
+    how: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once in the first epoch: the epoch is discarded, run again, and right."""
+    rng = random.Random(how)
+    case = CASES[0](rng)
+    faults = Faults(rng, twice=0.0, zombie=0.0, abort=0.0, tamper=1.0)
+    driver = Driver(case, faults, folder, warm=True)
+    driver.first_slots = 2
+    choose = rng.choice
+    monkeypatch.setattr(
+        rng, "choice", lambda seq: how if how in list(seq) and "lose" in seq else choose(seq)
+    )
+
+    done = driver.run()
+
+    driver.check_all(done)
+    journal = done.journal.read()
+    retries = {r["epoch"]: r["reason"] for r in journal if r["kind"] == "retry"}
+    with_rows = {r["epoch"]: r["attempts"] for r in journal if r["kind"] == "epoch" and r["rows"]}
+    assert set(retries) == set(with_rows) and retries
+    assert all(attempts > 1 for attempts in with_rows.values())
