@@ -148,12 +148,14 @@ def measure(small: int, large: int, touched: int, epochs: int, strings: bool) ->
         name: {step: statistics.median(run[step] for run in runs) for step in runs[0]}
         for name, runs in raw.items()
     }
+    best = {name: min(run["all"] for run in runs) for name, runs in raw.items()}
     return {
         "held": {"small": small, "large": large},
         "touched": touched,
         "strings": strings,
         "median_cpu_ms": middle,
         "ratio": middle["large"]["all"] / middle["small"]["all"],
+        "ratio_of_best": best["large"] / best["small"],
         "key_updates_per_s": {n: touched / m["all"] * 1000 for n, m in middle.items()},
         "once_large_cpu_ms": seldom,
         "raw_cpu_ms": raw,

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from headgate.routing.hashing import hash_columns
@@ -20,6 +21,12 @@ from headgate.routing.table import RoutingTable
 from headgate.testing import LocalRun, run
 
 MEMORY_DISK = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+
+def examples(count: int) -> settings:
+    """So many examples, and no deadline: the machine is shared."""
+    return settings(max_examples=count, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
 
 # Values that are easy to confuse: equal prefixes, trailing zeros, the edges of words and of the
 # long way of hashing (256 bytes), signs of zero, kinds of null.
@@ -83,7 +90,7 @@ def tables(
 def owner_by_hand(table: RoutingTable, column: pa.Array) -> list[int]:
     """Where a table sends every key, one by one, from its definition."""
     pins = dict(zip(table.pinned_h.tolist(), table.pinned_slots.tolist(), strict=True))
-    width = 64 // 1 - (table.buckets.bit_length() - 1)
+    width = 64 - (table.buckets.bit_length() - 1)
     return [
         pins.get(h, int(table.bucket_slots[h >> width if table.buckets > 1 else 0]))
         for h in hash_columns([column], len(column)).h.tolist()

@@ -124,8 +124,8 @@ def branches(rng: random.Random, epochs: int = 4, rows: int = 30) -> Case:
         per_key = both.key_by("k").process(hg.Max("v", emit="rows"), name="largest")
         new = per_key.key_by("v", "k").process(hg.Deduplicate(), name="new")
         total = new.globally().process(hg.Count(), name="total")
-        even = sources["left"].local_or_shuffle().filter(pc.field("v") % 2 == 0, name="even")
-        return {"new": new, "total": total, "even": even.select("k")}
+        small = sources["left"].local_or_shuffle().filter(pc.field("v") < 10, name="small")
+        return {"new": new, "total": total, "small": small.select("k")}
 
     seen: set[tuple[int, int]] = set()
     largest: dict[int, int] = {}
@@ -139,14 +139,14 @@ def branches(rng: random.Random, epochs: int = 4, rows: int = 30) -> Case:
         expected.append(
             Expected(
                 {
-                    "largest": bag({"k": k, "max": v} for k, v in largest.items()),
+                    "largest": bag({"k": k, "value": v} for k, v in largest.items()),
                     "new": bag({"k": k, "v": v} for k, v in seen),
                     "total": bag([{"count": len(seen)}] if seen else []),
                 },
                 {
                     "new": bag({"k": k, "v": v} for k, v in new),
                     "total": bag([{"count": len(seen)}] if new else []),
-                    "even": bag({"k": row["k"]} for row in ours if row["v"] % 2 == 0),
+                    "small": bag({"k": row["k"]} for row in ours if row["v"] < 10),
                 },
             )
         )

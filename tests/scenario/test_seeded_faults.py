@@ -55,7 +55,7 @@ class Driver:
         case, rng = self.case, self.rng
         flow, streams = case.flow()
         for name, stream in streams.items():
-            stream.to(lambda rows, epoch: None, name=name)
+            stream.to(lambda rows, epoch: None, name=f"to_{name}")
         graph = flow.graph()
         self.program = compile_flow(graph)
         self.sources = graph.of_kind("source")
@@ -84,7 +84,7 @@ class Driver:
         storage = Storage.at(self.uris[sink.name])
         tables = [pq.read_table(pa.py_buffer(storage.read(f["name"]))) for f in files]
         rows = bag(row for table in tables for row in table.to_pylist())
-        assert rows == self.case.expected[epoch].output[sink.name], (sink.name, epoch)
+        assert rows == self.case.expected[epoch].output[sink.name[3:]], (sink.name, epoch)
         self.delivered.setdefault(sink.name, {})[epoch] = rows
 
     def run(self) -> Coordinator:

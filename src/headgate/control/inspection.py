@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from headgate.control.checkpoint import Checkpoint
 from headgate.control.journal import Journal
 from headgate.control.manifest import Manifest
 from headgate.control.type_text import state_schema
-from headgate.errors import CheckpointError, UnknownColumn
+from headgate.errors import CheckpointError
 from headgate.routing.hashing import bucket_of, hash_columns
 from headgate.routing.table import RoutingTable, hash_table
 from headgate.state.chain import Chain
@@ -80,6 +81,10 @@ class Inspection:
     """A checkpoint as its last manifest tells it."""
 
     def __init__(self, uri: str) -> None:
+        if "://" not in uri:
+            uri = str(Path(uri).resolve())
+            if not Path(uri).is_dir():
+                raise CheckpointError(f"there is no folder {uri}", uri=uri)
         self.checkpoint = Checkpoint(uri)
         told = self.checkpoint.identity()
         if told is None:
@@ -123,7 +128,7 @@ class Inspection:
         return state_schema(self._told(operator)["state"])
 
     def rows(self, operator: str, limit: int) -> pa.Table:
-        """The first state rows of an operator, slot by slot; reads whole slots until it has them."""
+        """The first state rows, slot by slot; reads whole slots until it has enough."""
         schema, store = self.schema(operator), self._store()
         batches: list[pa.RecordBatch] = []
         for slot, chain in self._chains(operator).items():
@@ -172,7 +177,7 @@ class Inspection:
     def _told(self, operator: str) -> dict[str, Any]:
         known: dict[str, dict[str, Any]] = self.describe["operators"]
         if operator not in known:
-            raise UnknownColumn(
+            raise CheckpointError(
                 f"flow {self.flow!r} has no stateful operator {operator!r}; "
                 f"it has {', '.join(known) or 'none'}",
                 operator=operator,
@@ -204,7 +209,7 @@ class Inspection:
 def parse_key(key: pa.Schema, values: Sequence[str], operator: str) -> list[pa.Array]:
     """A one-row array per key column from text, cast to the column's type."""
     if len(values) != len(key):
-        raise UnknownColumn(
+        raise CheckpointError(
             f"the key of {operator!r} is ({', '.join(key.names)}): give {len(key)} "
             f"{'value' if len(key) == 1 else 'values'}, not {len(values)}",
             operator=operator,
@@ -221,7 +226,7 @@ def _parse_value(field: pa.Field, text: str) -> pa.Array:
             return plain.cast(field.type)  # a bare time is UTC, as timestamps are stored
         return pa.array([text]).cast(field.type)
     except pa.ArrowException as problem:
-        raise UnknownColumn(
+        raise CheckpointError(
             f"{text!r} is not a {field.type}, the type of key column {field.name!r}: {problem}",
             column=field.name,
         ) from problem

@@ -137,7 +137,8 @@ def _as_words(column: pa.Array) -> U64:
     if pa.types.is_boolean(kind):
         numbers = column.cast(pa.uint8()).to_numpy()
     elif pa.types.is_floating(kind):
-        numbers = column.cast(pa.float64()).to_numpy(zero_copy_only=False) + 0.0  # -0.0 is 0.0
+        with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN like the others
+            numbers = column.cast(pa.float64()).to_numpy(zero_copy_only=False) + 0.0  # -0.0 is 0.0
         numbers = np.where(np.isnan(numbers), np.nan, numbers).view(np.uint64)
     elif pa.types.is_integer(kind):
         numbers = column.to_numpy()

@@ -135,8 +135,8 @@ def hash_table(slots: int, buckets: int = BUCKETS) -> RoutingTable:
 class Moves:
     """Units that change owner between two tables of one operator.
 
-    A key moves iff its bucket is in `buckets` or its hash in `routes`; where exactly it goes the
-    new table says.
+    A key that either table pins moves iff its hash is in `routes`, any other iff its bucket is in
+    `buckets`; where exactly it goes the new table says.
     """
 
     buckets: I64

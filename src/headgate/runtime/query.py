@@ -119,6 +119,11 @@ class FlowQuery:
         return self._spark_query.exception()
 
     # --- headgate's own --------------------------------------------------------------------
+    @property
+    def sparkQuery(self) -> StreamingQuery | None:
+        """Spark's own query underneath; None for a batch source."""
+        return self._spark_query
+
     def rows(self, sink: str) -> list[dict[str, Any]]:
         """Rows a memory sink got since this start, in order of epochs."""
         epochs = self._delivery.memory[sink]

@@ -1,9 +1,9 @@
 """A SparkSession for commands and examples: quiet, on this machine, ready for headgate.
 
-Only what a local session needs is chosen here; everything can be overridden by `conf`, and
-`HEADGATE_MASTER` (or spark.master in `conf`) sends the same command to a cluster. Python workers are
-not preloaded before they are forked: pyarrow starts a thread when it is imported, and on two
-cores two workers import in the time in which one daemon would.
+Only what a local session needs is chosen here; `conf` overrides everything, and HEADGATE_MASTER
+(or spark.master in `conf`) sends the same command to a cluster. Python workers are not preloaded
+before they are forked: pyarrow starts a thread when it is imported, and on two cores two workers
+import in the time in which one daemon would.
 """
 
 from __future__ import annotations
@@ -47,10 +47,11 @@ def local_session(
         if log_file is not None and SparkContext._gateway is None:
             log_file.parent.mkdir(parents=True, exist_ok=True)
             with log_file.open("ab") as log:
-                streams: dict[str, Any] = {"stderr": log}
                 # Spark's own hook for this; it starts the JVM that the builder then finds.
-                SparkContext._ensure_initialized(gateway=launch_gateway(spark_conf, streams))
-        spark = SparkSession.builder.config(map=settings).getOrCreate()
+                launch: Any = launch_gateway
+                gateway = launch(spark_conf, {"stderr": log})
+                SparkContext._ensure_initialized(gateway=gateway)
+        spark = SparkSession.builder.config(conf=spark_conf).getOrCreate()
     except (PySparkException, OSError) as problem:
         raise EngineError(_why_not(problem, log_file)) from problem
     spark.sparkContext.setLogLevel(settings["spark.log.level"])

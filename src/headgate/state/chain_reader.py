@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from headgate.errors import StateFileError
 from headgate.state.chain import Chain, StateFile, fold
@@ -116,12 +114,4 @@ def complete(rows: FileRows) -> dict[str, Values]:
 
 def _concat(parts: list[Values | None]) -> Values | None:
     known = [part for part in parts if part is not None]
-    if len(known) < len(parts):
-        return None
-    if isinstance(known[0].data, pa.Array):
-        return Values(pa.concat_arrays([part.data for part in known]))
-    data: Any = np.concatenate([part.data for part in known])
-    if all(part.valid is None for part in known):
-        return Values(data)
-    masks = [np.ones(len(p.data), np.bool_) if p.valid is None else p.valid for p in known]
-    return Values(data, np.concatenate(masks))
+    return Values.concat(known) if len(known) == len(parts) else None

@@ -21,6 +21,8 @@ def compact(task: Task, chain: Chain) -> Chain:
     old = chain[plan.start :]
     reader = ChainReader(task.storage, task.layout, task.operator, task.slot, task.now_ms)
     rows = fold_files(reader.files(old), task.layout, keep_removed=plan.kind == "run")
+    if not len(rows.ids):
+        return ()  # a snapshot of nothing: the chain of an empty state
     replaces = tuple(part.bare() for part in old)
     file = write_file(task, rows.ids, rows.removed, complete(rows), plan.kind, replaces)
     return (*chain[: plan.start], file)

@@ -24,7 +24,7 @@ import pyarrow as pa
 import xxhash
 
 from headgate.state.chain import Kind, StateFile
-from headgate.state.layout import TOUCHED, Mask, RowLayout, Values
+from headgate.state.layout import TOUCHED, ColumnLayout, Mask, RowLayout, Values
 from headgate.state.rows import RowIds
 from headgate.state.schema import U64
 from headgate.state.storage import Storage
@@ -62,23 +62,19 @@ class Block:
 def encode(
     layout: RowLayout, ids: RowIds, removed: Mask, columns: Mapping[str, Values], kind: Kind
 ) -> tuple[list[Any], str]:
-    """Buffers of a file and their digest. Rows must already be in order and distinct."""
-    batch = _batch(layout, ids, removed, columns)
+    """Buffers of a file and their digest. Rows must be in order, distinct and at least one."""
     messages = []
     blocks: list[list[Any]] = []
+    narrow = layout.narrow and int(ids.check.max()) <= 255
     for start in range(0, len(ids), BLOCK_ROWS):
-        piece = batch.slice(start, BLOCK_ROWS)
-        message = piece.serialize()
-        last = start + piece.num_rows - 1
-        blocks.append(
-            [
-                piece.num_rows,
-                message.size,
-                f"{int(ids.route[start]):016x}",
-                f"{int(ids.route[last]):016x}",
-                xxhash.xxh3_64_hexdigest(message),
-            ]
-        )
+        stop = min(start + BLOCK_ROWS, len(ids))
+        some = {name: values.cut(start, stop) for name, values in columns.items()}
+        part = ids.take(slice(start, stop))
+        # a block at a time: a whole column of strings may be too long for one Arrow array
+        batch = _batch(layout, part, removed[start:stop], some, narrow)
+        message = batch.serialize()
+        first, last = f"{int(part.route[0]):016x}", f"{int(part.route[-1]):016x}"
+        blocks.append([len(part), message.size, first, last, xxhash.xxh3_64_hexdigest(message)])
         messages.append(message)
     told = {
         "format": FORMAT,
@@ -121,8 +117,8 @@ def read_whole(storage: Storage, file: StateFile, layout: RowLayout) -> FileRows
         with pa.BufferReader(data) as source_in_memory:
             schema, blocks, start = _open(source_in_memory, file)
             every = range(len(blocks))
-            batch = _take_blocks(source_in_memory, schema, blocks, start, every, verify=False)
-    return _rows(batch, layout)
+            batches = _take_blocks(source_in_memory, schema, blocks, start, every, verify=False)
+    return _rows(batches, layout)
 
 
 def read_routes(
@@ -154,13 +150,12 @@ def _blocks_of(blocks: list[Block], lows: U64, highs: U64) -> list[int]:
 
 
 def _batch(
-    layout: RowLayout, ids: RowIds, removed: Mask, columns: Mapping[str, Values]
+    layout: RowLayout, ids: RowIds, removed: Mask, columns: Mapping[str, Values], narrow: bool
 ) -> pa.RecordBatch:
     names, arrays = ["_route"], [pa.array(ids.route)]
     if layout.has_route:
         names.append("_h")
         arrays.append(pa.array(ids.h))
-    narrow = layout.narrow and not (len(ids) and int(ids.check.max()) > 255)
     names += ["_check", "_op"]
     arrays.append(pa.array(ids.check.astype(np.uint8) if narrow else ids.check))
     arrays.append(pa.array(removed.view(np.uint8)))
@@ -210,7 +205,7 @@ def _buffer_at(source: Any, start: int, size: int) -> pa.Buffer:
 
 def _take_blocks(
     source: Any, schema: pa.Schema, blocks: list[Block], start: int, wanted: Any, verify: bool
-) -> pa.RecordBatch:
+) -> list[pa.RecordBatch]:
     starts = np.concatenate([[start], start + np.cumsum([block.byte_count for block in blocks])])
     batches = []
     for number in wanted:
@@ -218,22 +213,27 @@ def _take_blocks(
         if verify and xxhash.xxh3_64_hexdigest(message) != blocks[number].digest:
             raise DamagedFile(f"block {number} does not match its checksum")
         batches.append(pa.ipc.read_record_batch(message, schema))
-    if not batches:
-        return pa.RecordBatch.from_pylist([], schema=schema)
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+    return batches or [pa.RecordBatch.from_pylist([], schema=schema)]
 
 
-def _rows(batch: pa.RecordBatch, layout: RowLayout) -> FileRows:
-    there = set(batch.schema.names)
+def _rows(batches: list[pa.RecordBatch], layout: RowLayout) -> FileRows:
+    there = set(batches[0].schema.names)
     lacking = [name for name in layout.columns if name not in there and name != TOUCHED]
     if lacking or ("_h" in there) != layout.has_route:
         raise DamagedFile(f"it was written for another schema (no {', '.join(lacking)})")
-    rows = batch.num_rows
-    route = batch.column("_route").to_numpy()
-    h = batch.column("_h").to_numpy() if layout.has_route else route
-    check = batch.column("_check").to_numpy().astype(np.uint64, copy=False)
+
+    def numbers(name: str) -> Any:
+        parts = [batch.column(name).to_numpy() for batch in batches]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def values(name: str, column: ColumnLayout) -> Values:
+        return Values.concat([column.store(b.column(name), b.num_rows) for b in batches])
+
+    route = numbers("_route")
+    h = numbers("_h") if layout.has_route else route
+    check = numbers("_check").astype(np.uint64, copy=False)
     columns = {
-        name: column.store(batch.column(name), rows) if name in there else None
+        name: values(name, column) if name in there else None
         for name, column in layout.columns.items()
     }
-    return FileRows(RowIds(route, h, check), batch.column("_op").to_numpy() != 0, columns)
+    return FileRows(RowIds(route, h, check), numbers("_op") != 0, columns)

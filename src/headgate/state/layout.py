@@ -48,6 +48,22 @@ class Values:
             return Values(self.data.take(pa.array(index)))
         return Values(self.data[index], None if self.valid is None else self.valid[index])
 
+    def cut(self, start: int, stop: int) -> Values:
+        """A stretch of rows, not copied."""
+        return Values(self.data[start:stop], None if self.valid is None else self.valid[start:stop])
+
+    @classmethod
+    def concat(cls, parts: list[Values]) -> Values:
+        if len(parts) == 1:
+            return parts[0]
+        if isinstance(parts[0].data, pa.Array):
+            return cls(pa.concat_arrays([part.data for part in parts]))
+        data = np.concatenate([part.data for part in parts])
+        if all(part.valid is None for part in parts):
+            return cls(data)
+        masks = [np.ones(len(p.data), np.bool_) if p.valid is None else p.valid for p in parts]
+        return cls(data, np.concatenate(masks))
+
 
 @dataclass(frozen=True)
 class ColumnLayout:

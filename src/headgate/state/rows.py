@@ -32,7 +32,7 @@ class RowIds:
     def __len__(self) -> int:
         return len(self.h)
 
-    def take(self, index: Array) -> RowIds:
+    def take(self, index: Array | slice) -> RowIds:
         h = self.h[index]
         return RowIds(h if self.route is self.h else self.route[index], h, self.check[index])
 

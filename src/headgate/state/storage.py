@@ -4,8 +4,9 @@ A name is relative to the storage's uri and uses `/`. `write` shows a file whole
 (temporary name, then rename), so a reader never meets half a file. A full disk is reported as
 `StorageFull` and leaves nothing behind under the final name.
 
-On object stores `create` is only as atomic as a check followed by a move: two drivers that start
-in the same instant could both win there. Local file systems and HDFS-like renames are safe.
+Only local file systems make `create` atomic (a hard link). Elsewhere it is a check followed by a
+write: two drivers that start in the same instant could both win there. Object stores show a file
+when its upload ends, so there files are written under their own name.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from pyarrow import fs
 from headgate.errors import StorageFull
 
 Data = Any  # bytes, a pa.Buffer, or a sequence of them written one after the other
+
+_OBJECT_STORES = ("s3", "gcs", "abfs")
 
 
 class Storage:
@@ -193,12 +196,15 @@ class Storage:
 
     def _write_remote(self, path: str, data: Data) -> None:
         folder, _, name = path.rpartition("/")
-        self._fs.create_dir(folder, recursive=True)
-        temporary = f"{folder}/.{name}.{os.urandom(6).hex()}.tmp"
-        with self._fs.open_output_stream(temporary) as stream:
+        whole_or_nothing = self._fs.type_name in _OBJECT_STORES
+        if not whole_or_nothing:
+            self._fs.create_dir(folder, recursive=True)
+        target = path if whole_or_nothing else f"{folder}/.{name}.{os.urandom(6).hex()}.tmp"
+        with self._fs.open_output_stream(target) as stream:
             for piece in _pieces(data):
                 stream.write(piece)
-        self._fs.move(temporary, path)
+        if target != path:
+            self._fs.move(target, path)
 
     @contextmanager
     def _full_disk_reported(self, path: str) -> Iterator[None]:

@@ -13,6 +13,7 @@ import pytest
 from headgate.errors import StateFileError
 from headgate.state import Chain, StateSchema, StateStore, Storage
 from unit.state.keys import int_keys
+from unit.state.remote import NotLocal
 
 SCHEMA = StateSchema(
     key=pa.schema([("k", pa.int64())]), values=pa.schema([("n", pa.int64()), ("s", pa.string())])
@@ -145,3 +146,17 @@ def test_any_arrow_reader_can_open_a_state_file(tmp_path: Path) -> None:
     routes: Any = table["_route"].to_numpy()
     assert table.num_rows == 40_000
     assert (np.diff(routes.astype(object)) > 0).all()
+
+
+def test_state_on_remote_storage_reads_the_same(tmp_path: Path) -> None:
+    store, chains = written(tmp_path, 5, rows=20_000)
+    remote = StateStore(NotLocal.at(str(tmp_path)), warm_dir=None, buckets=16)
+    assert content(remote, chains[-1]) == content(store, chains[-1])
+    routes = int_keys(np.array([7, 20_001])).route
+    rows = remote.moved_rows("op", 0, SCHEMA, chains[-1], buckets=np.array([3]), routes=routes)
+    same = store.moved_rows("op", 0, SCHEMA, chains[-1], buckets=np.array([3]), routes=routes)
+    assert rows.batch().equals(same.batch())
+    with remote.open("op", 0, SCHEMA, chains[-1], epoch=9, level=1, now_ms=0) as session:
+        session.write(int_keys(np.array([7])), {"n": np.array([-1])})
+        chain = session.commit()
+    assert content(store, chain)[7] == -1

@@ -417,3 +417,23 @@ def test_what_was_not_read_in_the_session_cannot_be_read_after_it(tmp_path: Path
     assert held["n"].tolist() == [0, 1, 2]
     with pytest.raises(RuntimeError, match="session ended"):
         held["s"]
+
+
+def test_a_state_that_was_emptied_has_an_empty_chain_in_the_end(tmp_path: Path) -> None:
+    store = StateStore(
+        Storage.at(str(tmp_path / "f")), warm_dir=str(tmp_path / "w"), buckets=8, compact_after=2
+    )
+    chain: Any = ()
+    lengths = []
+    for epoch in range(8):
+        with store.open("op", 0, SCHEMAS["int"], chain, epoch=epoch, level=1, now_ms=0) as session:
+            keys = int_keys(np.arange(4))
+            if epoch % 2:
+                session.remove(keys)
+            else:
+                assert not session.read(keys).found.any()
+                session.write(keys, {"n": np.arange(4)})
+            chain = session.commit()
+            lengths.append(len(chain))
+    assert len(store.scan("op", 0, SCHEMAS["int"], chain)) == 0
+    assert 0 in lengths and max(lengths) < 4

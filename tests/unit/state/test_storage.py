@@ -9,20 +9,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyarrow import fs
 
 from headgate.errors import StorageFull
 from headgate.state.storage import Storage
-
-
-class NotLocal(Storage):
-    """A local folder behind the code for remote file systems."""
-
-    def _path(self, name: str) -> str:
-        path = super()._path(name)
-        if self._local:
-            self._fs, self._local = fs.SubTreeFileSystem("/", fs.LocalFileSystem()), False
-        return path
+from unit.state.remote import NotLocal
 
 
 @pytest.fixture(params=["local", "remote"])

@@ -206,6 +206,32 @@ def test_who_does_not_get_the_lock_works_on_a_private_copy(
     assert content(store, chain) == truth
 
 
+def test_a_child_forked_in_mid_session_does_not_keep_the_lock(
+    tmp_path: Path, rebuilds: list[str]
+) -> None:
+    store, truth = store_at(tmp_path), Truth()
+    chain = step(store, (), 0, truth)
+    go_on = os.pipe()
+    session = store.open("op", 0, SCHEMA, chain, epoch=1, level=1, now_ms=0)
+    child = os.fork()
+    if not child:
+        session.__exit__(None, None, None)  # unwinding in a fork must not unlock the parent's
+        os.read(go_on[0], 1)
+        os._exit(0)
+    try:
+        session.write(int_keys(np.array([0])), {"n": np.array([5])})
+        del rebuilds[:]
+        assert content(store, chain) == truth
+        assert rebuilds == ["PrivateMemory"]  # still locked by this session
+        chain = session.commit()
+        del rebuilds[:]
+        assert content(store, chain)[0][0] == 5
+        assert rebuilds == []
+    finally:
+        os.write(go_on[1], b"x")
+        os.waitpid(child, 0)
+
+
 KILLS: dict[str, tuple[Any, str]] = {
     "before a row is claimed": (HashTable, "insert"),
     "between columns": (FixedColumn, "scatter"),

@@ -6,6 +6,6 @@ State lasts from epoch to epoch. Every rival is
 
     run(epochs: EpochFiles, *, slots: int, work_dir: Path, warmup: int = 1) -> BaselineResult
 
-reads the same Parquet files, and is set up the way that ran fastest here; where its API leaves a
-choice, the choice favours the rival and its module says so.
+and reads the same Parquet files. Where a rival's API leaves a choice, the choice is meant to favour
+the rival; its module says what was tried, and how well that was measured.
 """

@@ -3,7 +3,7 @@
 Its keys must be strings, so the driver makes them strings, inside the clock. `stateful_batch` hands
 a key its values of a batch together. One worker is what it gets, whatever `slots` is: threads share
 the interpreter lock, and of two processes each burnt as much CPU (14.6 s and 15.0 s for 2 M rows)
-as one process alone (14.4 s), because every second row is pickled to the other.
+as one process alone (14.4 s; one run each, on a busy machine), so a second core would gain nothing.
 """
 
 from __future__ import annotations

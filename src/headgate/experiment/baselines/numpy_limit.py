@@ -2,9 +2,9 @@
 
 It reads each epoch's Parquet and counts both keys with one hash probe per row into a table that
 lives from epoch to epoch. Keys are any int64: nothing is gained from their being small or dense
-(`bincount` runs over positions in the state, never over keys). The fastest of what was tried
-here, per 500,000 rows and 20,000 keys: kept pandas index 5.9 ms, `np.unique` 7.0, Arrow `group_by`
-7.8, Arrow `value_counts` 10.3, `pandas.factorize` 25.
+(`bincount` runs over positions in the state, never over keys). Tried here, per 500,000 rows and
+20,000 keys, median of 7: kept pandas index (sorted) 5.9 ms, `np.unique` 7.0, Arrow `group_by` 7.8,
+Arrow `value_counts` 10.3, `pandas.factorize` 25; the first three are close.
 """
 
 from __future__ import annotations

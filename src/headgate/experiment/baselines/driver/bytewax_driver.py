@@ -20,7 +20,7 @@ from bytewax.inputs import (  # type: ignore[import-not-found]
 from bytewax.outputs import DynamicSink, StatelessSinkPartition  # type: ignore[import-not-found]
 from bytewax.testing import run_main  # type: ignore[import-not-found]
 
-_BATCH_ROWS = 1_000  # 10,000 and 100,000 were slower
+_BATCH_ROWS = 1_000  # 199 k rows/s; 190 k with 10,000, 180 k with 100,000 (one run each)
 
 Pair = tuple[str, str]
 Counts = dict[str, int]

@@ -1,0 +1,95 @@
+"""Find the flow that a user names as `path/app.py:flow` or `package.module:flow`."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from headgate.errors import DeclarationError
+from headgate.flow import Flow
+
+DEFAULT_NAME = "flow"
+
+
+def load_target(target: str) -> Any:
+    """The object that `target` names, before it is known to be a flow.
+
+    The file's folder joins the import path, here and in Python workers of this machine, and
+    functions of the file travel by value, so that a single file runs anywhere.
+    """
+    place, _, name = target.rpartition(":") if ":" in target else (target, "", DEFAULT_NAME)
+    module = _from_file(Path(place)) if _is_file(place) else _from_package(place)
+    if not hasattr(module, name):
+        found = [n for n, value in vars(module).items() if _is_flow_like(n, value, module)]
+        hint = f"; it has {', '.join(found)}" if found else ""
+        raise DeclarationError(f"{place} defines no {name!r}{hint}. Name it: {place}:NAME")
+    return getattr(module, name)
+
+
+def flow_of(found: Any, spark: Any) -> Flow:
+    """The flow itself, made by calling `found` with the session if it is a function."""
+    if isinstance(found, Flow):
+        return found
+    if callable(found):
+        wants_spark = bool(inspect.signature(found).parameters)
+        found = found(spark) if wants_spark else found()
+    if not isinstance(found, Flow):
+        raise DeclarationError(
+            f"that is a {type(found).__name__}; name a headgate Flow, or a function that takes "
+            "the SparkSession and returns one"
+        )
+    return found
+
+
+def _is_file(place: str) -> bool:
+    return place.endswith(".py") or os.sep in place
+
+
+def _from_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise DeclarationError(f"there is no file {path} (from {Path.cwd()})")
+    _search(path.resolve().parent)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise DeclarationError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    _by_value(module)
+    return module
+
+
+def _from_package(name: str) -> ModuleType:
+    _search(Path.cwd())
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as problem:
+        if problem.name is None or not name.startswith(problem.name):
+            raise
+        raise DeclarationError(
+            f"there is no module {name!r}; give a file as path/app.py:flow, or an importable module"
+        ) from problem
+
+
+def _search(folder: Path) -> None:
+    sys.path.insert(0, str(folder))
+    told = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), *filter(None, [told])])
+
+
+def _by_value(module: ModuleType) -> None:
+    from pyspark import cloudpickle
+
+    register: Any = cloudpickle.register_pickle_by_value
+    register(module)
+
+
+def _is_flow_like(name: str, value: Any, module: ModuleType) -> bool:
+    own = inspect.isfunction(value) and value.__module__ == module.__name__
+    return isinstance(value, Flow) or (own and not name.startswith("_") and "flow" in name)

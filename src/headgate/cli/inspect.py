@@ -1,0 +1,215 @@
+"""`headgate inspect`: what a checkpoint holds; no Spark, no JVM, safe beside a running flow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import pyarrow as pa
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from headgate.cli.console import STDOUT, fail, told_plainly, write_json
+from headgate.control.inspection import FoundKey, Inspection, OperatorState
+from headgate.experiment.epoch_view import EpochView
+from headgate.experiment.number_text import short
+
+_FIELD_CHARS = 160
+
+
+def inspect(
+    checkpoint: Annotated[str, typer.Argument(help="Folder or URI given as checkpoint=.")],
+    operator: Annotated[str | None, typer.Option(help="Look at this operator's slots.")] = None,
+    key: Annotated[
+        list[str] | None,
+        typer.Option(help=r"Look up one key; once per key column. \N is null."),
+    ] = None,
+    rows: Annotated[int, typer.Option(min=0, help="State rows to show with --operator.")] = 5,
+    journal: Annotated[int, typer.Option(min=0, help="Show the last N journal records.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Show what a checkpoint holds: operators, state sizes, chains, one key's rows, the journal."""
+    with told_plainly():
+        _inspect(checkpoint, operator, key or [], rows, journal, as_json)
+
+
+def _inspect(
+    uri: str, name: str | None, key: list[str], rows: int, tail: int, as_json: bool
+) -> None:
+    seen = Inspection(uri)
+    if key and name is None:
+        name = _only_operator(seen)
+    chosen = None if name is None else seen.operator(name)
+    found = seen.find(name, key) if key and name is not None else None
+    sample = seen.rows(name, rows) if name is not None and found is None and rows else None
+    records = seen.journal[-tail:] if tail else []
+    if as_json:
+        write_json(STDOUT, _json(seen, chosen, found, sample, records))
+        return
+    console = Console(highlight=False)
+    if found is not None:
+        _show_key(console, found)
+    elif chosen is not None:
+        _show_operator(console, chosen, sample)
+    else:
+        _show_flow(console, seen)
+    if records:
+        _show_journal(console, records)
+
+
+def _only_operator(seen: Inspection) -> str:
+    names = list(seen.describe["operators"])
+    if len(names) != 1:
+        fail(f"--key needs --operator, one of {', '.join(names) or '(none)'}")
+    return str(names[0])
+
+
+def _show_flow(console: Console, seen: Inspection) -> None:
+    manifest = seen.manifest
+    console.print(f"flow [bold]{seen.flow}[/]   {seen.checkpoint.storage.uri}")
+    if manifest is None:
+        console.print("no epoch has been committed yet")
+        return
+    kept = seen.checkpoint.epochs()
+    watermark = "" if manifest.watermark_us is None else f", watermark {_time(manifest)}"
+    console.print(
+        f"epoch {manifest.epoch}, {manifest.slots} slots, {seen.buckets} buckets{watermark}; "
+        f"manifests {kept[0]} to {kept[-1]}\n"
+    )
+    table = _table("operator", "kind", "key")
+    for name in ("rows", "bytes", "chain", "routing", "pinned"):
+        table.add_column(name, justify="right")
+    for state in seen.operators():
+        table.add_row(
+            state.name,
+            state.kind,
+            ", ".join(state.key) or "(one key)",
+            f"{state.rows:,}",
+            short(state.bytes, "B"),
+            str(state.chain_length),
+            f"v{state.routing_version}",
+            str(state.pinned_keys),
+        )
+    console.print(table)
+    console.print(f"\n[dim]sources {', '.join(seen.describe['sources'])}; sinks {_sinks(seen)}[/]")
+
+
+def _show_operator(console: Console, state: OperatorState, sample: pa.Table | None) -> None:
+    key = ", ".join(state.key) or "(one key)"
+    console.print(f"[bold]{state.name}[/]: {state.kind} by {key}, routing v{state.routing_version}")
+    console.print("[dim]" + ", ".join(f"{n} {kind}" for n, kind in state.columns) + "[/]\n")
+    table = _table()
+    for name in ("slot", "rows", "bytes", "file bytes", "last epoch"):
+        table.add_column(name, justify="right")
+    table.add_column("files")
+    for slot in state.slots:
+        table.add_row(
+            str(slot.slot),
+            "?" if slot.rows is None else f"{slot.rows:,}",
+            "?" if slot.bytes is None else short(slot.bytes, "B"),
+            short(slot.file_bytes, "B"),
+            "–" if slot.last_epoch is None else str(slot.last_epoch),
+            ", ".join(f"{n} {kind}{'s' if n > 1 else ''}" for kind, n in slot.files.items()),
+        )
+    console.print(table)
+    if sample is not None and sample.num_rows:
+        console.print()
+        console.print(_rows(sample))
+
+
+def _show_key(console: Console, found: FoundKey) -> None:
+    key = ", ".join(repr(value) for value in found.key)
+    pinned = ", pinned" if found.pinned else ""
+    console.print(
+        f"[bold]{found.operator}[/] key ({key}): slot {found.slot}, bucket {found.bucket}{pinned}"
+    )
+    if not found.rows.num_rows:
+        console.print("no state: the key has not been seen, or was forgotten")
+        return
+    console.print()
+    console.print(_rows(pa.Table.from_batches([found.rows])))
+
+
+def _show_journal(console: Console, records: list[dict[str, Any]]) -> None:
+    console.print("\n[bold]journal[/]")
+    for record in records:
+        console.print(Text(_line(record)), no_wrap=True, overflow="ellipsis")
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    if record["kind"] != "epoch":
+        facts = {k: v for k, v in record.items() if k not in ("schema", "kind", "describe")}
+        return f"{record['kind']:<7} {json.dumps(facts)[:_FIELD_CHARS]}"
+    view = EpochView.of(record)
+    parts = [f"epoch   {view.epoch}: {view.rows:,} rows"]
+    if view.seconds is not None:
+        parts.append(f"{view.seconds:.2f} s")
+    if view.locality is not None:
+        parts.append(f"locality {view.locality:.1%}")
+    if view.imbalance is not None:
+        parts.append(f"imbalance {view.imbalance:.2f}×")
+    parts.append(f"shuffled {short(view.bytes_shuffled, 'B')}")
+    return ", ".join(parts)
+
+
+def _rows(rows: pa.Table) -> Table:
+    table = _table()
+    for field in rows.schema:
+        numeric = pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
+        table.add_column(field.name, justify="right" if numeric else "left")
+    for row in rows.to_pylist():
+        table.add_row(*(_cell(value) for value in row.values()))
+    return table
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bytes):
+        return f"{len(value):,} bytes"  # pickled state is never opened here
+    return str(value)[:_FIELD_CHARS]
+
+
+def _table(*names: str) -> Table:
+    table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim", pad_edge=False)
+    for name in names:
+        table.add_column(name, no_wrap=True)
+    return table
+
+
+def _time(manifest: Any) -> str:
+    return str(pa.scalar(manifest.watermark_us, pa.timestamp("us", "UTC")).as_py())
+
+
+def _sinks(seen: Inspection) -> str:
+    return ", ".join(f"{name} ({kind})" for name, kind in seen.describe["sinks"].items()) or "none"
+
+
+def _json(
+    seen: Inspection,
+    chosen: OperatorState | None,
+    found: FoundKey | None,
+    sample: pa.Table | None,
+    records: list[dict[str, Any]],
+) -> dict[str, Any]:
+    told = seen.to_json()
+    if chosen is not None:
+        told["operators"] = [o for o in told["operators"] if o["name"] == chosen.name]
+    if sample is not None:
+        told["rows"] = sample.to_pylist()
+    if found is not None:
+        told["key"] = {
+            "operator": found.operator,
+            "key": list(found.key),
+            "slot": found.slot,
+            "bucket": found.bucket,
+            "pinned": found.pinned,
+            "route": f"{found.route:016x}",
+            "rows": found.rows.to_pylist(),
+        }
+    if records:
+        told["journal"] = records
+    return told

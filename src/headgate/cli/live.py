@@ -1,0 +1,136 @@
+"""Follow a running flow in the terminal: a line per epoch, the newest at the bottom.
+
+In a pipe or a log file the same lines are printed once each, without cursor movement.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Protocol
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from headgate.experiment.epoch_view import EpochView, RunView
+from headgate.experiment.number_text import short
+
+POLL_SECONDS = 0.2
+SHOWN = 12
+_COLUMNS = (
+    ("epoch", 6),
+    ("rows", 11),
+    ("seconds", 8),
+    ("rows/s", 9),
+    ("locality", 9),
+    ("imbalance", 10),
+    ("shuffled", 10),
+    ("local", 10),
+)
+
+
+class Followed(Protocol):
+    """What is needed of a FlowQuery."""
+
+    @property
+    def recentProgress(self) -> list[dict[str, Any]]: ...
+    def awaitTermination(self, timeout: float | None = None) -> bool | None: ...
+
+
+def follow(
+    query: Followed,
+    console: Console,
+    *,
+    epochs: int | None = None,
+    stop_after: int | None = None,
+    seen: list[EpochView] | None = None,
+) -> list[EpochView]:
+    """Show epochs until the flow ends; raises what ended it.
+
+    `epochs`: how many will come, if that is known. `stop_after`: return after so many. `seen` is
+    filled on the way, for who is interrupted.
+    """
+    board = Board(epochs or stop_after, seen)
+    if console.is_terminal:
+        with Live(board, console=console, refresh_per_second=8):
+            _watch(query, board, None, stop_after)
+            board.done = True
+    else:
+        console.print(board.header())
+        _watch(query, board, console, stop_after)
+    return board.views
+
+
+def _watch(query: Followed, board: Board, log: Console | None, stop_after: int | None) -> None:
+    ended = False
+    while not ended and (stop_after is None or len(board.views) < stop_after):
+        try:
+            ended = bool(query.awaitTermination(POLL_SECONDS))
+        finally:
+            for view in board.take(query.recentProgress):
+                if log is not None:
+                    log.print(board.line(view))
+
+
+class Board:
+    """The epochs seen so far, and how they look."""
+
+    def __init__(self, epochs: int | None = None, seen: list[EpochView] | None = None) -> None:
+        self.views: list[EpochView] = [] if seen is None else seen
+        self.done = False
+        self._expected = epochs
+        self._shown: deque[EpochView] = deque(maxlen=SHOWN)
+        self._spinner = Spinner("dots", style="cyan")
+
+    def take(self, progress: list[dict[str, Any]]) -> list[EpochView]:
+        """Take in a query's recent progress; returns the epochs that are new."""
+        last = self.views[-1].epoch if self.views else -1
+        views = [EpochView.of(entry["headgate"]) for entry in progress]
+        new = [view for view in views if view.epoch > last]
+        self.views += new
+        self._shown.extend(new)
+        return new
+
+    def header(self) -> Text:
+        return Text("".join(name.rjust(width) for name, width in _COLUMNS), style="bold")
+
+    def line(self, view: EpochView) -> Text:
+        return Text(
+            "".join(t.rjust(w) for t, (_, w) in zip(_cells(view), _COLUMNS, strict=True)),
+            no_wrap=True,
+        )
+
+    def __rich__(self) -> RenderableType:
+        table = Table(box=None, padding=(0, 0), header_style="dim", pad_edge=False)
+        for name, width in _COLUMNS:
+            table.add_column(name, justify="right", width=width)
+        for view in self._shown:
+            table.add_row(*_cells(view))
+        return table if self.done else Group(table, self._status())
+
+    def _status(self) -> RenderableType:
+        if not self.views:
+            said = "first epoch: Python workers start"
+        else:
+            run = RunView.of(self.views)
+            of = f" of {self._expected}" if self._expected else ""
+            said = f"{run.epochs}{of} epochs, {short(run.rows)} rows"
+            if run.rows_per_second_median is not None:
+                said += f", median {short(run.rows_per_second_median)} rows/s"
+        self._spinner.update(text=Text(said, style="dim"))
+        return self._spinner
+
+
+def _cells(view: EpochView) -> list[str]:
+    return [
+        str(view.epoch),
+        f"{view.rows:,}",
+        "" if view.seconds is None else f"{view.seconds:.2f}",
+        "" if view.rows_per_second is None else short(view.rows_per_second),
+        "" if view.locality is None else f"{view.locality:.1%}",
+        "" if view.imbalance is None else f"{view.imbalance:.2f}×",
+        short(view.bytes_shuffled, "B"),
+        short(view.bytes_local, "B"),
+    ]

@@ -1,0 +1,60 @@
+"""The `headgate` command."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from typing import Annotated
+
+import typer
+
+from headgate.cli.bench import BENCHES, bench_app
+from headgate.cli.demo import demo
+from headgate.cli.inspect import inspect
+from headgate.cli.report import report
+from headgate.cli.run import run
+
+_EPILOG = """
+**Start here**
+
+`headgate demo` : a minute on this machine, ends with a checked result and an HTML report
+
+`headgate run examples/wordcount.py:flow --epochs 5` : run a flow from a file
+
+`headgate inspect artifacts/demo/checkpoint` : what a checkpoint holds
+
+`headgate inspect artifacts/demo/checkpoint --operator by_region --key london` : one key's state
+
+`headgate report artifacts/demo/checkpoint --out report.html` : its journal, drawn
+"""
+
+app = typer.Typer(
+    name="headgate",
+    help="Stateful streaming on Apache Spark, in vectorised Python.",
+    epilog=_EPILOG,
+    rich_markup_mode="markdown",
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"headgate {metadata.version('headgate')}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Stateful streaming on Apache Spark, in vectorised Python."""
+
+
+app.command()(demo)
+app.command()(run)
+app.command()(inspect)
+app.command()(report)
+app.add_typer(bench_app(BENCHES), name="bench")

@@ -1,0 +1,148 @@
+"""`headgate run`: start a flow from a file and follow it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from headgate.cli.console import INTERRUPTED, err, fail, speaker, told_plainly, write_json
+from headgate.cli.live import follow
+from headgate.errors import HeadgateError
+from headgate.experiment.epoch_view import EpochView, RunView
+from headgate.experiment.number_text import short
+
+if TYPE_CHECKING:
+    from headgate.flow import Flow
+    from headgate.runtime.query import FlowQuery
+
+
+def run(
+    target: Annotated[
+        str, typer.Argument(metavar="APP.PY:FLOW", help="A Flow, or a function (spark) -> Flow.")
+    ],
+    slots: Annotated[int, typer.Option(min=1, help="Instances of every operator.")] = 4,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(help="Folder or URI of the checkpoint. [default: artifacts/FLOW/checkpoint]"),
+    ] = None,
+    once: Annotated[
+        bool, typer.Option("--once", "--available-now", help="Stop when all there is now is read.")
+    ] = False,
+    every: Annotated[
+        str | None, typer.Option(help="Time between epochs, such as '5 seconds'. [default: none]")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Stop after this many epochs.")] = None,
+    master: Annotated[
+        str | None, typer.Option(help="Spark master. [default: HEADGATE_MASTER or local[*]]")
+    ] = None,
+    conf: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Spark setting; may be repeated.")
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the figures there at the end.")
+    ] = None,
+) -> None:
+    """Run a flow until it ends or Ctrl-C, showing every epoch.
+
+    Started again with the same checkpoint it goes on where it stopped, also with other --slots.
+    """
+    with told_plainly():
+        if once and every:
+            raise HeadgateError("--once and --every exclude each other")
+        settings = _settings(conf or [], master)
+        _run(target, slots, checkpoint, _trigger(once, every), epochs, settings, json_file)
+
+
+def _run(
+    target: str,
+    slots: int,
+    checkpoint: str | None,
+    trigger: dict[str, Any] | None,
+    epochs: int | None,
+    settings: dict[str, str],
+    json_file: Path | None,
+) -> None:
+    from headgate.cli.app_file import flow_of, load_target
+    from headgate.runtime.session import local_session
+
+    console = speaker(json_file)
+    found = load_target(target)  # before Spark starts: a typo should not cost ten seconds
+    log = Path("artifacts/spark.log")
+    with console.status("[dim]starting Spark[/]"):
+        spark = local_session(f"headgate run {target}", conf=settings, log_file=log)
+    try:
+        flow = flow_of(found, spark)
+        place = checkpoint or f"artifacts/{flow.name}/checkpoint"
+        console.print(f"flow [bold]{flow.name}[/], {slots} slots, checkpoint {place}")
+        console.print(f"[dim]Ctrl-C stops it; Spark's log is in {log}[/]\n")
+        views, stopped = _follow(flow, spark, slots, place, trigger, epochs, console)
+    finally:
+        spark.stop()
+    _tell(console, views, place)
+    if json_file is not None:
+        epochs_told = [vars(v) | {"rows_per_second": v.rows_per_second} for v in views]
+        write_json(json_file, {"run": RunView.of(views).to_json(), "epochs": epochs_told})
+    if stopped:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _follow(
+    flow: Flow,
+    spark: Any,
+    slots: int,
+    place: str,
+    trigger: dict[str, Any] | None,
+    epochs: int | None,
+    console: Console,
+) -> tuple[list[EpochView], bool]:
+    """Epochs seen, and whether it was Ctrl-C that ended the flow."""
+    from pyspark.errors import PySparkException
+
+    views: list[EpochView] = []
+    query: FlowQuery | None = None
+    try:
+        query = flow.start(spark, slots=slots, checkpoint=place, trigger=trigger)
+        follow(query, console, stop_after=epochs, seen=views)
+        if query.isActive:
+            query.stop()
+    except KeyboardInterrupt:
+        if query is not None:
+            with console.status("[dim]stopping[/]"):
+                query.stop()
+        return views, True
+    except PySparkException as problem:
+        fail(_first_lines(str(problem)), title="Spark stopped the flow")
+    return views, False
+
+
+def _settings(given: list[str], master: str | None) -> dict[str, str]:
+    settings = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise HeadgateError(f"--conf {text!r} is not of the form KEY=VALUE")
+        settings[name] = value
+    return settings | ({"spark.master": master} if master else {})
+
+
+def _trigger(once: bool, every: str | None) -> dict[str, Any] | None:
+    if once:
+        return {"availableNow": True}
+    return {"processingTime": every} if every else None
+
+
+def _tell(console: Console, views: list[EpochView], place: str) -> None:
+    run = RunView.of(views)
+    said = f"\n{run.epochs} epochs, {run.rows:,} rows"
+    if run.rows_per_second_median is not None:
+        said += f", median {short(run.rows_per_second_median)} rows/s"
+    console.print(said)
+    err.print(f"[dim]headgate inspect {place}   headgate report {place} --out report.html[/]")
+
+
+def _first_lines(text: str, count: int = 12) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return "\n".join(lines[:count])

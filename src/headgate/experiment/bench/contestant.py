@@ -1,0 +1,55 @@
+"""Headgate as a contestant: the job of the baselines, with their signature and their clock.
+
+Two chained counts; the first passes every row on, the second emits its updates to a function sink
+that does nothing with them (so, unlike its rivals' output, they are written to Parquet). Seconds
+are Spark's `triggerExecution`, as for the Spark rivals.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from headgate.experiment.baselines import spark_query
+from headgate.experiment.baselines.result import BaselineResult, counts_table, timed_rows
+from headgate.experiment.workload import EpochFiles
+from headgate.flow import Flow
+from headgate.operator import Count
+from headgate.runtime.query import FlowQuery
+
+
+def run(epochs: EpochFiles, *, slots: int, work_dir: Path, warmup: int = 1) -> BaselineResult:
+    """Count both keys in one flow. `work_dir` must be new: it takes the checkpoint."""
+    rows = timed_rows(epochs, warmup)
+    spark = spark_query.session(slots)
+    flow = Flow("chain")
+    pairs = flow.source(spark_query.source(spark, epochs))
+    first = pairs.key_by("k1").process(Count(emit="rows"), name="by_k1")
+    first.key_by("k2").process(Count(), name="by_k2").to(_drop, name="updates")
+    query = flow.start(
+        spark,
+        slots=slots,
+        checkpoint=str(work_dir / "headgate"),
+        trigger={"availableNow": True},
+    )
+    query.awaitTermination()
+    seconds = epoch_seconds(query, len(epochs))
+    counts = [query.state(f"by_{key}") for key in ("k1", "k2")]
+    k1, k2 = (
+        counts_table(state[key].to_numpy(), state["count"].to_numpy())
+        for key, state in zip(("k1", "k2"), counts, strict=True)
+    )
+    return BaselineResult("headgate", rows, seconds[warmup:], k1, k2)
+
+
+def epoch_seconds(query: FlowQuery, epochs: int) -> tuple[float, ...]:
+    """Seconds of every micro-batch that had rows, by Spark's clock."""
+    assert query.sparkQuery is not None
+    batches = [p for p in query.sparkQuery.recentProgress if p.numInputRows > 0]
+    if len(batches) != epochs:
+        raise RuntimeError(f"{epochs} epochs became {len(batches)} micro-batches")
+    return tuple(p.durationMs["triggerExecution"] / 1000 for p in batches)
+
+
+def _drop(frame: Any, epoch: int) -> None:
+    """A sink that is called and keeps nothing."""

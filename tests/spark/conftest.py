@@ -1,0 +1,36 @@
+"""Spark for the tests of this room: one JVM, local unless a module asks for a cluster."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    from tests.spark.session import LOCAL, session_on
+
+    yield session_on(LOCAL)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def stop_spark_at_the_end() -> Iterator[None]:
+    yield
+    import sys
+
+    if "pyspark.sql" not in sys.modules:
+        return
+    from pyspark.sql import SparkSession
+
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        folder = active.sparkContext.getConf().get("spark.local.dir")
+        active.stop()
+        if folder and "headgate-spark-" in folder:
+            shutil.rmtree(folder, ignore_errors=True)

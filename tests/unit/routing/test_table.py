@@ -1,0 +1,200 @@
+"""Routing tables: pins before buckets, and a change moves what it must and nothing else."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.errors import UnknownSlot
+from headgate.routing.hashing import bucket_of, hash_columns
+from headgate.routing.table import BUCKETS, RoutingTable, hash_table, moves_between
+from strategies import examples, owner_by_hand, tables
+
+KEYS = pa.array([f"key {i}" for i in range(60)])
+H = hash_columns([KEYS], len(KEYS)).h
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3, 7, 64])
+def test_an_empty_table_routes_exactly_like_hash_grouping(slots: int) -> None:
+    """Invariant 6."""
+    assert hash_table(slots).route(H).tolist() == [(h >> 54) % slots for h in H.tolist()]
+    assert hash_table(slots).buckets == BUCKETS == 1024
+
+
+@examples(60)
+@given(data=st.data(), slots=st.integers(1, 5))
+def test_a_pin_wins_over_the_bucket_and_all_other_keys_follow_theirs(
+    data: st.DataObject, slots: int
+) -> None:
+    table = data.draw(tables(slots, KEYS))
+
+    assert table.route(H).tolist() == owner_by_hand(table, KEYS)
+
+
+def test_a_later_pin_of_the_same_key_wins() -> None:
+    twice_at_once = hash_table(4).pin([pa.array(["a", "b", "a"])], [1, 2, 3])
+    one_by_one = hash_table(4).pin([pa.array(["a"])], [1]).pin([pa.array(["a"])], [3])
+    a = hash_columns([pa.array(["a"])], 1).h
+
+    assert twice_at_once.route(a).tolist() == [3]
+    assert one_by_one.route(a).tolist() == [3]
+    assert len(one_by_one.pinned_h) == 1
+
+
+def test_composite_keys_can_be_pinned() -> None:
+    key = [pa.array([1, 1]), pa.array(["a", "b"])]
+    table = hash_table(5).pin(key, [4, 3])
+
+    assert table.route(hash_columns(key, 2).h).tolist() == [4, 3]
+
+
+def test_every_change_gives_a_new_version_and_leaves_the_old_table_alone() -> None:
+    old = hash_table(2, buckets=4)
+
+    changed = [
+        old.pin([pa.array(["a"])], [1]),
+        old.with_buckets(np.array([1, 1, 0, 0], np.int32)),
+        old.resized(3),
+    ]
+
+    assert [t.version for t in changed] == [1, 1, 1]
+    assert old.version == 0
+    assert old.bucket_slots.tolist() == [0, 1, 0, 1]
+    assert not len(old.pinned_h)
+
+
+@pytest.mark.parametrize(
+    ("buckets", "pins", "named"), [([0, 2], [], 2), ([0, 1], [5], 5), ([0, -1], [], -1)]
+)
+def test_a_slot_that_the_flow_does_not_have_is_refused(
+    buckets: list[int], pins: list[int], named: int
+) -> None:
+    with pytest.raises(UnknownSlot) as caught:
+        RoutingTable(
+            2,
+            np.array(buckets, np.int32),
+            pinned_h=np.arange(len(pins), dtype=np.uint64),
+            pinned_slots=np.array(pins, np.int32),
+        )
+
+    assert (caught.value.slot, caught.value.slots) == (named, 2)
+    assert f"slot {named}" in str(caught.value)
+
+
+# --- resizing ---------------------------------------------------------------------------------
+
+
+@examples(80)
+@given(data=st.data(), slots=st.integers(1, 6), after=st.integers(1, 6))
+def test_resizing_is_balanced_and_moves_as_few_buckets_as_balance_allows(
+    data: st.DataObject, slots: int, after: int
+) -> None:
+    old = data.draw(tables(slots, KEYS))
+    new = old.resized(after)
+
+    assert new.slots == after
+    if after == slots:
+        assert new is old
+        return
+    load = np.bincount(new.bucket_slots, minlength=after)
+    assert load.max() - load.min() <= 1
+    moved = int((new.bucket_slots != old.bucket_slots).sum())
+    assert moved == _fewest_moves(old.bucket_slots, after)
+
+
+@examples(60)
+@given(data=st.data(), slots=st.integers(1, 6), after=st.integers(1, 6))
+def test_resizing_leaves_every_pin_whose_slot_stays(
+    data: st.DataObject, slots: int, after: int
+) -> None:
+    old = data.draw(tables(slots, KEYS))
+    new = old.resized(after)
+
+    assert np.array_equal(new.pinned_h, old.pinned_h)
+    for before, now in zip(old.pinned_slots, new.pinned_slots, strict=True):
+        assert now == before if before < after else now < after
+
+
+@pytest.mark.parametrize(("slots", "after"), [(4, 5), (4, 3), (2, 4), (6, 2)])
+def test_resizing_a_hash_table_moves_only_the_share_that_changes_hands(
+    slots: int, after: int
+) -> None:
+    old = hash_table(slots)
+    moved = int((old.resized(after).bucket_slots != old.bucket_slots).sum())
+
+    assert moved <= np.ceil(1024 * abs(after - slots) / max(slots, after))
+
+
+def test_there_may_be_more_slots_than_buckets() -> None:
+    table = hash_table(2, buckets=4).resized(9)
+
+    assert sorted(np.bincount(table.bucket_slots, minlength=9)) == [0] * 5 + [1] * 4
+
+
+def _fewest_moves(owners: np.ndarray, slots: int) -> int:
+    """Brute force: of all ways to give the larger shares away, the one that moves least."""
+    share, extra = divmod(len(owners), slots)
+    load = np.bincount(owners, minlength=slots)
+    kept_with_extra = sorted(min(n, share + 1) - min(n, share) for n in load[:slots])[::-1]
+    kept = sum(min(int(n), share) for n in load[:slots]) + sum(kept_with_extra[:extra])
+    return len(owners) - kept
+
+
+# --- what moves -------------------------------------------------------------------------------
+
+
+@examples(100)
+@given(data=st.data(), slots=st.integers(1, 5), after=st.integers(1, 5))
+def test_moves_name_every_key_that_changes_owner(
+    data: st.DataObject, slots: int, after: int
+) -> None:
+    old, new = data.draw(tables(slots, KEYS)), data.draw(tables(after, KEYS))
+    moves = moves_between(old, new)
+
+    before, now = owner_by_hand(old, KEYS), owner_by_hand(new, KEYS)
+    pinned = set(old.pinned_h.tolist()) | set(new.pinned_h.tolist())
+    for h, bucket, was, is_ in zip(H.tolist(), bucket_of(H, 16), before, now, strict=True):
+        named = h in moves.routes or (h not in pinned and bucket in moves.buckets)
+        assert named == (was != is_)
+    assert moves.buckets.tolist() == [
+        b for b in range(16) if old.bucket_slots[b] != new.bucket_slots[b]
+    ]
+
+
+@examples(60)
+@given(data=st.data(), slots=st.integers(1, 5))
+def test_nothing_moves_between_a_table_and_itself(data: st.DataObject, slots: int) -> None:
+    table = data.draw(tables(slots, KEYS))
+
+    assert not moves_between(table, table)
+    assert table.same_routes(table)
+
+
+def test_pinning_a_key_where_it_is_moves_nothing() -> None:
+    table = hash_table(3)
+    pinned = table.pin([KEYS], table.route(H))
+
+    assert not moves_between(table, pinned)
+    assert not table.same_routes(pinned)
+
+
+# --- on storage -------------------------------------------------------------------------------
+
+
+@examples(60)
+@given(data=st.data(), slots=st.integers(1, 5))
+def test_a_table_comes_back_from_storage_as_it_was(data: st.DataObject, slots: int) -> None:
+    table = data.draw(tables(slots, KEYS))
+    sink = pa.BufferOutputStream()
+    arrow = table.to_arrow()
+    with pa.ipc.new_file(sink, arrow.schema) as writer:
+        writer.write_table(arrow)
+
+    back = RoutingTable.from_arrow(pa.ipc.open_file(sink.getvalue()).read_all())
+
+    assert back.same_routes(table)
+    assert (back.version, back.buckets) == (table.version, table.buckets)
+    assert back.route(H).tolist() == table.route(H).tolist()

@@ -1,0 +1,58 @@
+"""Programs and plans made by hand, for tests that need one task and no engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from headgate import Flow
+from headgate.operator.rows import EpochClock
+from headgate.routing.table import RoutingTable, hash_table
+from headgate.slot.plan import EpochPlan
+from headgate.slot.program import Program, compile_flow
+from headgate.topology.builder import Stream
+
+BUCKETS = 16
+
+
+def nothing(*_: Any) -> Any:
+    raise AssertionError("not to be called")
+
+
+def source(flow: Flow, schema: Any = "k bigint, v string", **options: Any) -> Stream:
+    return flow.source(nothing, schema=schema, **options)
+
+
+def plan_for(
+    program: Program,
+    slots: int = 3,
+    tables: dict[str, RoutingTable] | None = None,
+    **options: Any,
+) -> EpochPlan:
+    keyed = {
+        n.name
+        for n in program.graph.nodes
+        if any(e.grouping.keyed for e in program.graph.inputs(n.id))
+    }
+    chosen = {name: hash_table(slots, BUCKETS) for name in keyed} | (tables or {})
+    given: dict[str, Any] = {
+        "epoch": 4,
+        "slots": slots,
+        "clock": EpochClock(4, 0),
+        "tables": chosen,
+        "chains": {},
+        "storage_uri": "/nowhere",
+        "warm_dir": None,
+        "buckets": BUCKETS,
+        "sink_uris": {},
+    }
+    return EpochPlan(**given | options)
+
+
+def compiled(flow: Flow) -> Program:
+    return compile_flow(flow.graph())
+
+
+def batch(**columns: Any) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(columns)

@@ -1,0 +1,146 @@
+"""Bad rows are found exactly; errors name operator, place and row, and travel as data."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.slot.parts import batch, compiled, plan_for, source
+
+from headgate import Flow
+from headgate.errors import CustodyMismatch, HeadgateError, OperatorFailed
+from headgate.slot.failure import (
+    DeadLetters,
+    find_bad_rows,
+    from_exception,
+    from_record,
+    sample_row,
+    to_record,
+)
+from headgate.slot.plan import EpochPlan
+from strategies import examples
+
+
+@pytest.fixture
+def plan() -> EpochPlan:
+    flow = Flow("f")
+    source(flow).to_memory("out")
+    return plan_for(compiled(flow))
+
+
+@examples(100)
+@given(count=st.integers(0, 70), data=st.data())
+def test_halving_finds_exactly_the_bad_rows(count: int, data: st.DataObject) -> None:
+    bad = data.draw(st.sets(st.integers(0, max(0, count - 1)), max_size=6)) if count else set()
+    calls, undone = 0, 0
+
+    def attempt(rows: np.ndarray) -> None:
+        nonlocal calls
+        calls += 1
+        hit = bad & set(rows.tolist())
+        if hit:
+            raise ValueError(f"row {min(hit)}")
+
+    def undo() -> None:
+        nonlocal undone
+        undone += 1
+
+    found = find_bad_rows(count, attempt, undo)
+
+    assert found == {row: f"ValueError: row {row}" for row in sorted(bad)}
+    assert undone == calls
+    assert calls <= 1 + 2 * len(bad) * (1 + max(1, count).bit_length())
+
+
+def test_rows_that_fail_only_together_are_not_blamed() -> None:
+    def attempt(rows: np.ndarray) -> None:
+        if len(rows) > 3:
+            raise MemoryError
+
+    assert find_bad_rows(8, attempt) == {}
+
+
+def test_an_empty_batch_ends_the_search_even_if_nothing_works() -> None:
+    def attempt(rows: np.ndarray) -> None:
+        raise ValueError
+
+    assert find_bad_rows(0, attempt) == {}
+
+
+def test_a_refused_row_becomes_a_dead_letter(plan: EpochPlan) -> None:
+    letters = DeadLetters(plan, slot=2, wanted=True)
+    rows = batch(k=[1, 2, 3], v=["a", None, "c"])
+
+    letters.refuse("parse", rows, {1: "bad", 2: "x" * 2000})
+    letters.refuse("other", rows, {})
+
+    made = letters.batch()
+    assert made is not None
+    first, second = made.to_pylist()
+    assert (first["operator"], first["slot"], first["epoch"], first["reason"]) == (
+        "parse", 2, 4, "bad",
+    )  # fmt: skip
+    assert json.loads(first["row"]) == {"k": 2, "v": None}
+    assert json.loads(second["row"]) == {"k": 3, "v": "c"}
+    assert len(second["reason"]) == 500
+    assert letters.counts == {"parse": 2}
+
+
+def test_without_a_dead_letter_sink_a_refused_row_stops_the_flow(plan: EpochPlan) -> None:
+    letters = DeadLetters(plan, slot=2, wanted=False)
+    letters.refuse("parse", batch(k=[1]), {})
+
+    with pytest.raises(OperatorFailed) as caught:
+        letters.refuse("parse", batch(k=[1, 2]), {1: "ValueError: no"})
+
+    error = caught.value
+    assert (error.operator, error.slot, error.epoch) == ("parse", 2, 4)
+    assert error.reason == "ValueError: no"
+    assert error.sample == "{'k': 2}"
+    assert letters.batch() is None
+
+
+def test_an_exception_of_user_code_is_reported_with_place_sample_and_trace(plan: EpochPlan) -> None:
+    try:
+        raise KeyError("price")
+    except KeyError as problem:
+        error = from_exception(problem, "parse", plan, 1, batch(k=[7]))
+
+    assert isinstance(error, OperatorFailed)
+    assert (error.operator, error.slot, error.epoch) == ("parse", 1, 4)
+    assert "KeyError: 'price'" in str(error) and "{'k': 7}" in str(error)
+    assert 'raise KeyError("price")' in error.trace
+
+
+def test_an_error_of_headgate_stays_what_it_is(plan: EpochPlan) -> None:
+    mismatch = CustodyMismatch("lost", epoch=4)
+
+    assert from_exception(mismatch, "parse", plan, 1, None) is mismatch
+
+
+def test_a_sample_is_short() -> None:
+    assert sample_row(None) == "none"
+    assert sample_row(batch(k=pa.array([], pa.int64()))) == "none"
+    assert len(sample_row(batch(k=["x" * 9999]))) == 501
+
+
+def test_an_error_travels_as_data_and_comes_back_with_its_type_and_fields() -> None:
+    error = OperatorFailed("broken", operator="parse", slot=3, epoch=None, share=0.5, keys=["a"])
+
+    back = from_record(json.loads(json.dumps(to_record(error))))
+
+    assert type(back) is OperatorFailed
+    assert str(back) == "broken"
+    assert back.fields == {
+        "operator": "parse", "slot": 3, "epoch": None, "share": 0.5, "keys": "['a']",
+    }  # fmt: skip
+
+
+def test_an_error_of_an_unknown_type_is_still_an_error_of_headgate() -> None:
+    back = from_record({"type": "ErrorOfTheFuture", "message": "hm", "fields": {}})
+
+    assert type(back) is HeadgateError

@@ -1,0 +1,224 @@
+"""Compiled flows: depths, the columns each edge carries, and who has to wait."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pyarrow as pa
+from tests.unit.slot.parts import compiled, nothing, source
+
+from headgate import Count, Flow, Last, Sum, TopK, Tumbling
+from headgate.slot.program import Program, source_columns
+
+WIDE = "a string, b bigint, c double, t timestamp, junk string, more_junk binary"
+
+
+def depths(program: Program) -> dict[str, int]:
+    return {n.name: program.depth[n.id] for n in program.graph.nodes}
+
+
+def carried(program: Program, consumer: str) -> list[tuple[str, ...]]:
+    node = program.graph.node(consumer)
+    return [program.edge_columns[e.id] for e in program.graph.inputs(node.id)]
+
+
+# --- depth ------------------------------------------------------------------------------------
+
+
+def test_depth_counts_the_exchanges_before_an_operator() -> None:
+    flow = Flow("f")
+    rows = source(flow, WIDE, name="in")
+    first = rows.filter(nothing, name="some").key_by("a").process(Count(emit="rows"), name="first")
+    first.map(nothing, WIDE, name="same_slot").key_by("b").process(Count(), name="second").to(
+        nothing
+    )
+    first.shuffle().map(nothing, WIDE, name="elsewhere").to(nothing)
+
+    program = compiled(flow)
+
+    told = depths(program)
+    assert (told["in"], told["some"], told["first"], told["same_slot"]) == (0, 0, 1, 1)
+    assert (told["second"], told["elsewhere"]) == (2, 2)
+    assert program.levels == 2
+
+
+def test_depth_is_the_longest_way() -> None:
+    flow = Flow("f")
+    rows = source(flow, "a string", name="in")
+    detour = rows.key_by("a").process(Count(emit="rows"), name="detour")
+    rows.union(detour).key_by("a").process(Count(), name="last")
+
+    assert depths(compiled(flow))["last"] == 2
+
+
+def test_a_flow_without_exchanges_still_has_one_level() -> None:
+    flow = Flow("f")
+    source(flow).to_memory("out")
+
+    assert compiled(flow).levels == 1
+
+
+# --- columns ----------------------------------------------------------------------------------
+
+
+def test_columns_that_nobody_wants_never_leave_the_source() -> None:
+    flow = Flow("f")
+    source(flow, WIDE, name="in").key_by("a").process(Sum("b"), name="sum").to_memory("out")
+
+    program = compiled(flow)
+
+    assert source_columns(program, program.sources[0]) == ["a", "b"]
+    assert carried(program, "sum") == [("a", "b")]
+    assert carried(program, "out") == [("a", "sum")]
+
+
+def test_a_later_operator_decides_what_an_earlier_one_passes_on() -> None:
+    flow = Flow("f")
+    counted = source(flow, WIDE).key_by("a").process(Count(emit="rows"), name="by_a")
+    counted.key_by("b").process(Last("c"), name="by_b").to_memory("out")
+
+    program = compiled(flow)
+
+    assert carried(program, "by_a") == [("a", "b", "c")]
+    assert carried(program, "by_b") == [("b", "c")]
+    assert program.node_schema[program.graph.node("by_a").id].names == ["a", "b", "c"]
+
+
+def test_branches_add_up_what_they_want() -> None:
+    flow = Flow("f")
+    rows = source(flow, WIDE)
+    rows.key_by("a").process(Count(), name="count")
+    rows.key_by("b").process(Sum("c"), name="sum")
+
+    program = compiled(flow)
+
+    assert source_columns(program, program.sources[0]) == ["a", "b", "c"]
+    assert carried(program, "count") == [("a",)]
+    assert carried(program, "sum") == [("b", "c")]
+
+
+def test_user_functions_and_sinks_get_every_column() -> None:
+    flow = Flow("f")
+    source(flow, "a string, b bigint").map(nothing, "a string").to_memory("out")
+
+    program = compiled(flow)
+
+    assert source_columns(program, program.sources[0]) == ["a", "b"]
+
+
+def test_event_time_is_read_even_if_nobody_else_wants_it() -> None:
+    flow = Flow("f")
+    source(flow, WIDE, event_time="t").key_by("a").process(Count(), name="count").to_memory("out")
+
+    program = compiled(flow)
+
+    assert source_columns(program, program.sources[0]) == ["a", "t"]
+    assert carried(program, "count") == [("a",)]
+
+
+def test_a_window_asks_for_its_time_and_its_item() -> None:
+    flow = Flow("f")
+    window = Tumbling("1 minute", time="t")
+    source(flow, WIDE).key_by("b").process(TopK("a", k=2, window=window), name="top").to(nothing)
+
+    assert carried(compiled(flow), "top") == [("a", "b", "t")]
+
+
+def test_a_global_count_needs_no_column_but_the_source_reads_one_to_have_rows() -> None:
+    flow = Flow("f")
+    source(flow, WIDE).globally().process(Count(), name="count").to_memory("out")
+
+    program = compiled(flow)
+
+    assert carried(program, "count") == [()]
+    assert source_columns(program, program.sources[0]) == ["a"]
+
+
+def test_both_sides_of_a_union_bring_the_same_columns_in_the_same_order() -> None:
+    flow = Flow("f")
+    one = source(flow, "a string, b bigint, c double", name="one")
+    two = source(flow, "c double, b bigint, a string", name="two")
+    one.union(two).key_by("b").process(Last("a"), name="last").to_memory("out")
+
+    program = compiled(flow)
+
+    assert carried(program, "last") == [("a", "b"), ("a", "b")]
+    edges = program.graph.inputs(program.graph.node("last").id)
+    assert program.edge_schemas[edges[0].id] == program.edge_schemas[edges[1].id]
+
+
+# --- order ------------------------------------------------------------------------------------
+
+
+def ordered_flow(ordered: bool) -> Program:
+    flow = Flow("f")
+    rows = source(flow, "a string, b bigint")
+    first = rows.key_by("a").process(Count(emit="rows"), name="first")
+    rows.union(first).key_by("b").process(Count(ordered=ordered), name="second").to_memory("out")
+    return compiled(flow)
+
+
+def test_rows_of_an_ordered_operator_wait_for_its_level() -> None:
+    program = ordered_flow(True)
+    second = program.graph.inputs(program.graph.node("second").id)
+    first = program.graph.inputs(program.graph.node("first").id)[0]
+
+    assert [program.waits(edge, 0) for edge in second] == [True, True]
+    assert [program.waits(edge, 1) for edge in second] == [True, True]
+    assert [program.waits(edge, 2) for edge in second] == [False, False]
+    assert not program.waits(first, 0)
+
+
+def test_order_travels_only_where_somebody_asks_for_it() -> None:
+    with_order, without = ordered_flow(True), ordered_flow(False)
+
+    assert with_order.lineage == ("order",)
+    assert without.lineage == ()
+    assert with_order.wire_schemas[0].names[-1] == "__hg_order"
+    assert without.wire_schemas[0] == without.edge_schemas[0]
+    assert not any(without.waits(edge, 0) for edge in without.graph.edges)
+
+
+# --- as data ----------------------------------------------------------------------------------
+
+
+def test_a_program_pickles_without_frames_and_sink_functions() -> None:
+    flow = Flow("f")
+    unpicklable: Any = lambda *_: None  # noqa: E731
+    rows = flow.source(unpicklable, schema="a string")
+    rows.key_by("a").process(Count(), name="count").to(unpicklable, name="out")
+
+    back = pickle.loads(pickle.dumps(compiled(flow)))
+
+    assert back.graph.node("out").spec.target is None
+    assert back.sources[0].spec.frame is None
+    assert back.depth == compiled(flow).depth
+
+
+def test_a_description_says_what_stored_state_depends_on() -> None:
+    flow = Flow("f")
+    window = Tumbling("1 minute", time="t")
+    rows = source(flow, WIDE, name="in")
+    rows.key_by("a").process(Sum("b", window=window), name="sum").to_memory("out")
+    rows.map(nothing, "a string", name="tidy").to(nothing, name="call")
+
+    told = compiled(flow).describe()
+
+    assert told["flow"] == "f"
+    assert told["operators"]["sum"]["key"] == ["a"]
+    assert told["operators"]["sum"]["state"]["values"] == [["sum", "int64"]]
+    assert told["operators"]["sum"]["settings"]["window"]["size_us"] == 60_000_000
+    assert told["operators"]["sum"]["ttl_ms"] is None
+    assert (told["stateless"], told["sources"]) == (["tidy"], ["in"])
+    assert told["sinks"] == {"out": "memory", "call": "function"}
+
+
+def test_state_schemas_start_with_the_key_of_the_operator() -> None:
+    flow = Flow("f")
+    source(flow, WIDE).key_by("b", "a").process(Count(), name="count")
+
+    program = compiled(flow)
+
+    schema = program.state_schemas[program.graph.node("count").id]
+    assert schema.key == pa.schema({"b": pa.int64(), "a": pa.string()})

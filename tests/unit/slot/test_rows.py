@@ -1,0 +1,125 @@
+"""Rows keep batch, lineage and hashes together, whatever is done to them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.routing.hashing import hash_columns
+from headgate.slot.rows import Rows, concat, wire_schema
+from strategies import examples
+
+NAMES = ("order", "origin")
+
+
+@st.composite
+def row_sets(draw: st.DrawFn, lineage: bool = True, hashed: bool | None = None) -> Rows:
+    values = draw(st.lists(st.none() | st.text(max_size=5), max_size=12))
+    count = len(values)
+    hidden: dict[str, Any] = {}
+    if lineage:
+        numbers = st.lists(st.integers(-(2**62), 2**62), min_size=count, max_size=count)
+        hidden = {name: np.array(draw(numbers), np.int64) for name in NAMES}
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array(values, pa.string()), pa.array(range(count), pa.int64())], ["k", "n"]
+    )
+    with_hashes = draw(st.booleans()) if hashed is None else hashed
+    return Rows(batch, hidden, hash_columns([batch.column(0)], count) if with_hashes else None)
+
+
+def told(rows: Rows) -> list[tuple[Any, ...]]:
+    """Every row with all that must follow it."""
+    hidden = zip(*(values.tolist() for values in rows.lineage.values()), strict=True)
+    hidden = list(hidden) if rows.lineage else [()] * len(rows)
+    hashes = [None] * len(rows)
+    if rows.hashes is not None:
+        hashes = list(zip(rows.hashes.h.tolist(), rows.hashes.check.tolist(), strict=True))
+    return list(zip(map(str, rows.batch.to_pylist()), hidden, hashes, strict=True))
+
+
+@examples(60)
+@given(rows=row_sets(), data=st.data())
+def test_take_chooses_rows_with_all_that_follows_them(rows: Rows, data: st.DataObject) -> None:
+    index = st.integers(0, max(0, len(rows) - 1))
+    chosen = data.draw(st.lists(index, max_size=15 if len(rows) else 0))
+
+    taken = rows.take(np.array(chosen, np.int64))
+
+    assert told(taken) == [told(rows)[i] for i in chosen]
+
+
+@examples(60)
+@given(rows=row_sets(), start=st.integers(0, 12), length=st.integers(0, 12))
+def test_slice_is_a_view_of_consecutive_rows(rows: Rows, start: int, length: int) -> None:
+    start = min(start, len(rows))
+    length = min(length, len(rows) - start)
+
+    assert told(rows.slice(start, length)) == told(rows)[start : start + length]
+
+
+@examples(60)
+@given(parts=st.lists(row_sets(hashed=True), min_size=1, max_size=4))
+def test_concat_keeps_the_rows_of_all_parts_in_order(parts: list[Rows]) -> None:
+    assert told(concat(parts)) == [row for part in parts for row in told(part)]
+
+
+@given(parts=st.lists(row_sets(hashed=True), min_size=1, max_size=3), bare=row_sets(hashed=False))
+@examples(20)
+def test_concat_forgets_hashes_that_not_every_part_has(parts: list[Rows], bare: Rows) -> None:
+    joined = concat([*parts, bare])
+
+    assert joined.hashes is None
+    assert len(joined) == sum(map(len, parts)) + len(bare)
+
+
+@examples(60)
+@given(rows=row_sets(), offset=st.integers(0, 5))
+def test_lineage_crosses_the_wire(rows: Rows, offset: int) -> None:
+    rows = rows.slice(min(offset, len(rows)), len(rows) - min(offset, len(rows)))
+    sent = rows.to_wire()
+    schema = wire_schema(rows.batch.schema, NAMES)
+    received = Rows.from_wire(pa.ipc.read_record_batch(sent.serialize(), schema), NAMES)
+
+    assert sent.schema == schema
+    assert received.hashes is None
+    assert told(received) == told(Rows(rows.batch, rows.lineage))
+
+
+@examples(20)
+@given(rows=row_sets(lineage=False))
+def test_rows_without_lineage_cross_the_wire_as_they_are(rows: Rows) -> None:
+    assert rows.to_wire() is rows.batch
+    assert told(Rows.from_wire(rows.to_wire(), ())) == told(Rows(rows.batch))
+
+
+def test_derived_rows_take_the_lineage_of_their_origins() -> None:
+    rows = Rows(pa.RecordBatch.from_pydict({"a": [1, 2, 3]}), {"order": np.array([10, 20, 30])})
+    made = pa.RecordBatch.from_pydict({"b": ["x", "y"]})
+
+    assert rows.derived(made, np.array([2, 0])).lineage["order"].tolist() == [30, 10]
+    assert rows.derived(made, None).lineage["order"].tolist() == [10, 20]
+    assert rows.derived(made, np.array([2, 0])).batch is made
+
+
+def test_derived_rows_drop_the_hashes_of_a_key_that_may_have_changed() -> None:
+    batch = pa.RecordBatch.from_pydict({"a": [1]})
+    rows = Rows(batch, {}, hash_columns([batch.column(0)], 1))
+
+    assert rows.derived(batch, None).hashes is None
+
+
+def test_select_keeps_what_follows_the_rows() -> None:
+    batch = pa.RecordBatch.from_pydict({"a": [1], "b": [2]})
+    rows = Rows(batch, {"order": np.array([7])}, hash_columns([batch.column(0)], 1))
+
+    chosen = rows.select(["b"])
+
+    assert chosen.batch.schema.names == ["b"]
+    assert chosen.lineage["order"].tolist() == [7]
+    assert chosen.hashes is rows.hashes
+    assert rows.select(["a", "b"]) is rows
+    assert rows.select(["b", "a"]).batch.schema.names == ["b", "a"]
