@@ -67,12 +67,13 @@ class Case:
         return flow, self.declare(flow, sources)
 
 
-def chain(rng: random.Random, epochs: int = 4, rows: int = 40) -> Case:
+def chain(rng: random.Random, epochs: int = 4, rows: int = 40, *, empty: bool = True) -> Case:
     """Two keyed operators in a row: the shape in which rows leave their slot in between."""
+    sizes = [0, rows // 2, rows] if empty else [rows]
     data = [
         [
             {"k1": rng.randrange(9), "k2": rng.choice("abcdefg") + "x", "v": rng.randrange(-5, 50)}
-            for _ in range(rng.choice([0, rows // 2, rows]))
+            for _ in range(rng.choice(sizes))
         ]
         for _ in range(epochs)
     ]
@@ -158,16 +159,12 @@ def branches(rng: random.Random, epochs: int = 4, rows: int = 30) -> Case:
         ),
     }
     schemas = {"left": "k bigint, v bigint", "right": "name string"}
-    return Case(
-        "branches", schemas, {"left": left, "right": right}, declare, expected, keys
-    )
+    return Case("branches", schemas, {"left": left, "right": right}, declare, expected, keys)
 
 
 def _as_left(batch: pa.RecordBatch) -> pa.RecordBatch:
     k = batch.column("name").cast(pa.int64())
-    return pa.RecordBatch.from_arrays(
-        [k, pa.array([-1] * len(k), pa.int64())], names=["k", "v"]
-    )
+    return pa.RecordBatch.from_arrays([k, pa.array([-1] * len(k), pa.int64())], names=["k", "v"])
 
 
 def ordered(rng: random.Random, epochs: int = 4, rows: int = 40) -> Case:
@@ -292,7 +289,5 @@ def random_table(
     chosen = rng.sample(keys, rng.randrange(len(keys) + 1))
     if not chosen:
         return table
-    columns = [
-        pa.array([key[i] for key in chosen], field.type) for i, field in enumerate(schema)
-    ]
+    columns = [pa.array([key[i] for key in chosen], field.type) for i, field in enumerate(schema)]
     return table.pin(columns, [rng.randrange(slots) for _ in chosen])

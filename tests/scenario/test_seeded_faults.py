@@ -16,6 +16,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.scenario.fault_engine import TAMPERINGS, Faults, FaultyEngine, Killed
+from tests.scenario.oracle import CASES, Case, bag, random_table
 
 from headgate.control.checkpoint import Checkpoint
 from headgate.control.coordinator import Coordinator, Settings
@@ -26,8 +28,6 @@ from headgate.state.store import StateStore
 from headgate.state.warm_copy import forget_mappings
 from headgate.testing import ManualClock, _partitions
 from headgate.topology.graph import Node
-from tests.scenario.fault_engine import Faults, FaultyEngine, Killed
-from tests.scenario.oracle import CASES, Case, bag, random_table
 
 BUCKETS = 16
 STARTS_MAX = 60
@@ -180,7 +180,7 @@ def test_the_driver_dies_once_at_every_point(
     driver.check_all(done)
 
 
-@pytest.mark.parametrize("how", ["lose", "double", "change", "empty"])
+@pytest.mark.parametrize("how", TAMPERINGS)
 def test_every_tampering_is_noticed(
     how: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,7 +192,7 @@ def test_every_tampering_is_noticed(
     driver.first_slots = 2
     choose = rng.choice
     monkeypatch.setattr(
-        rng, "choice", lambda seq: how if how in list(seq) and "lose" in seq else choose(seq)
+        rng, "choice", lambda options: how if options is TAMPERINGS else choose(options)
     )
 
     done = driver.run()

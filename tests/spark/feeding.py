@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
+from tests.scenario.oracle import Case, bag
 
 from headgate.control.checkpoint import Checkpoint
 from headgate.control.coordinator import Coordinator
@@ -18,7 +19,6 @@ from headgate.runtime.query import FlowQuery
 from headgate.slot.program import compile_flow
 from headgate.state.store import StateStore
 from headgate.topology.arrow_types import to_schema
-from tests.scenario.oracle import Case, bag
 
 ONCE = {"availableNow": True}
 

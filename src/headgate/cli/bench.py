@@ -1,6 +1,6 @@
 """`headgate bench NAME`: benchmarks that run on this machine.
 
-To add one, put a function `(json file or None, quick, console)` into BENCHES; its docstring is
+To add one, put a function `(json file or None, quick, console)` into `bench_list`; its docstring is
 the help text. Import what it needs inside the function, so that other commands start fast.
 """
 
@@ -13,11 +13,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from headgate.cli.bench_list import ALL
 from headgate.cli.console import speaker, told_plainly
 
 Bench = Callable[[Path | None, bool, Console], None]
 
-BENCHES: dict[str, Bench] = {}
+BENCHES: dict[str, Bench] = dict(ALL)
 
 
 def bench_app(benches: dict[str, Bench]) -> typer.Typer:

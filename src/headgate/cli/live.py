@@ -5,7 +5,12 @@ In a pipe or a log file the same lines are printed once each, without cursor mov
 
 from __future__ import annotations
 
+import signal
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Event
+from types import FrameType
 from typing import Any, Protocol
 
 from rich.console import Console, Group, RenderableType
@@ -65,13 +70,37 @@ def follow(
 
 def _watch(query: Followed, board: Board, log: Console | None, stop_after: int | None) -> None:
     ended = False
-    while not ended and (stop_after is None or len(board.views) < stop_after):
-        try:
-            ended = bool(query.awaitTermination(POLL_SECONDS))
-        finally:
-            for view in board.take(query.recentProgress):
-                if log is not None:
-                    log.print(board.line(view))
+    with _patient_interrupt() as interrupted:
+        while not ended and (stop_after is None or len(board.views) < stop_after):
+            try:
+                ended = bool(query.awaitTermination(POLL_SECONDS))
+            finally:
+                for view in board.take(query.recentProgress):
+                    if log is not None:
+                        log.print(board.line(view))
+            if interrupted.is_set() and not ended:
+                raise KeyboardInterrupt
+
+
+@contextmanager
+def _patient_interrupt() -> Iterator[Event]:
+    """Let Ctrl-C wait for the end of the current call; the second one does not wait.
+
+    Spark's own handler cancels the jobs of the running epoch from inside whatever call it meets,
+    which breaks that call's connection and makes the epoch look like one to be run again.
+    """
+    asked = Event()
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class Board:

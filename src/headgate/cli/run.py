@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from headgate.cli.console import INTERRUPTED, err, fail, speaker, told_plainly, write_json
+from headgate.cli.console import INTERRUPTED, fail, speaker, told_plainly, write_json
 from headgate.cli.live import follow
 from headgate.errors import HeadgateError
 from headgate.experiment.epoch_view import EpochView, RunView
@@ -140,7 +140,9 @@ def _tell(console: Console, views: list[EpochView], place: str) -> None:
     if run.rows_per_second_median is not None:
         said += f", median {short(run.rows_per_second_median)} rows/s"
     console.print(said)
-    err.print(f"[dim]headgate inspect {place}   headgate report {place} --out report.html[/]")
+    console.print(
+        f"[dim]look inside: headgate inspect {place}\n     draw it: headgate report {place}[/]"
+    )
 
 
 def _first_lines(text: str, count: int = 12) -> str:

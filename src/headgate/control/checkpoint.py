@@ -109,7 +109,8 @@ class Checkpoint:
         return self._marks.exists(f"e{epoch:09d}-{sink}")
 
     def mark(self, epoch: int, sink: str) -> None:
-        self._marks.write(f"e{epoch:09d}-{sink}", b"done\n", True)
+        """Not flushed: a mark lost with the machine only means that the sink is called again."""
+        self._marks.write(f"e{epoch:09d}-{sink}", b"done\n")
 
     # --- routing tables --------------------------------------------------------------------
     def save_table(self, operator: str, table: RoutingTable) -> str:

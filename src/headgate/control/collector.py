@@ -30,7 +30,8 @@ class Collector:
 
     def after_commit(self, manifest: Manifest) -> int:
         """Note a new manifest; returns how many files were deleted."""
-        if not self._retained or self._retained[-1].epoch < manifest.epoch:
+        is_new = not self._retained or self._retained[-1].epoch < manifest.epoch
+        if is_new:
             self._retained.append(manifest)
         deleted = 0
         while len(self._retained) > self._keep:
@@ -44,8 +45,8 @@ class Collector:
                     self._checkpoint.sinks.child(sink).delete(file["name"])
                     deleted += 1
             self._checkpoint.forget(oldest.epoch)
-        if manifest.epoch % SWEEP_EVERY == SWEEP_EVERY - 1:
-            deleted += self.sweep()
+        if is_new and manifest.epoch % SWEEP_EVERY == SWEEP_EVERY - 1:
+            deleted += self.sweep() + self._sweep_tables()
         return deleted
 
     def sweep(self) -> int:
@@ -69,6 +70,15 @@ class Collector:
             if name not in named and _epoch_of(name) < horizon:
                 self._checkpoint.sinks.delete(name)
                 deleted += 1
+        return deleted
+
+    def _sweep_tables(self) -> int:
+        """Delete routing tables without a manifest; only the winner of an epoch may.
+
+        A table is saved before the epoch that uses it is committed, and its name has no epoch: a
+        driver that has just started cannot tell it from one that another driver is using.
+        """
+        deleted = 0
         tables = {name for m in self._retained for name in m.tables.values()}
         for name in self._checkpoint.table_names():
             if name not in tables:

@@ -162,6 +162,7 @@ class Coordinator:
             timings=result.timings,
             engine=result.facts,
             attempts=attempts,
+            before={} if self.last is None else self.last.record,
         )
         manifest = next_manifest(
             self.program,

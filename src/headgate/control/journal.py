@@ -84,8 +84,13 @@ def epoch_record(
     timings: Iterable[Timing],
     engine: Mapping[str, Any],
     attempts: int,
+    before: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The journal's view of one epoch. Timings are advisory: a task run twice counts twice."""
+    """The journal's view of one epoch. Timings are advisory: a task run twice counts twice.
+
+    `before` is the record of the epoch before: state sizes of slots that had nothing to do are
+    what they were then.
+    """
     edges = _edges(program, total)
     slot_edges = [e for e in edges.values() if e["between_slots"]]
     local = sum(e["local_rows"] for e in slot_edges)
@@ -109,10 +114,7 @@ def epoch_record(
         "loads": loads,
         "imbalance": {op: imbalance(by_slot) for op, by_slot in loads.items()},
         "operator_ms": _operator_ms(timings, plan.slots),
-        "state": {
-            op: {slot: {"rows": rows, "bytes": size} for slot, (rows, size) in by_slot.items()}
-            for op, by_slot in total.state.items()
-        },
+        "state": _state_sizes(program, plan, total, before.get("state", {})),
         "sink_rows": {s: sum(f["rows"] for f in files) for s, files in total.sinks.items()},
         "late_rows": total.late,
         "dead_rows": total.dead,
@@ -129,6 +131,18 @@ def imbalance(loads: list[int]) -> float | None:
     """Busiest slot over the mean; None without load."""
     total = sum(loads)
     return max(loads) * len(loads) / total if total else None
+
+
+def _state_sizes(
+    program: Program, plan: EpochPlan, total: Control, before: Mapping[str, Any]
+) -> dict[str, dict[str, dict[str, int]]]:
+    sizes = {}
+    for node in program.stateful:
+        by_slot = {s: v for s, v in before.get(node.name, {}).items() if int(s) < plan.slots}
+        for slot, (rows, size) in total.state.get(node.name, {}).items():
+            by_slot[slot] = {"rows": rows, "bytes": size}
+        sizes[node.name] = by_slot
+    return sizes
 
 
 def _edges(program: Program, total: Control) -> dict[str, dict[str, Any]]:

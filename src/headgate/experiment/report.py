@@ -100,7 +100,7 @@ def _tiles(run: RunView) -> str:
         ("rows per second", number(run.rows_per_second_median), "median epoch"),
         ("seconds per epoch", number(run.epoch_seconds_median, "s"), "median"),
         ("stay in their slot", percent(run.locality), "of rows between operators"),
-        ("imbalance", times(run.imbalance_median), "busiest slot over mean, worst operator"),
+        ("imbalance", times(run.imbalance_median), "busiest slot over mean"),
         ("shuffled", short(run.bytes_shuffled, "B"), f"of {short(moved, 'B')} moved"),
     ]
     return "".join(

@@ -12,7 +12,7 @@ import pyarrow as pa
 from headgate.errors import DeclarationError
 from headgate.operator.base import Output, StateFields, StatefulOperator
 from headgate.operator.rows import EpochClock, KeyedRows
-from headgate.operator.window import duration_us
+from headgate.operator.window import positive_us
 from headgate.state.session import StateSession
 
 
@@ -36,7 +36,7 @@ class Deduplicate(StatefulOperator):
 
     def __post_init__(self) -> None:
         if self.within is not None:
-            ttl = timedelta(microseconds=duration_us(self.within))
+            ttl = timedelta(microseconds=positive_us(self.within))
             if ttl < timedelta(milliseconds=1):
                 raise DeclarationError(
                     f"Deduplicate forgets after a millisecond at least, not {self.within!r}",

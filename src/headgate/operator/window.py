@@ -8,7 +8,6 @@ they are dropped and counted. Rows without an event time are refused (dead lette
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -24,45 +23,26 @@ from headgate.operator.words import from_words, to_words
 from headgate.routing.hashing import I64
 from headgate.state.rows import StateRows
 from headgate.state.session import StateSession
+from headgate.topology.duration import duration_us
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 START, END = "window_start", "window_end"
 SUB_KEY = pa.schema([pa.field(START, TIMESTAMP)])
 BOUNDS = (pa.field(START, TIMESTAMP), pa.field(END, TIMESTAMP))
 
-_UNITS = {
-    "microsecond": 1,
-    "millisecond": 1_000,
-    "second": 1_000_000,
-    "minute": 60_000_000,
-    "hour": 3_600_000_000,
-    "day": 86_400_000_000,
-    "week": 604_800_000_000,
-}
 _TIMELESS = EpochClock(epoch=0, now_ms=0)
-_PART = re.compile(r"\s*(\d+)\s*([a-z]+)\s*")
 
 
-def duration_us(given: str | timedelta) -> int:
+def positive_us(given: str | timedelta) -> int:
     """A positive duration in microseconds.
 
     Examples:
-        >>> duration_us("1 minute"), duration_us("1 hour 30 minutes")
-        (60000000, 5400000000)
+        >>> positive_us("1 minute")
+        60000000
     """
-    if isinstance(given, timedelta):
-        total = given // timedelta(microseconds=1)
-    else:
-        parts = [(int(n), unit.removesuffix("s")) for n, unit in _PART.findall(given.lower())]
-        known = all(unit in _UNITS for _, unit in parts)
-        if not parts or not known or _PART.sub("", given.lower()):
-            raise DeclarationError(
-                f"{given!r} is not a duration; write it like '10 seconds' or '1 hour 30 minutes'",
-                duration=given,
-            )
-        total = sum(number * _UNITS[unit] for number, unit in parts)
+    total = duration_us(given)
     if total <= 0:
-        raise DeclarationError(f"a duration must be positive, not {given!r}", duration=str(given))
+        raise DeclarationError(f"{given!r} is not a positive duration")
     return total
 
 
@@ -101,11 +81,11 @@ class Tumbling:
     time: str
 
     def __post_init__(self) -> None:
-        duration_us(self.size)
+        positive_us(self.size)
 
     @cached_property
     def size_us(self) -> int:
-        return duration_us(self.size)
+        return positive_us(self.size)
 
     def check(self, rows: pa.Schema, key: Sequence[str], operator: str) -> None:
         """Raise unless the input has the time column and the key leaves room for the bounds."""

@@ -156,7 +156,7 @@ def build_anchor(
                 f"the row of slot {slot} has label {row[position]!r}; Spark sends only "
                 f"{labels[slot]} there (see slot_labels)"
             )
-    with anchor_conf(spark):
+    with session_conf(spark, ANCHOR_CONF):
         placed = _rows_on_hosts(spark, rows, hosts, schema)
         frame = placed.repartition(slots, F.col(label_column))
         frame.persist(StorageLevel.MEMORY_AND_DISK)
@@ -176,17 +176,19 @@ def anchored(data: DataFrame, anchor: Anchor) -> DataFrame:
 
 
 @contextmanager
-def anchor_conf(spark: SparkSession) -> Iterator[None]:
-    """Hold `ANCHOR_CONF` on a session, and put back what was there."""
-    before = {name: spark.conf.get(name) for name in ANCHOR_CONF}
-    for name, value in ANCHOR_CONF.items():
+def session_conf(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
+    """Hold settings on a session, and put back what was there."""
+    before = {name: spark.conf.get(name, None) for name in conf}
+    for name, value in conf.items():
         spark.conf.set(name, value)
     try:
         yield
     finally:
         for name, old in before.items():
-            assert old is not None, f"Spark has no default for {name}"
-            spark.conf.set(name, old)
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)
 
 
 def _rows_on_hosts(

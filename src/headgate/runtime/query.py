@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headgate.control.coordinator import Coordinator
+from headgate.control.coordinator import Coordinator, EngineAborted, EpochResult
 from headgate.errors import HeadgateError
 from headgate.runtime.delivery import Delivery
 from headgate.runtime.engine import SparkEngine
@@ -32,6 +33,7 @@ class FlowQuery:
         self._thread: threading.Thread | None = None
         self._failure: HeadgateError | None = None
         self._recent: deque[dict[str, Any]] = deque(maxlen=RECENT_MAX)
+        self._stopping = False
         self._closed = False
 
     # --- like StreamingQuery ---------------------------------------------------------------
@@ -106,6 +108,7 @@ class FlowQuery:
 
     def stop(self) -> None:
         """Stop after Spark has let go of the running epoch; what is committed stays."""
+        self._stopping = True
         if self._spark_query is not None:
             self._spark_query.stop()
         if self._thread is not None:
@@ -165,16 +168,28 @@ class FlowQuery:
         self._thread = threading.Thread(target=guarded, name=f"headgate-{self.name}", daemon=True)
         self._thread.start()
 
-    def run_epoch(self, frame: DataFrame, epoch: int, query_id: str, tagged: bool) -> None:
+    def run_epoch(
+        self, frame: DataFrame, epoch: int, query_id: str, *, tagged: bool, streaming: bool = True
+    ) -> None:
         """One micro-batch; remembers the error that ends the flow with all its fields."""
+        run = self._engine.run if streaming else self._engine.run_batch
         try:
             record = self.coordinator.run_epoch(
-                epoch, query_id, lambda plan: self._engine.run(frame, plan, tagged=tagged)
+                epoch, query_id, lambda plan: self._run(partial(run, frame, plan, tagged=tagged))
             )
         except HeadgateError as problem:
             self._failure = problem
             raise
         self._recent.append(progress_of(record, self.coordinator, query_id))
+
+    def _run(self, job: Callable[[], EpochResult]) -> EpochResult:
+        """Run an epoch's job; a job that `stop` has cancelled is not run again."""
+        try:
+            return job()
+        except EngineAborted as problem:
+            if self._stopping and problem.__cause__ is not None:
+                raise problem.__cause__ from None
+            raise
 
     def _close(self) -> None:
         if not self._closed and not self.isActive:

@@ -95,7 +95,11 @@ def start_flow(
     else:
         if trigger is not None:
             raise DeclarationError("trigger= is for streaming sources; a batch runs as one epoch")
-        query.run_in_thread(lambda: query.run_epoch(source.frame, 0, BATCH_QUERY, source.tagged))
+        query.run_in_thread(
+            lambda: query.run_epoch(
+                source.frame, 0, BATCH_QUERY, tagged=source.tagged, streaming=False
+            )
+        )
     return query
 
 
@@ -112,7 +116,7 @@ def _start_stream(
         query_id = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
         if query_id is None:
             raise EngineError("Spark did not tell the query id; is this a classic session?")
-        query.run_epoch(batch, batch_id, query_id, tagged)
+        query.run_epoch(batch, batch_id, query_id, tagged=tagged)
 
     writer = (
         frame.writeStream.queryName(program.graph.name)

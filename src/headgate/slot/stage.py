@@ -217,6 +217,8 @@ def run_slot_task(
     task = _SlotTask(program, plan, services, level=level, producer=slot, slot=slot)
     try:
         task.receive(tuples)
+        if level == 1:
+            stateful.drop_departed(plan, services.store)
         if task.earlier.error is None:
             for node in program.order:
                 if node.kind == "stateful":
@@ -242,8 +244,22 @@ class _SlotTask(_Task):
         self.home: int = self.slot
 
     def receive(self, tuples: Iterable[BatchTuple]) -> None:
-        """Sort the input, check every digest, and lay rows out by consumer."""
+        """Sort the input, check every digest, and lay rows out by consumer.
+
+        What the slot's own earlier level told must be there, and nothing may be there twice: a
+        task's whole output, lost or doubled with its control record, would balance out.
+        """
+        before: tuple[int, ...] = ()
+        heard_of_itself = self.level == 1
         for item in sorted(tuples, key=lambda t: t.order):
+            if item.order == before:
+                raise CustodyMismatch(
+                    f"a tuple of task {item.producer} of level {item.level} arrived twice in slot "
+                    f"{self.slot}, epoch {self.plan.epoch}",
+                    slot=self.slot,
+                    epoch=self.plan.epoch,
+                )
+            before = item.order
             if item.slot != self.slot:
                 raise CustodyMismatch(
                     f"a tuple for slot {item.slot} reached slot {self.slot} in epoch "
@@ -253,6 +269,7 @@ class _SlotTask(_Task):
                 )
             if item.kind == Kind.CONTROL:
                 self.earlier.absorb(Control.from_bytes(item.payload))
+                heard_of_itself |= item.level == self.level - 1
                 continue
             if digest_of(item.payload) != item.digest:
                 raise CustodyMismatch(
@@ -265,6 +282,13 @@ class _SlotTask(_Task):
             counts = [1, item.rows, item.seal]
             self.control.received[key] = add_counts(self.control.received.get(key), counts)
             self._lay_out(item)
+        if not heard_of_itself:
+            raise CustodyMismatch(
+                f"slot {self.slot} of level {self.level} got no record of its level "
+                f"{self.level - 1} in epoch {self.plan.epoch}",
+                slot=self.slot,
+                epoch=self.plan.epoch,
+            )
 
     def _lay_out(self, item: BatchTuple) -> None:
         if item.kind == Kind.CARRY:
@@ -285,7 +309,8 @@ class _SlotTask(_Task):
         waiting = self.inbox.pop(node.id, [])
         last = self.level == self.program.depth[node.id]
         seen_before = str(self.home) in self.earlier.loads.get(node.name, {})
-        finishes = last and (bool(waiting) or seen_before or node.spec.ends_epochs)
+        sweeps = node.spec.ends_epochs or node.spec.ttl is not None
+        finishes = last and (bool(waiting) or seen_before or sweeps)
         moves = stateful.moves_of(self.plan, node) if self.level == 1 else None
         if not waiting and not finishes and moves is None:
             self._pass_on_carry(node)

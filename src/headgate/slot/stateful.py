@@ -58,6 +58,13 @@ def moves_of(plan: EpochPlan, node: Node) -> Moves | None:
     return moves if moves else None
 
 
+def drop_departed(plan: EpochPlan, store: StateStore) -> None:
+    """Forget the warm copies of slots that the flow no longer has."""
+    for operator, old in plan.previous.items():
+        for slot in range(plan.slots, old.slots):
+            store.drop(operator, slot)
+
+
 def migrate(
     program: Program,
     plan: EpochPlan,
@@ -133,7 +140,7 @@ def run_process(
         session.rollback()
         bad = find_bad_rows(
             len(rows),
-            lambda part: _try(operator, keyed.take(part), session, plan),
+            lambda part: _try(program, plan, node, rows.take(part), session),
             session.rollback,
         )
         dead.refuse(node.name, rows.batch, bad)
@@ -163,10 +170,11 @@ def run_finish(
     return Rows(batch, lineage)
 
 
-def _try(
-    operator: StatefulOperator, rows: KeyedRows, session: StateSession, plan: EpochPlan
-) -> None:
-    operator.process(rows, session, plan.clock)
+def _try(program: Program, plan: EpochPlan, node: Node, rows: Rows, session: StateSession) -> None:
+    """Raise if the operator fails on these rows, or returns what it may not."""
+    keyed = KeyedRows(rows.batch, node.key, rows.hashes)
+    output = _as_output(node.spec.process(keyed, session, plan.clock))
+    _checked(output, rows, program.node_schema[node.id])
 
 
 def _as_output(returned: Output | pa.RecordBatch | None) -> Output:

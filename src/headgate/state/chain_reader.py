@@ -77,7 +77,7 @@ class ChainReader:
         raise StateFileError(
             f"state file {file.name} of operator {self.operator!r}, slot {self.slot}, epoch "
             f"{file.epoch}, cannot be used: {reason}. Bring the file back from a copy of "
-            f"{self.storage.uri}, or restart the flow from an epoch before {file.epoch}",
+            f"{self.storage.uri}, or start with a new checkpoint folder",
             operator=self.operator,
             slot=self.slot,
             epoch=file.epoch,

@@ -22,6 +22,7 @@ from headgate.errors import (
     UnknownColumn,
 )
 from headgate.topology.arrow_types import SchemaLike, from_spark_json, to_schema
+from headgate.topology.duration import duration_us
 from headgate.topology.graph import (
     Edge,
     FlowGraph,
@@ -218,7 +219,11 @@ class Stream:
 
     def union(self, *others: Stream) -> Stream:
         """Merge streams of the same columns and types (column order may differ: names decide)."""
-        for other in others:
+        for other in (self, *others):
+            if other.dead_letters or other.grouping != LOCAL:
+                raise DeclarationError(
+                    "union merges plain streams; put key_by, shuffle or the like after it"
+                )
             if other.flow is not self.flow:
                 raise DeclarationError("union of streams that belong to two different flows")
             if sorted(other.schema, key=_by_name) != sorted(self.schema, key=_by_name):
@@ -307,26 +312,6 @@ class _Select:
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch.select(list(self.columns))
-
-
-def duration_us(given: str | timedelta) -> int:
-    """Microseconds of a timedelta or of "10 seconds", "1 minute", "500 milliseconds"."""
-    if isinstance(given, timedelta):
-        if given < timedelta(0):
-            raise DeclarationError(f"a duration cannot be negative: {given}")
-        return given // timedelta(microseconds=1)
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+?)s?\s*", given.lower())
-    units = {
-        "microsecond": 1,
-        "millisecond": 1_000,
-        "second": 1_000_000,
-        "minute": 60_000_000,
-        "hour": 3_600_000_000,
-        "day": 86_400_000_000,
-    }
-    if not match or match[2] not in units:
-        raise DeclarationError(f"cannot read duration {given!r}; write it like '10 seconds'")
-    return int(float(match[1]) * units[match[2]])
 
 
 def _source_schema(frame: Any, schema: SchemaLike | None) -> pa.Schema:

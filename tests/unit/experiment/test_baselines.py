@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.experiment.baselines import bytewax_count, numpy_limit, pathway_count
+from headgate.experiment.baselines import bytewax_count, numpy_limit, pathway_count, tws
 from headgate.experiment.baselines.result import RivalUnavailable, oracle, timed_rows
 from headgate.experiment.workload import EpochFiles, correlated_pairs, write_epochs
 
@@ -67,3 +68,9 @@ def test_disagreement_is_noticed(epochs, tmp_path):
 def test_a_rival_that_is_not_installed_says_so(rival, epochs, tmp_path):
     with pytest.raises(RivalUnavailable, match="call setup"):
         rival.run(epochs, slots=2, work_dir=tmp_path, venv_dir=tmp_path / "absent")
+
+
+def test_tws_without_protobuf_says_what_to_install(epochs, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "google.protobuf", None)
+    with pytest.raises(RivalUnavailable, match="pip install"):
+        tws.run(epochs, slots=2, work_dir=tmp_path)

@@ -8,7 +8,7 @@ import pytest
 
 from headgate.errors import DeclarationError
 from headgate.operator import Tumbling
-from headgate.operator.window import duration_us
+from headgate.operator.window import positive_us
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from headgate.operator.window import duration_us
     ],
 )
 def test_durations_are_read(given: str | timedelta, microseconds: int) -> None:
-    assert duration_us(given) == microseconds
+    assert positive_us(given) == microseconds
 
 
 @pytest.mark.parametrize("given", ["", "soon", "1", "1 fortnight", "1 minute or so", "-1 second"])

@@ -4,7 +4,7 @@ What a built-in aggregate can do and user code cannot: it counts on the map side
 and runs compiled. It cannot chain, nor needs to here (the first count passes every row on), so both
 keys are counted in one query in update mode: the source is read once per key, each scan taking its
 column only, and the union is grouped by (which key, key). Two queries, and exploding each row into
-two, were slower. Grouping sets, and Spark's in-memory state store, could not be told apart from this
+two, were slower. Grouping sets and Spark's in-memory state store could not be told from this
 (four alternating rounds on a busy machine); RocksDB is kept because `tws` has to use it.
 """
 

@@ -7,7 +7,7 @@ the `protobuf` package, which PySpark's stateful API imports and its wheel does 
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,8 +34,11 @@ def run(epochs: EpochFiles, *, slots: int, work_dir: Path, warmup: int = 1) -> B
         RivalUnavailable: when protobuf is not installed.
     """
     rows = timed_rows(epochs, warmup)
-    if importlib.util.find_spec("google") is None:
-        raise RivalUnavailable("transformWithStateInPandas needs `pip install 'protobuf>=6.33'`")
+    try:
+        importlib.import_module("google.protobuf")
+    except ImportError as missing:
+        needs = "transformWithStateInPandas needs `pip install 'protobuf>=6.33.5'`"
+        raise RivalUnavailable(needs) from missing
     spark = spark_query.session(slots)
     checkpoint = work_dir / "tws"
     seconds = spark_query.drain(

@@ -26,7 +26,7 @@ class WideOptions:
     rows: int = 20_000
     row_bytes: int = 4_000
     chain: int = 4
-    slots: int = 3
+    slots: int = 6
     hosts: int = 3
     link_mbit: int = 100
     locality: float = 0.8

@@ -1,0 +1,83 @@
+"""The benches of `headgate bench`, each with its printed table and its JSON file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+def chain(json_file: Path | None, quick: bool, console: Console) -> None:
+    """Two chained counts against PySpark, native Spark, Bytewax, Pathway and NumPy."""
+    from headgate.experiment.bench.chain import QUICK, ChainOptions, run_chain
+
+    found = run_chain(QUICK if quick else ChainOptions(), console.print)
+    rates = {
+        n.removesuffix("_rows_per_s"): v for n, v in found.items() if n.endswith("_rows_per_s")
+    }
+    _show(console, "rows per second (median of rounds)", rates, "{:,.0f}")
+    _show(console, "ratios", found["ratios"], "{:.2f}")
+    _save(found, json_file, console)
+
+
+def wide(json_file: Path | None, quick: bool, console: Console) -> None:
+    """4 kB rows, four operators, throttled links: tables against hash (needs namespaces)."""
+    from headgate.experiment.bench.wide import QUICK, WideOptions, run_wide
+
+    found = run_wide(QUICK if quick else WideOptions(), console.print)
+    _show(console, "rows per second", found["rows_per_s"], "{:,.0f}")
+    _show(console, "locality", found["locality"], "{:.2f}")
+    console.print(f"tables over hash: {found['tables_over_hash']:.2f}")
+    _save(found, json_file, console)
+
+
+def fixed_cost(json_file: Path | None, quick: bool, console: Console) -> None:
+    """What an epoch of one row costs, against plain stateful Spark queries."""
+    from headgate.experiment.bench.fixed_cost import QUICK, FixedCostOptions, run_fixed_cost
+
+    found = run_fixed_cost(QUICK if quick else FixedCostOptions(), console.print)
+    _show(console, "milliseconds per epoch of one row", found["empty_epoch_ms"], "{:,.0f}")
+    _show(console, "ratios", found["ratios"], "{:.2f}")
+    _save(found, json_file, console)
+
+
+def growth(json_file: Path | None, quick: bool, console: Console) -> None:
+    """How rows per second grow with slots, row bytes and chain length."""
+    from headgate.experiment.bench.growth import QUICK, GrowthOptions, run_growth
+
+    found = run_growth(QUICK if quick else GrowthOptions(), console.print)
+    _show(console, "rows per second", found["rows_per_s"], "{:,.0f}")
+    _save(found, json_file, console)
+
+
+ALL: dict[str, Callable[[Path | None, bool, Console], None]] = {
+    "chain": chain,
+    "wide": wide,
+    "fixed-cost": fixed_cost,
+    "growth": growth,
+}
+
+
+def _show(console: Console, title: str, values: dict[str, Any], form: str) -> None:
+    table = Table(title=title, title_justify="left")
+    table.add_column("")
+    table.add_column("value", justify="right")
+    for name, value in values.items():
+        table.add_row(name, form.format(value))
+    console.print(table)
+
+
+def _save(found: dict[str, Any], json_file: Path | None, console: Console) -> None:
+    if json_file is None:
+        return
+    text = json.dumps(found, indent=2) + "\n"
+    if str(json_file) == "-":
+        Console().file.write(text)
+    else:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        json_file.write_text(text)
+        console.print(f"raw numbers in {json_file}")

@@ -1,0 +1,57 @@
+"""A driver that a test kills: `crash_driver.py FOLDER`, then a line of JSON on stdin says go.
+
+It makes its SparkSession first and says "ready", so that a test can start the next driver while
+the last one runs. The function sink appends what it is called with to a file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.scenario.oracle import Case, chain
+from tests.spark.feeding import ONCE, frames
+from tests.spark.session import LOCAL, session_on
+
+from headgate.control.faults import VARIABLE
+
+EPOCHS = 13
+CHECKPOINT, LOG, OUT = "checkpoint", "log.jsonl", "out"
+
+
+def case() -> Case:
+    return chain(random.Random(11), epochs=EPOCHS, rows=80)
+
+
+def main(folder: Path) -> None:
+    spark = session_on(LOCAL)
+    spark.range(1).count()
+    print("ready", flush=True)
+    told = json.loads(sys.stdin.readline())
+    os.environ[VARIABLE] = told["crash_at"]
+    mine = case()
+    flow, streams = mine.flow(frames(spark, mine, folder / "in"))
+
+    def log(frame: Any, epoch: int) -> None:
+        line = json.dumps({"epoch": epoch, "rows": frame.toArrow().to_pylist()})
+        with (folder / LOG).open("a") as file:
+            file.write(line + "\n")
+
+    streams["sums"].to(log, name="log")
+    streams["sums"].to_parquet(str(folder / OUT), name="parquet")
+    streams["sums"].to_table("table")
+    query = flow.start(
+        spark, slots=told["slots"], checkpoint=str(folder / CHECKPOINT), trigger=ONCE,
+        keep_manifests=3,
+    )  # fmt: skip
+    query.awaitTermination()
+    table = query.table("table").toArrow().to_pylist()
+    print(json.dumps({"table": table, "journal": query.journal()}), flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,129 @@
+"""The driver is killed, by SIGKILL, at every point of the commit path; nothing is lost or doubled.
+
+One checkpoint lives through all of it: each crash hits another epoch, and the next driver, which
+waits with its JVM running, takes over from what the dead one left. After every crash the state on
+storage is checked without Spark.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from tests.scenario.oracle import bag
+from tests.spark.feeding import stored_state, write_case
+from tests.spark.programs.crash_driver import CHECKPOINT, EPOCHS, LOG, OUT, case
+
+from headgate.control.faults import CRASH_POINTS, VARIABLE
+
+PROGRAM = Path(__file__).parent / "programs" / "crash_driver.py"
+COMMITTED = CRASH_POINTS[CRASH_POINTS.index("manifest-written") :]
+# Every point once, each at an epoch of its own; the first epoch of all also before and after its
+# commit; and one epoch whose sinks are called by a driver that dies of it again.
+CRASHES = [
+    ("planned", 0),
+    ("manifest-written", 0),
+    ("sink-called", 0),
+    *((point, epoch) for epoch, point in enumerate(CRASH_POINTS, 1)),
+]
+
+
+class Driver:
+    def __init__(self, folder: Path, number: int) -> None:
+        self.errors = (folder / f"driver-{number}.err").open("w")
+        environment = {k: v for k, v in os.environ.items() if k != VARIABLE}
+        self.process = subprocess.Popen(
+            [sys.executable, str(PROGRAM), str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            text=True,
+            env=environment,
+        )
+
+    def go(self, crash_at: str, slots: int) -> tuple[int, str]:
+        """Let it run to its end, or to its crash; returns exit code and last words."""
+        assert self.process.stdout is not None
+        ready = self.process.stdout.readline()
+        assert ready == "ready\n", Path(self.errors.name).read_text()[-3000:]
+        told, _ = self.process.communicate(json.dumps({"crash_at": crash_at, "slots": slots}))
+        return self.process.returncode, told
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+        self.errors.close()
+
+
+@contextmanager
+def drivers(folder: Path, count: int) -> Iterator[Iterator[Driver]]:
+    """Drivers in a row; while one is used, the next makes its JVM."""
+    started: list[Driver] = []
+
+    def in_a_row() -> Iterator[Driver]:
+        for number in range(count):
+            while len(started) < min(count, number + 2):
+                started.append(Driver(folder, len(started)))
+            yield started[number]
+
+    try:
+        yield in_a_row()
+    finally:
+        for driver in started:
+            driver.end()
+
+
+def test_a_driver_killed_at_every_point_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    mine = case()
+    write_case(mine, tmp_path / "in")
+    with drivers(tmp_path, len(CRASHES) + 1) as row:
+        for number, (point, epoch) in enumerate(CRASHES):
+            code, told = next(row).go(f"{point}@{epoch}", slots=2 + number % 2)
+
+            assert code == -signal.SIGKILL, f"{point}@{epoch} was not reached: {told}"
+            committed, state = stored_state(mine, tmp_path / CHECKPOINT)
+            on_storage = epoch if point in COMMITTED else epoch - 1
+            assert committed == (on_storage if on_storage >= 0 else None), point
+            if committed is not None:
+                assert state == mine.expected[committed].state, f"after {point}@{epoch}"
+            check_calls(tmp_path, committed, mine)
+
+        code, told = next(row).go("", slots=2)
+
+    assert code == 0
+    last, state = stored_state(mine, tmp_path / CHECKPOINT)
+    assert last == EPOCHS - 1
+    assert state == mine.expected[-1].state
+    called = check_calls(tmp_path, last, mine)
+    assert sorted(set(called)) == list(range(EPOCHS)) and called == sorted(called)
+    assert len(called) - EPOCHS == 2, "called again only where it was not marked"
+    outputs: Any = sum((e.output["sums"] for e in mine.expected), start=bag([]))
+    published = [
+        pq.read_table(pa.py_buffer(p.read_bytes())) for p in tmp_path.glob(f"{OUT}/*.parquet")
+    ]
+    assert bag(row for table in published for row in table.to_pylist()) == outputs
+    answer = json.loads(told)
+    assert bag(answer["table"]) == outputs
+    records = [r for r in answer["journal"] if r["kind"] == "epoch"]
+    assert [r["epoch"] for r in records] == list(range(EPOCHS))
+    assert len([r for r in answer["journal"] if r["kind"] == "start"]) == len(CRASHES) + 1
+
+
+def check_calls(folder: Path, committed: int | None, mine: Any) -> list[int]:
+    """The function sink saw only committed epochs, every time with their rows."""
+    if not (folder / LOG).exists():
+        return []
+    calls = [json.loads(line) for line in (folder / LOG).read_text().splitlines()]
+    for call in calls:
+        assert committed is not None and call["epoch"] <= committed
+        assert bag(call["rows"]) == mine.expected[call["epoch"]].output["sums"], call["epoch"]
+    return [call["epoch"] for call in calls]

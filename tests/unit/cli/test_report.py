@@ -1,0 +1,76 @@
+"""`headgate report`: one file, no links, figures for what the journal knows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner
+
+import headgate as hg
+from headgate.cli.main import app
+from headgate.control.inspection import Inspection
+from headgate.experiment.report import Extra, render
+from headgate.testing import ListSource, run
+
+
+def checkpoint(folder: Path) -> str:
+    flow = hg.Flow("trends")
+    rows = [[{"a": i % 5, "b": i % 7} for i in range(50)] for _ in range(4)]
+    first = flow.source(ListSource("a bigint, b bigint", rows), name="rows")
+    counted = first.key_by("a").process(hg.Count(emit="rows"), name="by_a")
+    counted.key_by("b").process(hg.Count(), name="by_b").to_memory("out")
+    run(flow, slots=2, checkpoint=folder / "ck")
+    return str(folder / "ck")
+
+
+def timed(journal: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The journal as Spark would have written it, times included."""
+    spent = {"plan_ms": 10.0, "job_ms": 500.0, "levels_ms": {"0": 90.0, "1": 50.0, "2": 40.0}}
+    return [record | spent for record in journal]
+
+
+def test_the_report_is_one_file_with_drawings_and_no_links(tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "report.html"
+
+    result = CliRunner().invoke(app, ["report", checkpoint(tmp_path), "--out", str(out)])
+
+    assert result.exit_code == 0, result.output
+    page = out.read_text()
+    assert page.count("<svg") >= 5
+    assert "http" not in page
+    assert "<script" not in page
+    assert "by_a → by_b" in page
+
+
+def test_times_add_two_figures(tmp_path: Path) -> None:
+    seen = Inspection(checkpoint(tmp_path))
+
+    plain = render(seen.describe, seen.journal, title="t")
+    with_times = render(seen.describe, timed(seen.journal), title="t")
+
+    assert with_times.count("<figure>") == plain.count("<figure>") + 2
+    assert "Rows per second" in with_times
+
+
+def test_what_users_name_is_escaped(tmp_path: Path) -> None:
+    seen = Inspection(checkpoint(tmp_path))
+
+    page = render(seen.describe, seen.journal, title="<b>&", extras=[Extra("<i>", "<p>x</p>")])
+
+    assert "&lt;b&gt;&amp;" in page and "&lt;i&gt;" in page and "<p>x</p>" in page
+
+
+def test_events_of_the_journal_are_listed(tmp_path: Path) -> None:
+    seen = Inspection(checkpoint(tmp_path))
+    retry = {"schema": 1, "kind": "retry", "epoch": 2, "reason": "an executor died"}
+
+    page = render(seen.describe, [*seen.journal, retry], title="t")
+
+    assert "an executor died" in page
+
+
+def test_an_empty_journal_still_makes_a_page(tmp_path: Path) -> None:
+    seen = Inspection(checkpoint(tmp_path))
+
+    assert "All 0 epochs" in render(seen.describe, [], title="t")

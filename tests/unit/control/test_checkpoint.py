@@ -1,0 +1,246 @@
+"""Checkpoints: whose they are, what they accept, and the one point at which an epoch commits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from tests.unit.control.parts import program
+
+from headgate import Count, Flow, StateFields, StatefulOperator, Sum
+from headgate.control.checkpoint import IDENTITY, Checkpoint, check_compatible
+from headgate.control.manifest import Manifest
+from headgate.errors import ForeignCheckpoint, IncompatibleFlow, UnsupportedVersion
+from headgate.routing.table import hash_table
+from headgate.slot.program import Program, compile_flow
+
+
+def at(folder: Path) -> Checkpoint:
+    return Checkpoint(str(folder))
+
+
+def declared(*operators: tuple[str, str, Any], name: str = "f") -> Program:
+    flow = Flow(name)
+    rows = flow.source(lambda: None, schema="k bigint, j bigint, v bigint")
+    for operator, key, spec in operators:
+        rows.key_by(key).process(spec, name=operator)
+    if not operators:
+        rows.to_memory("out")
+    return compile_flow(flow.graph())
+
+
+# --- identity ---------------------------------------------------------------------------------
+
+
+def test_a_new_folder_takes_the_flow_and_its_buckets(tmp_path: Path) -> None:
+    assert at(tmp_path).identity() is None
+    assert at(tmp_path).adopt(program(), 64) == 64
+
+    told = at(tmp_path).identity()
+    assert told is not None
+    assert told["describe"] == program().describe()
+
+
+def test_the_number_of_buckets_never_changes(tmp_path: Path) -> None:
+    at(tmp_path).adopt(program(), 64)
+
+    assert at(tmp_path).adopt(program(), 1024) == 64
+
+
+def test_a_checkpoint_belongs_to_one_flow(tmp_path: Path) -> None:
+    at(tmp_path).adopt(program("mine"), 64)
+
+    with pytest.raises(ForeignCheckpoint) as caught:
+        at(tmp_path).adopt(program("yours"), 64)
+
+    assert (caught.value.found, caught.value.wanted) == ("mine", "yours")
+
+
+@pytest.mark.parametrize("change", [{"format": 99}, {"hash": "hg0"}])
+def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    at(tmp_path).adopt(program(), 64)
+    told = json.loads((tmp_path / IDENTITY).read_text())
+    (tmp_path / IDENTITY).write_text(json.dumps(told | change))
+
+    with pytest.raises(UnsupportedVersion):
+        at(tmp_path).adopt(program(), 64)
+
+
+@pytest.mark.parametrize("remains", ["manifests/e000000003.json", "spark/metadata"])
+def test_a_folder_that_lost_its_identity_is_refused(tmp_path: Path, remains: str) -> None:
+    path = tmp_path / remains
+    path.parent.mkdir()
+    path.write_text("{}")
+
+    with pytest.raises(ForeignCheckpoint):
+        at(tmp_path).adopt(program(), 64)
+    assert not (tmp_path / IDENTITY).exists()
+
+
+def test_settings_that_json_writes_differently_are_still_the_same(tmp_path: Path) -> None:
+    @dataclass(frozen=True)
+    class Pair(StatefulOperator):
+        def state_fields(self, rows: pa.Schema, key: Sequence[str]) -> StateFields:
+            return StateFields(pa.schema([]))
+
+        def output_schema(self, rows: pa.Schema, key: Sequence[str]) -> pa.Schema:
+            return rows
+
+        def describe(self) -> dict[str, Any]:
+            return {"pair": (1, 2), "by": {3: "three"}}
+
+    for _ in range(2):
+        at(tmp_path).adopt(declared(("op", "k", Pair())), 64)
+
+
+# --- compatibility ----------------------------------------------------------------------------
+
+BEFORE = ("op", "k", Sum("v"))
+
+
+@pytest.mark.parametrize(
+    ("after", "told"),
+    [
+        (("op", "j", Sum("v")), "key of 'op'"),
+        (("op", "k", Sum("j")), "settings of 'op'"),
+        (("op", "k", Count()), "state of 'op'"),
+        (("op", "k", Sum("v", ttl=timedelta(hours=1))), "ttl_ms of 'op' was None, is now 3600000"),
+        (("renamed", "k", Sum("v")), "drop_state=['op']"),
+    ],
+)
+def test_a_change_that_state_cannot_follow_is_refused_and_explained(
+    tmp_path: Path, after: tuple[str, str, Any], told: str
+) -> None:
+    at(tmp_path).adopt(declared(BEFORE), 64)
+
+    with pytest.raises(IncompatibleFlow) as caught:
+        at(tmp_path).adopt(declared(after), 64)
+
+    assert told in str(caught.value)
+    assert any(told in change for change in caught.value.changes)
+    at(tmp_path).adopt(declared(BEFORE), 64)  # the refusal changed nothing
+
+
+def test_all_changes_are_told_at_once() -> None:
+    old = declared(BEFORE, ("other", "k", Count())).describe()
+    new = declared(("op", "j", Sum("j"))).describe()
+
+    with pytest.raises(IncompatibleFlow) as caught:
+        check_compatible(old, new, "here")
+
+    assert len(caught.value.changes) == 4  # key, state (its key), settings; and one operator gone
+    assert "here" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        [BEFORE, ("more", "j", Count())],
+        [("op", "k", Sum("v", name="total"))],
+        [("op", "k", Sum("v", emit="rows"))],
+    ],
+)
+def test_a_change_that_leaves_the_state_alone_is_welcome(
+    tmp_path: Path, after: list[tuple[str, str, Any]]
+) -> None:
+    at(tmp_path).adopt(declared(BEFORE), 64)
+
+    at(tmp_path).adopt(declared(*after), 64)
+
+    told = at(tmp_path).identity()
+    assert told is not None
+    assert told["describe"] == declared(*after).describe()
+
+
+def test_state_can_be_dropped_by_name_only(tmp_path: Path) -> None:
+    at(tmp_path).adopt(declared(BEFORE, ("other", "k", Count())), 64)
+
+    with pytest.raises(IncompatibleFlow):
+        at(tmp_path).adopt(declared(), 64, drop_state=["op"])
+    at(tmp_path).adopt(declared(), 64, drop_state=["op", "other"])
+
+
+# --- manifests and marks ----------------------------------------------------------------------
+
+EMPTY = Manifest(3, "q", 2, {}, {}, {})
+
+
+def test_the_first_to_commit_an_epoch_wins(tmp_path: Path) -> None:
+    assert at(tmp_path).commit(EMPTY)
+    assert not at(tmp_path).commit(replace(EMPTY, query_id="other"))
+
+    kept = at(tmp_path).manifest(3)
+    assert kept is not None
+    assert kept.query_id == "q"
+
+
+def test_epochs_are_counted_not_spelt(tmp_path: Path) -> None:
+    for epoch in (9, 10, 2):
+        at(tmp_path).commit(replace(EMPTY, epoch=epoch))
+
+    assert at(tmp_path).epochs() == [2, 9, 10]
+    assert at(tmp_path).last_epoch() == 10
+    assert at(tmp_path).manifest(5) is None
+
+
+def test_a_new_checkpoint_has_no_epoch(tmp_path: Path) -> None:
+    assert at(tmp_path).last_epoch() is None
+    assert at(tmp_path).manifest(0) is None
+
+
+def test_marks_belong_to_one_epoch_and_one_sink(tmp_path: Path) -> None:
+    checkpoint = at(tmp_path)
+    checkpoint.mark(3, "out")
+
+    assert at(tmp_path).is_marked(3, "out")
+    assert not checkpoint.is_marked(3, "other")
+    assert not checkpoint.is_marked(4, "out")
+
+
+def test_forgetting_an_epoch_takes_its_marks_and_no_others(tmp_path: Path) -> None:
+    checkpoint = at(tmp_path)
+    for epoch in (3, 4):
+        checkpoint.commit(replace(EMPTY, epoch=epoch))
+        checkpoint.mark(epoch, "out")
+
+    checkpoint.forget(3)
+
+    assert checkpoint.epochs() == [4]
+    assert not checkpoint.is_marked(3, "out")
+    assert checkpoint.is_marked(4, "out")
+
+
+# --- tables -----------------------------------------------------------------------------------
+
+
+def test_tables_are_stored_by_content(tmp_path: Path) -> None:
+    checkpoint = at(tmp_path)
+    table = hash_table(3).pin([pa.array(["a"])], [2])
+    same_version = hash_table(3).pin([pa.array(["b"])], [2])
+
+    name = checkpoint.save_table("op", table)
+
+    assert checkpoint.save_table("op", table) == name
+    assert checkpoint.save_table("op", same_version) != name
+    back = at(tmp_path).load_table(name)
+    assert back.same_routes(table)
+    assert back.version == table.version
+
+
+def test_a_deleted_table_can_be_saved_again(tmp_path: Path) -> None:
+    checkpoint = at(tmp_path)
+    table = hash_table(2).with_buckets(np.zeros(1024, np.int32))
+    name = checkpoint.save_table("op", table)
+
+    checkpoint.delete_table(name)
+    assert checkpoint.table_names() == []
+    checkpoint.save_table("op", table)
+
+    assert at(tmp_path).load_table(name).same_routes(table)

@@ -1,0 +1,349 @@
+"""The commit path: one winner per epoch, no operator twice, sinks until marked, retries bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.unit.control.parts import Calls, coordinator, program, quiet
+
+from headgate import Count, Flow
+from headgate.control import faults
+from headgate.control.coordinator import ATTEMPTS_MAX, EngineAborted, EpochResult, Settings
+from headgate.control.journal import Journal
+from headgate.errors import (
+    CustodyMismatch,
+    EngineError,
+    EpochAlreadyCommitted,
+    ForeignCheckpoint,
+    OperatorFailed,
+    UnknownSlot,
+)
+from headgate.routing.table import hash_table
+from headgate.slot.failure import to_record
+from headgate.slot.plan import Control, EpochPlan
+from headgate.slot.program import compile_flow
+from headgate.testing import ListSource, ManualClock
+
+
+def never(plan: EpochPlan) -> EpochResult:
+    raise AssertionError("no operator may run")
+
+
+def with_file(plan: EpochPlan) -> EpochResult:
+    return quiet(plan, sinks={"out": [{"name": f"file-{plan.epoch}", "rows": 1, "bytes": 1}]})
+
+
+class Failing:
+    """An engine that fails so often before it works."""
+
+    def __init__(self, times: int, failure: Callable[[EpochPlan], EpochResult]) -> None:
+        self.times, self.failure, self.attempts = times, failure, 0
+
+    def __call__(self, plan: EpochPlan) -> EpochResult:
+        assert plan.attempt == self.attempts
+        self.attempts += 1
+        return self.failure(plan) if self.attempts <= self.times else quiet(plan)
+
+
+def aborts(plan: EpochPlan) -> EpochResult:
+    raise EngineAborted("an executor died")
+
+
+def loses_rows(plan: EpochPlan) -> EpochResult:
+    return quiet(plan, sent={"0:0>0": [1, 1, 1]})
+
+
+# --- one winner -------------------------------------------------------------------------------
+
+
+def test_the_second_driver_of_an_epoch_loses_and_delivers_nothing(tmp_path: Path) -> None:
+    winner, loser = coordinator(tmp_path), Calls()
+    late = coordinator(tmp_path, deliver=loser)
+    winner.run_epoch(0, "q", quiet)
+
+    with pytest.raises(EpochAlreadyCommitted) as caught:
+        late.run_epoch(0, "q", quiet)
+
+    assert caught.value.epoch == 0
+    assert loser.made == []
+
+
+def test_a_driver_that_another_overtakes_in_mid_epoch_loses(tmp_path: Path) -> None:
+    slow, fast = coordinator(tmp_path), coordinator(tmp_path)
+
+    def overtaken(plan: EpochPlan) -> EpochResult:
+        fast.run_epoch(0, "q", quiet)
+        return quiet(plan)
+
+    with pytest.raises(EpochAlreadyCommitted):
+        slow.run_epoch(0, "q", overtaken)
+
+
+# --- replay -----------------------------------------------------------------------------------
+
+
+def test_a_replayed_epoch_runs_no_operator_and_calls_only_unmarked_sinks(tmp_path: Path) -> None:
+    of, calls = program(sinks=("one", "two", "three")), Calls()
+    calls.fail = "two"
+    first = coordinator(tmp_path, of=of, deliver=calls)
+    files = {"two": [{"name": "a file", "rows": 1, "bytes": 1}]}
+    with pytest.raises(RuntimeError, match="two is down"):
+        first.run_epoch(0, "q", lambda plan: quiet(plan, sinks=files))
+    assert [name for name, _, _ in calls.made] == ["one", "two"]
+
+    again = Calls()
+    second = coordinator(tmp_path, of=of, deliver=again)
+    second.run_epoch(0, "q", never)
+
+    assert again.made == [("two", 0, ["a file"]), ("three", 0, [])]
+    once_more = Calls()
+    coordinator(tmp_path, of=of, deliver=once_more).run_epoch(0, "q", never)
+    assert once_more.made == []
+
+
+def test_an_epoch_long_gone_is_replayed_as_nothing(tmp_path: Path) -> None:
+    at = coordinator(tmp_path, keep_manifests=2)
+    for epoch in range(5):
+        at.run_epoch(epoch, "q", quiet)
+
+    assert at.run_epoch(0, "q", never) == {"epoch": 0, "replayed": True, "rows": 0}
+
+
+def test_sinks_get_the_files_of_their_epoch_after_it_is_committed(tmp_path: Path) -> None:
+    calls = Calls()
+    at = coordinator(tmp_path, deliver=calls)
+
+    def deliver(sink: Any, epoch: int, files: Any) -> None:
+        assert at.checkpoint.manifest(epoch) is not None
+        assert not at.checkpoint.is_marked(epoch, "out")
+        calls(sink, epoch, files)
+
+    at._deliver = deliver
+    at.run_epoch(0, "q", with_file)
+    at.run_epoch(1, "q", with_file)
+
+    assert calls.made == [("out", 0, ["file-0"]), ("out", 1, ["file-1"])]
+
+
+def test_a_restarted_driver_writes_the_journal_line_that_the_dead_one_did_not(
+    tmp_path: Path,
+) -> None:
+    calls = Calls()
+    calls.fail = "out"
+    dying = coordinator(tmp_path, deliver=calls)
+    with pytest.raises(RuntimeError):
+        dying.run_epoch(0, "q", quiet)
+    assert dying.journal.read() == []
+
+    born = coordinator(tmp_path)
+    born.run_epoch(0, "q", never)
+    born.run_epoch(1, "q", quiet)
+
+    assert [r["epoch"] for r in Journal(born.checkpoint.journal).read()] == [0, 1]
+
+
+# --- retries ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("failure", [aborts, loses_rows])
+def test_an_epoch_that_fails_for_no_fault_of_the_user_is_run_again(
+    tmp_path: Path, failure: Callable[[EpochPlan], EpochResult]
+) -> None:
+    engine = Failing(ATTEMPTS_MAX - 1, failure)
+    at = coordinator(tmp_path)
+
+    record = at.run_epoch(0, "q", engine)
+
+    assert (engine.attempts, record["attempts"]) == (ATTEMPTS_MAX, ATTEMPTS_MAX)
+    retries = [r for r in at.journal.read() if r["kind"] == "retry"]
+    assert [r["attempt"] for r in retries] == list(range(ATTEMPTS_MAX - 1))
+
+
+@pytest.mark.parametrize(
+    ("failure", "error"), [(aborts, EngineError), (loses_rows, CustodyMismatch)]
+)
+def test_retries_end_and_nothing_is_committed(
+    tmp_path: Path, failure: Callable[[EpochPlan], EpochResult], error: type[Exception]
+) -> None:
+    engine, calls = Failing(99, failure), Calls()
+    at = coordinator(tmp_path, deliver=calls)
+
+    with pytest.raises(error):
+        at.run_epoch(0, "q", engine)
+
+    assert engine.attempts == ATTEMPTS_MAX
+    assert at.checkpoint.last_epoch() is None
+    assert calls.made == []
+    at.run_epoch(0, "q", quiet)  # and the same driver may try again
+
+
+def test_an_error_of_user_code_is_never_retried(tmp_path: Path) -> None:
+    def broken(plan: EpochPlan) -> EpochResult:
+        error = to_record(OperatorFailed("broken", operator="parse"))
+        return EpochResult([Control(error=error)])
+
+    engine = Failing(99, broken)
+    at = coordinator(tmp_path)
+
+    with pytest.raises(OperatorFailed):
+        at.run_epoch(0, "q", engine)
+
+    assert engine.attempts == 1
+    assert at.checkpoint.last_epoch() is None
+
+
+def test_a_slot_that_did_not_answer_is_an_error_of_the_engine(tmp_path: Path) -> None:
+    with pytest.raises(EngineError):
+        coordinator(tmp_path).run_epoch(0, "q", lambda plan: EpochResult([Control(slots=[0])]))
+
+
+# --- whose query ------------------------------------------------------------------------------
+
+
+def test_another_query_may_not_go_on_from_this_state(tmp_path: Path) -> None:
+    coordinator(tmp_path).run_epoch(0, "q", quiet)
+
+    for epoch in (0, 1):
+        with pytest.raises(ForeignCheckpoint):
+            coordinator(tmp_path).run_epoch(epoch, "other", never)
+
+
+def test_an_epoch_may_not_be_skipped(tmp_path: Path) -> None:
+    at = coordinator(tmp_path)
+    with pytest.raises(ForeignCheckpoint):
+        at.run_epoch(1, "q", never)
+    at.run_epoch(0, "q", quiet)
+
+    with pytest.raises(ForeignCheckpoint):
+        at.run_epoch(2, "q", never)
+
+
+def test_a_vanished_checkpoint_of_the_engine_is_noticed_once_there_is_state(tmp_path: Path) -> None:
+    at = coordinator(tmp_path)
+    at.check_spark_metadata(exists=False)
+    at.run_epoch(0, "q", quiet)
+
+    at.check_spark_metadata(exists=True)
+    with pytest.raises(ForeignCheckpoint):
+        at.check_spark_metadata(exists=False)
+
+
+# --- the plan ---------------------------------------------------------------------------------
+
+
+def test_a_restarted_driver_plans_what_the_dead_one_would_have_planned(tmp_path: Path) -> None:
+    clock = ManualClock(5)
+    at = coordinator(tmp_path, clock=clock)
+    at.run_epoch(0, "q", quiet)
+    clock.advance(10)
+
+    mine, its = at.plan(1), coordinator(tmp_path, clock=clock).plan(1)
+
+    assert replace(mine, tables={}) == replace(its, tables={})
+    assert all(mine.tables[op].same_routes(its.tables[op]) for op in mine.tables)
+
+
+def test_time_never_goes_back_in_the_plan(tmp_path: Path) -> None:
+    clock = ManualClock(100)
+    at = coordinator(tmp_path, clock=clock)
+    at.run_epoch(0, "q", quiet)
+    clock.now_ms = 40
+
+    assert at.plan(1).clock.now_ms == 100
+
+
+def test_the_watermark_of_an_epoch_follows_from_the_manifest_before(tmp_path: Path) -> None:
+    flow = Flow("f")
+    rows = flow.source(ListSource("k bigint, t timestamp", []), event_time="t", name="in")
+    rows.key_by("k").process(Count(), name="count")
+    at = coordinator(tmp_path, of=compile_flow(flow.graph()))
+    assert at.plan(0).clock.watermark_us is None
+
+    for epoch, time in enumerate((50, 30, 70)):
+        facts = {"event_time": {"in": time}, "source_rows": {"in": 1}}
+        at.run_epoch(epoch, "q", lambda plan, facts=facts: quiet(plan, **facts))
+
+    clock = at.plan(3).clock
+    assert (clock.watermark_us, clock.previous_watermark_us) == (70, 50)
+
+
+# --- tables -----------------------------------------------------------------------------------
+
+
+def test_without_a_table_a_flow_starts_with_hash_grouping_and_keeps_what_it_has(
+    tmp_path: Path,
+) -> None:
+    at = coordinator(tmp_path)
+    assert at.tables["count"].same_routes(hash_table(2))
+    given = hash_table(2).with_buckets(np.ones(1024, np.int32))
+    told = coordinator(tmp_path / "other", tables={"count": given})
+    told.run_epoch(0, "q", quiet)
+
+    assert coordinator(tmp_path / "other").tables["count"].same_routes(given)
+
+
+def test_a_change_of_slots_is_planned_as_a_move_and_only_until_it_is_committed(
+    tmp_path: Path,
+) -> None:
+    coordinator(tmp_path).run_epoch(0, "q", quiet)
+    at = coordinator(tmp_path, slots=3)
+
+    assert at.plan(1).previous["count"].same_routes(hash_table(2))
+    assert at.plan(1).tables["count"].same_routes(hash_table(2).resized(3))
+    at.run_epoch(1, "q", quiet)
+    assert at.plan(2).previous == {}
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        {"nobody": hash_table(2)},
+        {"out": hash_table(2)},
+        {"count": hash_table(3)},
+        {"count": hash_table(2, buckets=64)},
+    ],
+)
+def test_a_table_that_does_not_fit_is_refused(tmp_path: Path, tables: dict[str, Any]) -> None:
+    with pytest.raises(UnknownSlot):
+        coordinator(tmp_path, tables=tables)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"slots": 0}, {"slots": 1, "buckets": 100}, {"slots": 1, "buckets": 1 << 17}]
+)
+def test_settings_that_cannot_work_are_refused(settings: dict[str, int]) -> None:
+    with pytest.raises(EngineError):
+        Settings(**settings)
+
+
+# --- crash points -----------------------------------------------------------------------------
+
+
+def test_every_named_crash_point_is_on_the_commit_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed: list[str] = []
+    monkeypatch.setattr("headgate.control.coordinator.reach", lambda point, _: passed.append(point))
+
+    coordinator(tmp_path).run_epoch(0, "q", quiet)
+
+    assert passed == list(faults.CRASH_POINTS)
+
+
+def test_a_crash_point_kills_only_where_and_when_it_is_told_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    killed: list[tuple[int, int]] = []
+    monkeypatch.setattr("headgate.control.faults.os.kill", lambda *a: killed.append(a))
+    monkeypatch.setenv(faults.VARIABLE, "planned@3")
+
+    faults.reach("planned", 2)
+    faults.reach("tasks-done", 3)
+    assert killed == []
+    faults.reach("planned", 3)
+    assert len(killed) == 1
