@@ -1,4 +1,4 @@
-"""Two stateful operators in a row, and the top hashtags of every region and minute.
+"""Two stateful operators in a row, and the top hashtags of every region and window.
 
     headgate run examples/trends.py:flow --epochs 20 --every '3 seconds'
 

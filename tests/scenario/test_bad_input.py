@@ -196,14 +196,18 @@ BROKEN: dict[str, tuple[Apply, str, list[int] | None]] = {
     "row, wrong type": (
         lambda s: s.map_rows(row_of_wrong_type, SCHEMA, name="fragile"), "map_rows", [BAD],
     ),
-    "row, none": (lambda s: s.map_rows(row_that_is_none, SCHEMA, name="fragile"), "map_rows", [BAD]),
+    "row, none": (
+        lambda s: s.map_rows(row_that_is_none, SCHEMA, name="fragile"), "map_rows", [BAD],
+    ),
     "filter raises": (lambda s: s.filter(mask_raising, name="fragile"), "filter", [BAD]),
     "filter, numbers": (lambda s: s.filter(mask_of_numbers, name="fragile"), "filter", [BAD]),
     "filter, short": (lambda s: s.filter(mask_too_short, name="fragile"), "filter", [BAD]),
     "row filter raises": (
         lambda s: s.filter_rows(row_predicate_raising, name="fragile"), "filter_rows", [BAD],
     ),
-    "flat_map raises": (lambda s: s.flat_map(flat_raising, SCHEMA, name="fragile"), "flat_map", [BAD]),
+    "flat_map raises": (
+        lambda s: s.flat_map(flat_raising, SCHEMA, name="fragile"), "flat_map", [BAD],
+    ),
     "flat_map, no origins": (
         lambda s: s.flat_map(flat_without_origins, SCHEMA, name="fragile"), "flat_map", [BAD],
     ),

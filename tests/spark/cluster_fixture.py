@@ -33,13 +33,14 @@ from pyspark.sql.types import (
 )
 
 from headgate.runtime.anchor import (
+    ANCHOR_CONF,
     Anchor,
     anchored,
     build_anchor,
     executor_hosts,
-    session_conf,
     slot_labels,
     spread,
+    with_conf,
 )
 
 LEVELS = 3
@@ -132,7 +133,7 @@ def job(spark: SparkSession, anchor: Anchor, markers: Path, gate: bool) -> None:
     for level in range(1, LEVELS + 1):
         stage = make_stage(level, labels, str(markers), gate=gate and level == 2)
         data = anchored(data, anchor).mapInArrow(stage, SCHEMA)
-    with session_conf(spark, ANCHOR_CONF):
+    with with_conf(spark, ANCHOR_CONF):
         partitions = data.rdd.getNumPartitions()
         began = time.monotonic()
         row = data.groupBy().agg({"value": "sum", "*": "count"}).collect()[0].asDict()

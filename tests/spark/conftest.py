@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
+def spark() -> SparkSession:
     from tests.spark.session import LOCAL, session_on
 
-    yield session_on(LOCAL)
+    return session_on(LOCAL)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,4 +1,4 @@
-"""Run an oracle's case on Spark: its rows as files, one per epoch and source, and the comparison."""
+"""Run an oracle's case on Spark: its rows as files, one per epoch and source; then compare."""
 
 from __future__ import annotations
 

@@ -105,6 +105,8 @@ class FirstAttemptWaits(Hook):
 
         context = TaskContext.get()
         assert context is not None
+        with open(f"{self.marker}-attempts", "a") as file:
+            file.write(f"{context.stageId()} {context.partitionId()} {context.attemptNumber()}\n")
         if batch.num_rows and context.partitionId() == 0:
             if self._is_first():
                 self.strike()

@@ -16,6 +16,8 @@ from tests.spark.feeding import (
     ONCE,
     Collected,
     check,
+    declare,
+    frames,
     read_files,
     run_case,
     write_case,
@@ -62,16 +64,17 @@ def test_a_deleted_spark_checkpoint_is_noticed_at_start(
     check(run_case(spark, case, tmp_path, collected=collected), case, collected)
 
 
-def test_a_spark_checkpoint_of_another_query_is_noticed(
+def test_a_spark_checkpoint_of_another_query_is_noticed_at_start(
     case: Case, spark: SparkSession, tmp_path: Path
 ) -> None:
+    """Also if it has read everything, so that Spark would find nothing to do and end in peace."""
     collected = Collected()
     begun(spark, case, tmp_path, collected)
-    write_case(case, tmp_path / "other" / "in", range(1))
-    run_case(spark, case, tmp_path / "other")
+    other = declare(case, frames(spark, case, tmp_path / "in"), Collected())
+    other.start(spark, slots=2, checkpoint=str(tmp_path / "other"), trigger=ONCE).awaitTermination()
     mine = tmp_path / "checkpoint" / "spark"
     mine.rename(tmp_path / "kept")
-    shutil.copytree(tmp_path / "other" / "checkpoint" / "spark", mine)
+    shutil.copytree(tmp_path / "other" / "spark", mine)
 
     with pytest.raises(ForeignCheckpoint) as caught:
         run_case(spark, case, tmp_path, collected=collected)

@@ -29,12 +29,12 @@ CONF = {
 
 @pytest.mark.cluster
 def test_two_attempts_of_a_task_at_once_count_as_one(tmp_path: Path) -> None:
-    """The first attempt goes on only when its twin is there: both work and write, one is taken."""
+    """The first attempt goes on only when its twin is there; both write, one is taken."""
     script = Path(__file__).parent / "programs" / "speculation_driver.py"
     with NamespaceCluster(hosts=2, conf=CONF, start_timeout=120) as cluster:
         done = cluster.run(script, str(tmp_path), timeout=300)
 
     assert done.returncode == 0, done.stderr[-4000:]
     told = json.loads(done.stdout.splitlines()[-1])
-    assert told["waited"] and told["twin"]
+    assert told["waited"] and told["twin"], told
     assert told["attempts"] == [1, 1], "Spark dealt with it inside one job"

@@ -80,6 +80,13 @@ class Checkpoint:
             self.storage.write(IDENTITY, json.dumps(identity, sort_keys=True).encode(), True)
         return buckets
 
+    def spark_query_id(self) -> str | None:
+        """The id that Spark's checkpoint gives its query; None if there is none."""
+        try:
+            return str(json.loads(self.storage.read("spark/metadata"))["id"])
+        except FileNotFoundError:
+            return None
+
     # --- manifests -------------------------------------------------------------------------
     def epochs(self) -> list[int]:
         names = self._manifests.list()

@@ -140,8 +140,11 @@ class Coordinator:
             attempt=attempt,
         )
 
-    def check_spark_metadata(self, exists: bool) -> None:
-        """Refuse to start when the engine's own checkpoint has vanished under our manifests."""
+    def check_spark_metadata(self, exists: bool, query_id: str | None = None) -> None:
+        """Refuse to start when the engine's own checkpoint has vanished or is not the one.
+
+        A foreign one that has no rows left to run would otherwise end without an error.
+        """
         if self.last is not None and not exists:
             raise ForeignCheckpoint(
                 f"{self.checkpoint.storage.uri} holds state up to epoch {self.last.epoch}, but "
@@ -149,6 +152,8 @@ class Coordinator:
                 "sources from the start again. Restore it, or start with a new checkpoint folder",
                 epoch=self.last.epoch,
             )
+        if self.last is not None and query_id is not None:
+            self._check_query(self.last.epoch, query_id)
 
     # --- inside ----------------------------------------------------------------------------
     def _compute(self, epoch: int, query_id: str, run: RunTasks) -> Manifest:

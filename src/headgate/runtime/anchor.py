@@ -156,7 +156,7 @@ def build_anchor(
                 f"the row of slot {slot} has label {row[position]!r}; Spark sends only "
                 f"{labels[slot]} there (see slot_labels)"
             )
-    with session_conf(spark, ANCHOR_CONF):
+    with with_conf(spark, ANCHOR_CONF):
         placed = _rows_on_hosts(spark, rows, hosts, schema)
         frame = placed.repartition(slots, F.col(label_column))
         frame.persist(StorageLevel.MEMORY_AND_DISK)
@@ -176,7 +176,7 @@ def anchored(data: DataFrame, anchor: Anchor) -> DataFrame:
 
 
 @contextmanager
-def session_conf(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
+def with_conf(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
     """Hold settings on a session, and put back what was there."""
     before = {name: spark.conf.get(name, None) for name in conf}
     for name, value in conf.items():

@@ -23,9 +23,9 @@ from headgate.runtime.anchor import (
     anchored,
     build_anchor,
     executor_hosts,
-    session_conf,
     slot_labels,
     spread,
+    with_conf,
 )
 from headgate.runtime.exchange import TUPLE_TYPE, apply_stage, arrow_stage
 from headgate.runtime.worker import PLAN_PROPERTY, pack_plan, slot_stage, source_stage
@@ -85,7 +85,7 @@ class SparkEngine:
 
     def run_batch(self, frame: DataFrame, plan: EpochPlan, *, tagged: bool) -> EpochResult:
         """Run the one epoch of a batch DataFrame; its session is the user's and is put back."""
-        with session_conf(frame.sparkSession, self._conf):
+        with with_conf(frame.sparkSession, self._conf):
             return self._run(frame, plan, tagged)
 
     def close(self) -> None:

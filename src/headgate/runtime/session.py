@@ -80,6 +80,8 @@ def session_conf(
         "spark.log.level": "ERROR" if quiet else "WARN",
         "spark.sql.shuffle.partitions": str(cores or len(os.sched_getaffinity(0))),
         "spark.sql.catalogImplementation": "in-memory",
+        # Workers talk over a file socket: on loopback TCP a delayed ACK cost a task some 40 ms.
+        "spark.python.unix.domain.socket.enabled": "true",
     }
     if is_local(master):
         chosen |= {

@@ -90,7 +90,8 @@ def start_flow(
         describe=program.describe(),
     )
     if source.streaming:
-        coordinator.check_spark_metadata(place.storage.exists("spark/metadata"))
+        query_id = place.spark_query_id()
+        coordinator.check_spark_metadata(query_id is not None, query_id)
         _start_stream(spark, query, source.frame, source.tagged, place, program, trigger)
     else:
         if trigger is not None:

@@ -111,6 +111,13 @@ class Program:
             ],
             "sources": [n.name for n in self.sources],
             "sinks": {n.name: n.spec.kind for n in self.sinks},
+            "edges": [
+                {
+                    "producer": self.graph.nodes[e.producer].name,
+                    "consumer": self.graph.nodes[e.consumer].name,
+                }
+                for e in self.graph.edges
+            ],
         }
 
 

@@ -36,9 +36,11 @@ def main(folder: Path) -> None:
     collected = Collected()
     query = run_case(spark, case, folder, collected=collected)
     check(query, case, collected)
+    ran = Path(f"{hook.marker}-attempts").read_text().splitlines()
     twin = Path(f"{hook.marker}-twin").exists()
     attempts = [r["attempts"] for r in query.journal() if r["kind"] == "epoch"]
-    print(json.dumps({"waited": hook.struck, "twin": twin, "attempts": attempts}), flush=True)
+    told = {"waited": hook.struck, "twin": twin, "attempts": attempts, "ran": ran}
+    print(json.dumps(told), flush=True)
 
 
 if __name__ == "__main__":

@@ -70,8 +70,8 @@ def test_ctrl_c_waits_for_the_call_it_meets() -> None:
     seen: list[Any] = []
     before = signal.getsignal(signal.SIGINT)
 
+    query = Interrupted(epoch(0), epoch(1), epoch(2))
     with pytest.raises(KeyboardInterrupt):
-        query = Interrupted(epoch(0), epoch(1), epoch(2))
         follow(query, Console(file=io.StringIO(), width=100), seen=seen)
 
     assert [view.epoch for view in seen] == [0]  # the call ended, its epoch is shown

@@ -135,6 +135,17 @@ def test_a_global_count_needs_no_column_but_the_source_reads_one_to_have_rows() 
     assert source_columns(program, program.sources[0]) == ["a"]
 
 
+def test_the_key_arrives_even_if_an_operator_forgets_to_ask_for_it() -> None:
+    class Modest(Count):
+        def needs(self, rows: pa.Schema, key: Any, wanted: set[str]) -> set[str]:
+            return set()
+
+    flow = Flow("f")
+    source(flow, WIDE).key_by("b").process(Modest(), name="count").to_memory("out")
+
+    assert carried(compiled(flow), "count") == [("b",)]
+
+
 def test_both_sides_of_a_union_bring_the_same_columns_in_the_same_order() -> None:
     flow = Flow("f")
     one = source(flow, "a string, b bigint, c double", name="one")

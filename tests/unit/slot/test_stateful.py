@@ -214,6 +214,29 @@ def test_bad_rows_are_set_aside_and_leave_no_trace_in_the_state() -> None:
     assert sum(r["dead_rows"].get("picky", 0) for r in done.records) == 4
 
 
+@pytest.mark.parametrize("keys", [[3], range(6)])
+def test_a_failed_call_does_not_change_what_the_search_for_bad_rows_finds(
+    keys: Sequence[int],
+) -> None:
+    @dataclass(frozen=True)
+    class Once(Picky):
+        def process(self, rows: KeyedRows, state: Any, clock: EpochClock) -> Any:
+            if state.read(rows.groups).found.any():
+                raise ValueError("again")
+            return super().process(rows, state, clock)
+
+    flow = Flow("f")
+    rows = [{"k": k, "v": "bad" if k == 3 else "ok"} for k in keys]
+    keyed = flow.source(ListSource("k bigint, v string", [rows])).key_by("k")
+    keyed.process(Once(), name="once").to_memory("out")
+    flow.dead_letters().to_memory("dead")
+
+    done = run_quickly(flow, slots=1)
+
+    assert [row["reason"] for row in done.rows("dead")] == ["ValueError: a bad value"]
+    assert sorted(row["k"] for row in done.rows("out")) == [k for k in keys if k != 3]
+
+
 @pytest.mark.parametrize("value", ["bad", "refused"])
 def test_without_dead_letters_a_bad_row_stops_the_flow_and_nothing_is_committed(
     value: str, tmp_path: Path

@@ -35,6 +35,7 @@ def session(slots: int) -> SparkSession:
         builder.config("spark.ui.enabled", "false")
         .config("spark.driver.memory", "4g")
         .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.python.unix.domain.socket.enabled", "true")
         .config("spark.sql.session.timeZone", "UTC")
         .getOrCreate()
     )
