@@ -110,7 +110,7 @@ class FirstAttemptWaits(Hook):
         if batch.num_rows and context.partitionId() == 0:
             if self._is_first():
                 self.strike()
-            elif context.attemptNumber() > 0:
+            else:
                 Path(f"{self.marker}-twin").touch()
         return batch
 

@@ -37,4 +37,6 @@ def test_two_attempts_of_a_task_at_once_count_as_one(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-4000:]
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["waited"] and told["twin"], told
+    first = [line.split() for line in told["ran"] if line.split()[0] == told["ran"][0].split()[0]]
+    assert {attempt for _, slot, attempt in first if slot == "0"} >= {"0", "1"}, told
     assert told["attempts"] == [1, 1], "Spark dealt with it inside one job"

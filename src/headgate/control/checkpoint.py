@@ -51,6 +51,12 @@ class Checkpoint:
             told: dict[str, Any] = json.loads(self.storage.read(IDENTITY))
         except FileNotFoundError:
             return None
+        except json.JSONDecodeError as problem:
+            raise ForeignCheckpoint(
+                f"{IDENTITY} in {self.storage.uri} is damaged ({problem}); bring it back from a "
+                "copy, or start with a new checkpoint folder",
+                uri=self.storage.uri,
+            ) from problem
         if told.get("format") != FORMAT or told.get("hash") != HASH_ID:
             raise UnsupportedVersion(
                 f"checkpoint {self.storage.uri} has format {told.get('format')} and hash "

@@ -41,6 +41,8 @@ class RoutingTable:
     pinned_slots: I32 = field(default_factory=_no_slots)
 
     def __post_init__(self) -> None:
+        if self.buckets < 1 or self.buckets & (self.buckets - 1):
+            raise UnknownSlot(f"{self.buckets} buckets; their number must be a power of two")
         for name, owners in (("bucket", self.bucket_slots), ("pin", self.pinned_slots)):
             if len(owners) and not (owners.min() >= 0 and owners.max() < self.slots):
                 wrong = int(owners.max()) if owners.max() >= self.slots else int(owners.min())
@@ -86,7 +88,8 @@ class RoutingTable:
         """The table for another slot count: every unit stays but those that must move.
 
         Growing takes buckets from the fullest slots for the new ones; shrinking spreads the
-        buckets and pins of the slots that leave over those that stay, the emptiest first.
+        buckets of the slots that leave over those that stay, the emptiest first, and their pins
+        round robin.
         """
         if slots == self.slots:
             return self

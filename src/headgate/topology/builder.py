@@ -75,6 +75,8 @@ class FlowBuilder:
         `idle_after` epochs no longer holds the watermark back.
         """
         rows = _source_schema(frame, schema)
+        if idle_after < 1:
+            raise DeclarationError(f"idle_after={idle_after}; it counts epochs, from 1")
         if watermark is not None and event_time is None:
             raise DeclarationError("watermark= needs event_time=, the column it is measured on")
         if event_time is not None:
@@ -231,7 +233,9 @@ class Stream:
                     f"union needs equal columns; one side has {_short(self.schema)}, "
                     f"the other {_short(other.schema)}: use select() or map() first"
                 )
-        producers = dict.fromkeys(p for s in (self, *others) for p in s.producers)
+        producers = [p for s in (self, *others) for p in s.producers]
+        if len(set(producers)) < len(producers):
+            raise DeclarationError("union of a stream with itself; flat_map can double rows")
         return Stream(self.flow, tuple(producers), self.schema)
 
     # --- stateful --------------------------------------------------------------------------

@@ -198,3 +198,8 @@ def test_a_table_comes_back_from_storage_as_it_was(data: st.DataObject, slots: i
     assert back.same_routes(table)
     assert (back.version, back.buckets) == (table.version, table.buckets)
     assert back.route(H).tolist() == table.route(H).tolist()
+
+
+def test_the_number_of_buckets_is_a_power_of_two() -> None:
+    with pytest.raises(UnknownSlot, match="power of two"):
+        hash_table(2, buckets=100)

@@ -369,3 +369,16 @@ def test_a_source_keeps_its_event_time_settings() -> None:
     stream(flow, event_time="t", watermark="1.5 minutes", idle_after=7, name="in").to_memory("out")
     spec = flow.graph().node("in").spec
     assert (spec.event_time, spec.delay_us, spec.idle_after) == ("t", 90_000_000, 7)
+
+
+def test_a_stream_does_not_merge_with_itself() -> None:
+    """Silently keeping one copy would lose rows that SQL's UNION ALL keeps."""
+    one = stream()
+
+    with pytest.raises(DeclarationError, match="with itself"):
+        one.union(one)
+
+
+def test_a_source_must_wait_at_least_one_epoch_before_it_is_idle() -> None:
+    with pytest.raises(DeclarationError, match="idle_after"):
+        FlowBuilder("f").source(lambda spark: spark, schema="a string", idle_after=0)
