@@ -43,6 +43,7 @@ class Faults:
     zombie: float = 0.2
     abort: float = 0.1
     tamper: float = 0.1
+    tamper_level: int | None = None  # only what this level sent
     zombies: list[Attempt] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
 
@@ -137,7 +138,12 @@ class FaultyEngine:
 
     def _shuffled(self, moving: list[BatchTuple]) -> list[BatchTuple]:
         """What arrives of what was sent."""
-        data = [i for i, t in enumerate(moving) if t.kind != Kind.CONTROL]
+        only = self.faults.tamper_level
+        data = [
+            i
+            for i, t in enumerate(moving)
+            if t.kind != Kind.CONTROL and (only is None or t.level == only)
+        ]
         if not data or not self.faults.happens(self.faults.tamper, "tamper"):
             return moving
         at, how = self.rng.choice(data), self.rng.choice(TAMPERINGS)

@@ -208,7 +208,7 @@ def ordered(rng: random.Random, epochs: int = 4, rows: int = 40) -> Case:
     )  # fmt: skip
 
 
-def windows(rng: random.Random, epochs: int = 5, rows: int = 30, *, k: int = 2) -> Case:
+def windows(rng: random.Random, epochs: int = 4, rows: int = 30, *, k: int = 2) -> Case:
     """The top items of every city and minute, with rows that come late."""
     size, delay = timedelta(minutes=1), timedelta(seconds=30)
     data = []

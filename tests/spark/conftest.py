@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -30,7 +29,4 @@ def stop_spark_at_the_end() -> Iterator[None]:
 
     active = SparkSession.getActiveSession()
     if active is not None:
-        folder = active.sparkContext.getConf().get("spark.local.dir")
         active.stop()
-        if folder and "headgate-spark-" in folder:
-            shutil.rmtree(folder, ignore_errors=True)

@@ -24,6 +24,7 @@ SMALL_CONF = {
     "spark.sql.shuffle.partitions": "2",
 }
 LOCAL = "local[2]"
+_FOLDER = tempfile.TemporaryDirectory(prefix="headgate-spark-", ignore_cleanup_errors=True)
 
 
 def session_on(master: str, conf: Mapping[str, str] | None = None) -> SparkSession:
@@ -39,7 +40,7 @@ def session_on(master: str, conf: Mapping[str, str] | None = None) -> SparkSessi
     builder = SparkSession.builder.master(master).appName("headgate-tests")
     for name, value in wanted.items():
         builder = builder.config(name, value)
-    builder = builder.config("spark.local.dir", tempfile.mkdtemp(prefix="headgate-spark-"))
+    builder = builder.config("spark.local.dir", _FOLDER.name)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     return session

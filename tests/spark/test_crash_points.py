@@ -47,7 +47,7 @@ class Driver:
             stdout=subprocess.PIPE,
             stderr=self.errors,
             text=True,
-            env=environment,
+            env={**environment, "TMPDIR": str(folder)},  # what a killed driver leaves lies there
         )
 
     def go(self, crash_at: str, slots: int) -> tuple[int, str]:

@@ -1,0 +1,147 @@
+"""Put measured numbers into the docs: tables between markers, and the figure of the README.
+
+Reads docs/figures/NAME.json, which `headgate bench NAME --json docs/figures/NAME.json` (and, for
+state, `python benchmarks/bench_state.py > docs/figures/state.json`) wrote, raw numbers included.
+A bench that has no file leaves its place in the docs as it is.
+
+    python scripts/figures.py
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("svg")
+import matplotlib.pyplot as plt
+
+ROOT = Path(__file__).resolve().parent.parent
+FIGURES = ROOT / "docs" / "figures"
+PAGES = (ROOT / "README.md", ROOT / "docs" / "guide" / "performance.md")
+LABELS = {
+    "headgate": "Headgate",
+    "tws": "PySpark, transformWithStateInPandas",
+    "native": "Spark, native groupBy().count()",
+    "bytewax": "Bytewax",
+    "pathway": "Pathway",
+    "numpy": "NumPy, one process, no engine",
+}
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|---" + "|---:" * (len(head) - 1) + "|"]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def chain(found: dict[str, Any]) -> str:
+    options = found["options"]
+    ours = found["headgate_rows_per_s"]
+    rows = []
+    for name, label in LABELS.items():
+        rate = found.get(f"{name}_rows_per_s")
+        if rate is not None:
+            rows.append([label, f"{rate:,.0f}", f"{ours / rate:.2f}x"])
+    large = found["headgate_large_rows_per_s"], found["numpy_large_rows_per_s"]
+    head = [f"{options['rows_per_epoch']:,} rows per epoch", "rows/s", "Headgate is"]
+    note = (
+        f"\n\nWith {options['large_rows_per_epoch']:,} rows per epoch Headgate runs "
+        f"{large[0]:,.0f} rows/s and NumPy {large[1]:,.0f} ({large[1] / large[0]:.1f}x). "
+        f"{options['slots']} slots on {found['machine']['cores']} cores, medians of "
+        f"{options['rounds']} rounds; raw numbers in `docs/figures/chain.json`."
+    )
+    draw_chain(found)
+    return table(head, rows) + note
+
+
+def draw_chain(found: dict[str, Any]) -> None:
+    names = [n for n in LABELS if f"{n}_rows_per_s" in found]
+    rates = [found[f"{n}_rows_per_s"] for n in names]
+    plt.rcParams.update({"svg.hashsalt": "headgate", "font.family": "sans-serif"})
+    figure, axes = plt.subplots(figsize=(8, 2.9), layout="constrained")
+    colors = ["#0b7285" if n == "headgate" else "#adb5bd" for n in names]
+    bars = axes.barh([LABELS[n] for n in names], rates, color=colors)
+    axes.bar_label(bars, [f"{rate:,.0f}" for rate in rates], padding=4, fontsize=9)
+    axes.set_xscale("log")
+    axes.set_xlim(min(rates) / 2, max(rates) * 6)
+    axes.invert_yaxis()
+    axes.set_xlabel("rows per second, logarithmic")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(FIGURES / "chain.svg", metadata={"Date": None}, facecolor="white")
+    plt.close(figure)
+
+
+def wide(found: dict[str, Any]) -> str:
+    rows = [
+        [
+            mode,
+            f"{found['rows_per_s'][mode]:,.0f}",
+            f"{found['locality'][mode]:.2f}",
+            f"{found['bytes_shuffled_per_epoch'][mode] / 1e6:,.0f}",
+        ]
+        for mode in ("hash", "tables")
+    ]
+    options = found["options"]
+    note = (
+        f"\n\nTables give {found['tables_over_hash']:.2f}x the rows per second of hash routing: "
+        f"{options['slots']} slots on {options['hosts']} hosts, links of {options['link_mbit']} "
+        f"Mbit/s, {options['rows']:,} rows of {options['row_bytes']:,} bytes per epoch."
+    )
+    return table(["routing", "rows/s", "locality", "MB shuffled per epoch"], rows) + note
+
+
+def fixed_cost(found: dict[str, Any]) -> str:
+    rows = [
+        [LABELS[name], f"{ms:,.0f}", f"{found['empty_epoch_ms']['headgate'] / ms:.2f}x"]
+        for name, ms in found["empty_epoch_ms"].items()
+    ]
+    return table(["one row per epoch, 2 partitions", "ms per epoch", "Headgate costs"], rows)
+
+
+def state(found: dict[str, Any]) -> str:
+    rows = [
+        [
+            f"{found['held'][name]:,}",
+            f"{found['median_cpu_ms'][name]['all']:.1f}",
+            f"{found['key_updates_per_s'][name] / 1e6:.1f} M",
+        ]
+        for name in ("small", "large")
+    ]
+    head = [f"keys held ({found['touched']:,} touched)", "CPU ms per epoch", "updates/s per core"]
+    return table(head, rows) + (
+        f"\n\nRatio {found['ratio']:.2f} of the medians, {found['ratio_of_best']:.2f} of the best."
+    )
+
+
+def growth(found: dict[str, Any]) -> str:
+    rows = [[name, f"{rate:,.0f}"] for name, rate in found["rows_per_s"].items()]
+    return table(["setting", "rows/s"], rows)
+
+
+WRITERS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "chain": chain,
+    "wide": wide,
+    "fixed-cost": fixed_cost,
+    "state": state,
+    "growth": growth,
+}
+
+
+def main() -> None:
+    for name, write in WRITERS.items():
+        source = FIGURES / f"{name}.json"
+        if not source.exists():
+            continue
+        text = write(json.loads(source.read_text()))
+        for page in PAGES:
+            before = page.read_text()
+            marked = re.compile(rf"(<!-- {name}:start -->\n).*?(<!-- {name}:end -->)", re.DOTALL)
+            page.write_text(marked.sub(lambda m, t=text: f"{m[1]}{t}\n{m[2]}", before))
+
+
+if __name__ == "__main__":
+    main()
