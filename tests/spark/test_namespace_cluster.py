@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from headgate.experiment import namespace_cluster
 from headgate.experiment.namespace_cluster import (
     ClusterError,
     NamespaceCluster,
@@ -24,6 +23,7 @@ from headgate.experiment.namespace_cluster import (
     remove_leftovers,
     stop_driver,
 )
+from headgate.experiment.namespaces import Names
 
 pytestmark = pytest.mark.cluster
 
@@ -228,7 +228,7 @@ def test_leftovers_of_a_dead_run_are_removed_and_of_a_live_one_kept() -> None:
     creator = subprocess.Popen(["true"])
     creator.wait()
     dead = f"headgate-{creator.pid}-1-1-host1"
-    live = namespace_cluster._Names.fresh().namespace("host1")
+    live = Names.fresh().namespace("host1")
     for name in (dead, live):
         subprocess.run(["ip", "netns", "add", name], check=True)
     orphan = subprocess.Popen(["ip", "netns", "exec", dead, "sleep", "1000"])

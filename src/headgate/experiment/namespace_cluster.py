@@ -18,88 +18,39 @@ The program needs no settings: `SparkSession.builder.getOrCreate()` finds the cl
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib.util
-import itertools
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-_PREFIX = "headgate"
-_NAME = re.compile(rf"^{_PREFIX}-(?P<pid>\d+)-(?P<born>\d+)-\d+(-|$)")
+from headgate.experiment.namespaces import (
+    POLL_SECONDS,
+    ClusterError,
+    Names,
+    available,
+    call,
+    cmdline,
+    delete_namespace,
+    kill,
+    kill_all_in,
+    pids_in,
+    remove_leftovers,
+    throttle_command,
+)
+
 _SUBNET = "198.51.100"  # TEST-NET-2: documentation addresses, seen only inside the namespaces
 _DRIVER, _MASTER, _BRIDGE = "driver", "master", "bridge"
 _FIRST_HOST = 11  # host1 is 198.51.100.11
 _HOSTS_MAX = 100
 _MASTER_PORT, _MASTER_UI_PORT = 7077, 8080
-_POLL_SECONDS = 0.1
-_serials = itertools.count(1)
-
-
-class ClusterError(RuntimeError):
-    """The cluster could not be built, did not come up, or was asked for what it has not."""
-
-
-@functools.cache
-def available() -> str | None:
-    """Say why no cluster can be built here, or None if one can; asks the kernel once."""
-    if os.geteuid() != 0:
-        return "network namespaces need root"
-    for tool in ("ip", "tc"):
-        if shutil.which(tool) is None:
-            return f"the command {tool!r} is missing (Debian package iproute2)"
-    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
-        return "no Java was found (neither on the PATH nor in JAVA_HOME)"
-    if importlib.util.find_spec("pyspark") is None:
-        return "pyspark is not installed"
-    return _probe_kernel()
-
-
-def _probe_kernel() -> str | None:
-    probe = _Names.fresh().namespace("probe")
-    steps = (
-        ["ip", "netns", "add", probe],
-        ["ip", "-n", probe, "link", "add", "br0", "type", "bridge"],
-        ["ip", "-n", probe, "link", "add", "v0", "type", "veth", "peer", "name", "v1"],
-        _throttle_command(probe, "v0", 100),
-    )
-    try:
-        for step in steps:
-            done = subprocess.run(step, capture_output=True, text=True, check=False)
-            if done.returncode != 0:
-                return f"the kernel refuses `{' '.join(step)}`: {done.stderr.strip()}"
-        return None
-    finally:
-        _delete_namespace(probe)
-
-
-@dataclass(frozen=True, slots=True)
-class _Names:
-    """Names of one cluster: its creator's pid and start time, and a serial number."""
-
-    stem: str
-
-    @classmethod
-    def fresh(cls) -> _Names:
-        return cls(f"{_PREFIX}-{os.getpid()}-{_born(os.getpid())}-{next(_serials)}")
-
-    def namespace(self, role: str) -> str:
-        return f"{self.stem}-{role}"
-
-    @property
-    def directory(self) -> Path:
-        return Path(tempfile.gettempdir()) / self.stem
 
 
 class NamespaceCluster:
@@ -137,7 +88,7 @@ class NamespaceCluster:
         self._cores, self._memory, self._link_mbit = cores_per_host, memory, link_mbit
         self._conf, self._env = dict(conf or {}), dict(env or {})
         self._start_timeout = start_timeout
-        self._names = _Names.fresh()
+        self._names = Names.fresh()
         self._spark_home = _spark_home()
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         self._drivers: list[subprocess.Popen[str]] = []
@@ -198,13 +149,13 @@ class NamespaceCluster:
         """End every process of the cluster, then remove its namespaces and files; idempotent."""
         roles = (_DRIVER, *self.hosts, _MASTER, _BRIDGE)
         namespaces = [self._names.namespace(role) for role in roles]
-        _kill_all_in(namespaces)
+        kill_all_in(namespaces)
         for daemon in self._daemons.values():
             daemon.wait()
         for driver in self._drivers:
             driver.wait()
         for namespace in namespaces:
-            _delete_namespace(namespace)
+            delete_namespace(namespace)
         shutil.rmtree(self._names.directory, ignore_errors=True)
 
     # --- use ----------------------------------------------------------------------------------
@@ -257,7 +208,7 @@ class NamespaceCluster:
 
     def kill_executor_jvm(self, host: str) -> list[int]:
         """SIGKILL the executors on a host, as a crash would; its Worker starts new ones."""
-        return self._kill_in(host, lambda pid: "CoarseGrainedExecutorBackend" in _cmdline(pid))
+        return self._kill_in(host, lambda pid: "CoarseGrainedExecutorBackend" in cmdline(pid))
 
     def kill_host(self, host: str) -> list[int]:
         """SIGKILL all that runs on a host, its Worker first; nothing comes back there.
@@ -269,8 +220,8 @@ class NamespaceCluster:
 
     def executor_pids(self, host: str) -> list[int]:
         """Pids of the executor JVMs that run on a host now."""
-        pids = _pids_in(self.namespace(host))
-        return [pid for pid in pids if "CoarseGrainedExecutorBackend" in _cmdline(pid)]
+        pids = pids_in(self.namespace(host))
+        return [pid for pid in pids if "CoarseGrainedExecutorBackend" in cmdline(pid)]
 
     def namespace(self, role: str) -> str:
         """The network namespace of a host, "driver" or "master", for `ip netns exec`."""
@@ -285,7 +236,7 @@ class NamespaceCluster:
     def bytes_sent(self, host: str) -> int:
         """Bytes that a host (or the driver) has sent over its link since the cluster began."""
         command = ["ip", "-j", "-s", "-n", self.namespace(host), "link", "show", "eth0"]
-        return int(json.loads(_call(command))[0]["stats64"]["tx"]["bytes"])
+        return int(json.loads(call(command))[0]["stats64"]["tx"]["bytes"])
 
     def wait_for_workers(self, count: int, timeout: float = 60.0) -> None:
         """Return once the master counts exactly `count` Workers alive."""
@@ -298,7 +249,7 @@ class NamespaceCluster:
             ]
             if len(alive) == count:
                 return
-            time.sleep(_POLL_SECONDS)
+            time.sleep(POLL_SECONDS)
         raise ClusterError(
             f"after {timeout:g} s the master has {len(alive)} live workers {sorted(alive)}, "
             f"not {count}\n{self.log_tail(_MASTER)}"
@@ -328,15 +279,15 @@ class NamespaceCluster:
 
     def _build_network(self) -> None:
         bridge = self._names.namespace(_BRIDGE)
-        _call(["ip", "netns", "add", bridge])
-        _call(["ip", "-n", bridge, "link", "add", "br0", "type", "bridge"])
-        _call(["ip", "-n", bridge, "link", "set", "br0", "up"])
+        call(["ip", "netns", "add", bridge])
+        call(["ip", "-n", bridge, "link", "add", "br0", "type", "bridge"])
+        call(["ip", "-n", bridge, "link", "set", "br0", "up"])
         addresses = {_DRIVER: self.driver_ip, _MASTER: self.master_ip, **self.hosts}
         for port, (role, ip) in enumerate(addresses.items()):
             self.local_dir(role).mkdir(parents=True)
             namespace = self._names.namespace(role)
-            _call(["ip", "netns", "add", namespace])
-            _call(
+            call(["ip", "netns", "add", namespace])
+            call(
                 [
                     "ip",
                     "-n",
@@ -353,13 +304,13 @@ class NamespaceCluster:
                     namespace,
                 ]
             )
-            _call(["ip", "-n", bridge, "link", "set", f"port{port}", "master", "br0", "up"])
-            _call(["ip", "-n", namespace, "addr", "add", f"{ip}/24", "dev", "eth0"])
-            _call(["ip", "-n", namespace, "link", "set", "lo", "up"])
-            _call(["ip", "-n", namespace, "link", "set", "eth0", "up"])
+            call(["ip", "-n", bridge, "link", "set", f"port{port}", "master", "br0", "up"])
+            call(["ip", "-n", namespace, "addr", "add", f"{ip}/24", "dev", "eth0"])
+            call(["ip", "-n", namespace, "link", "set", "lo", "up"])
+            call(["ip", "-n", namespace, "link", "set", "eth0", "up"])
             if self._link_mbit is not None and role != _MASTER:
-                _call(_throttle_command(namespace, "eth0", self._link_mbit))  # what it sends
-                _call(_throttle_command(bridge, f"port{port}", self._link_mbit))  # what it gets
+                call(throttle_command(namespace, "eth0", self._link_mbit))  # what it sends
+                call(throttle_command(bridge, f"port{port}", self._link_mbit))  # what it gets
 
     def _write_settings(self) -> None:
         """The settings of every driver program, where Spark looks for its defaults."""
@@ -430,9 +381,9 @@ class NamespaceCluster:
         return host
 
     def _kill_in(self, host: str, chosen: Callable[[int], bool]) -> list[int]:
-        pids = [p for p in _pids_in(self.namespace(host)) if chosen(p)]
+        pids = [p for p in pids_in(self.namespace(host)) if chosen(p)]
         for pid in pids:
-            _kill(pid)
+            kill(pid)
         return pids
 
 
@@ -441,33 +392,6 @@ def stop_driver(process: subprocess.Popen[str]) -> None:
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)  # its own session: see start
     process.communicate()
-
-
-def remove_leftovers() -> list[str]:
-    """Remove what dead creators left: processes, namespaces, files; returns the namespaces."""
-    listed = json.loads(_call(["ip", "-j", "netns", "list"]) or "[]")
-    dead = [entry["name"] for entry in listed if _is_leftover(entry["name"])]
-    _kill_all_in(dead)
-    for namespace in dead:
-        _delete_namespace(namespace)
-    for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}-*"):
-        if _is_leftover(directory.name):
-            shutil.rmtree(directory, ignore_errors=True)
-    return dead
-
-
-def _is_leftover(name: str) -> bool:
-    match = _NAME.match(name)
-    return match is not None and _born(int(match["pid"])) != match["born"]
-
-
-def _born(pid: int) -> str | None:
-    """Start time of a process in clock ticks since boot: tells a pid from its reuse."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    return stat.rpartition(")")[2].split()[19]  # field 22; the name in field 2 may hold spaces
 
 
 def _spark_home() -> Path:
@@ -484,65 +408,4 @@ def _source_path() -> list[str]:
     return [source, *(entry for entry in inherited if entry and entry != source)]
 
 
-def _throttle_command(namespace: str, device: str, rate_mbit: int) -> list[str]:
-    # The bucket holds 10 ms of traffic and at least four of the 64 kB packets that veth passes.
-    burst_bytes = max(256 * 1024, rate_mbit * 1_000_000 // 8 // 100)
-    return [
-        "tc",
-        "-n",
-        namespace,
-        "qdisc",
-        "add",
-        "dev",
-        device,
-        "root",
-        "tbf",
-        "rate",
-        f"{rate_mbit}mbit",
-        "burst",
-        str(burst_bytes),
-        "latency",
-        "50ms",
-    ]
-
-
-def _call(command: list[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise ClusterError(f"`{' '.join(command)}` failed: {done.stderr.strip()}")
-    return done.stdout
-
-
-def _pids_in(namespace: str) -> list[int]:
-    done = subprocess.run(
-        ["ip", "netns", "pids", namespace], capture_output=True, text=True, check=False
-    )
-    return [int(pid) for pid in done.stdout.split()] if done.returncode == 0 else []
-
-
-def _cmdline(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-    except OSError:
-        return ""
-
-
-def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):  # it may have ended by itself
-        os.kill(pid, signal.SIGKILL)
-
-
-def _kill_all_in(namespaces: list[str], timeout: float = 20.0) -> None:
-    """Kill until the namespaces are empty: a Worker may start an executor while it dies."""
-    deadline = time.monotonic() + timeout
-    while pids := [pid for namespace in namespaces for pid in _pids_in(namespace)]:
-        for pid in pids:
-            _kill(pid)
-        if time.monotonic() > deadline:
-            raise ClusterError(f"processes {pids} do not end")
-        time.sleep(_POLL_SECONDS)
-
-
-def _delete_namespace(namespace: str) -> None:
-    """Delete it and, with it, its links; not an error if it is gone."""
-    subprocess.run(["ip", "netns", "del", namespace], capture_output=True, check=False)
+__all__ = ["ClusterError", "NamespaceCluster", "available", "remove_leftovers", "stop_driver"]

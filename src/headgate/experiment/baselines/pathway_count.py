@@ -15,7 +15,7 @@ from headgate.experiment.baselines.own_venv import Rival
 from headgate.experiment.baselines.result import BaselineResult
 from headgate.experiment.workload import EpochFiles
 
-RIVAL = Rival("pathway", ("pathway==0.33.0", "pyarrow"), "pathway_driver.py")
+RIVAL = Rival("pathway", ("pathway==0.33.0", "protobuf", "pyarrow"), "pathway_driver.py")
 setup = RIVAL.setup
 
 
