@@ -40,7 +40,7 @@ class ChainOptions:
     large_rows_per_epoch: int = 3_000_000
     epochs: int = 8
     warmup: int = 4
-    slow_epochs: int = 3
+    slow_epochs: int = 2
     large_epochs: int = 5
     slots: int = 2
     rounds: int = 3
