@@ -1,0 +1,170 @@
+"""SpaceSaving over pairs of keys, whole batches at a time: the heaviest pairs in bounded memory.
+
+SpaceSaving (Metwally et al. 2005) replaces the smallest counter, one item at a time. A batch is
+taken in at once instead: join it with the counters, keep the `capacity` largest, and remember the
+largest count that had to go as the *floor*. A pair that is not kept was seen at most `floor` times,
+so a newcomer starts there. This is the reduction step of mergeable summaries (Agarwal et al. 2012)
+in SpaceSaving's terms: raising the floor by v lowers at least `capacity + 1` counters by v in
+theirs, so the same bound holds however the pairs are cut into batches, and over merges.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headgate.routing.hashing import mix
+
+U64 = npt.NDArray[np.uint64]
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
+
+PAIR_BYTES = 32  # two hashes, count, error
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)
+
+
+def _no_keys() -> U64:
+    return np.empty(0, np.uint64)
+
+
+def _no_numbers() -> F64:
+    return np.empty(0, np.float64)
+
+
+@dataclass
+class PairSketch:
+    """Counts of pairs (a, b) of 64-bit key hashes.
+
+    Guarantee: a kept pair's true weight lies in [count - error, count]; any other pair weighs at
+    most `floor`; error <= floor <= total / (capacity + 1). Memory: `PAIR_BYTES` a pair, at most
+    `capacity` pairs between calls. Cost of an update: a sort of (batch + kept) pairs.
+
+    Examples:
+        >>> sketch = PairSketch(capacity=2)
+        >>> a, b = np.array([1, 1, 2, 3], np.uint64), np.array([7, 7, 8, 9], np.uint64)
+        >>> sketch.update(a, b)
+        >>> int(sketch.count.max()), sketch.floor, sketch.total
+        (2, 1.0, 4.0)
+    """
+
+    capacity: int
+    a: U64 = field(default_factory=_no_keys)
+    b: U64 = field(default_factory=_no_keys)
+    count: F64 = field(default_factory=_no_numbers)
+    error: F64 = field(default_factory=_no_numbers)
+    floor: float = 0.0
+    total: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.capacity < 1:
+            raise ValueError(f"a sketch of {self.capacity} pairs; it needs room for at least one")
+
+    @classmethod
+    def within(cls, memory_bytes: int) -> PairSketch:
+        """The sketch that fits into so many bytes."""
+        return cls(max(1, memory_bytes // PAIR_BYTES))
+
+    def __len__(self) -> int:
+        return len(self.a)
+
+    def update(self, a: U64, b: U64, weight: F64 | I64 | None = None) -> None:
+        """Add rows (weight 1 each) or pairs that were counted before; order does not matter."""
+        if not len(a):
+            return
+        weights = np.ones(len(a)) if weight is None else weight.astype(np.float64)
+        a, b, counted = count_pairs(a, b, weights)
+        self._join(a, b, counted, np.zeros(len(a)), other_floor=0.0)
+        self.total += float(weights.sum())
+
+    def merge(self, other: PairSketch) -> None:
+        """Add another slot's or epoch's sketch; floors and bounds add up."""
+        self._join(other.a, other.b, other.count, other.error, other_floor=other.floor)
+        self.total += other.total
+
+    def decay(self, factor: float) -> None:
+        """Age everything; a pair below a thousandth of a row is dropped, which the floor notes."""
+        self.count *= factor
+        self.error *= factor
+        self.floor *= factor
+        self.total *= factor
+        faded = self.count < 1e-3
+        if faded.any():
+            self.floor = max(self.floor, float(self.count[faded].max()))
+            self._keep(np.flatnonzero(~faded))
+
+    def reset(self) -> None:
+        """Forget everything: a new routing has begun."""
+        self._keep(np.empty(0, np.int64))
+        self.floor = self.total = 0.0
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """The kept pairs and, as metadata, what bounds the others."""
+        return pa.RecordBatch.from_arrays(
+            [pa.array(x) for x in (self.a, self.b, self.count, self.error)],
+            names=["a", "b", "count", "error"],
+        ).replace_schema_metadata(
+            {
+                "capacity": str(self.capacity),
+                "floor": repr(self.floor),
+                "total": repr(self.total),
+            }
+        )
+
+    @classmethod
+    def from_arrow(cls, batch: pa.RecordBatch) -> PairSketch:
+        facts = batch.schema.metadata
+        a, b, count, error = (batch.column(i).to_numpy(zero_copy_only=False) for i in range(4))
+        return cls(
+            int(facts[b"capacity"]),
+            a,
+            b,
+            count.copy(),
+            error.copy(),
+            float(facts[b"floor"]),
+            float(facts[b"total"]),
+        )
+
+    # --- inside ----------------------------------------------------------------------------
+    def _join(self, a: U64, b: U64, count: F64, error: F64, *, other_floor: float) -> None:
+        """Both sides' counters as one set: who one side does not know it has at its floor."""
+        mine, theirs = pair_code(self.a, self.b), pair_code(a, b)
+        _, here, there = np.intersect1d(mine, theirs, assume_unique=True, return_indices=True)
+        my_count, my_error = self.count + other_floor, self.error + other_floor
+        my_count[here] += count[there] - other_floor
+        my_error[here] += error[there] - other_floor
+        new = np.ones(len(theirs), np.bool_)
+        new[there] = False
+        all_count = np.concatenate([my_count, count[new] + self.floor])
+        all_error = np.concatenate([my_error, error[new] + self.floor])
+        self.a, self.b = np.concatenate([self.a, a[new]]), np.concatenate([self.b, b[new]])
+        self.count, self.error = all_count, all_error
+        self.floor += other_floor
+        self._shrink()
+
+    def _shrink(self) -> None:
+        surplus = len(self.a) - self.capacity
+        if surplus <= 0:
+            return
+        order = np.argpartition(self.count, surplus - 1)
+        self.floor = max(self.floor, float(self.count[order[:surplus]].max()))
+        self._keep(np.sort(order[surplus:]))
+
+    def _keep(self, at: I64) -> None:
+        self.a, self.b = self.a[at], self.b[at]
+        self.count, self.error = self.count[at], self.error[at]
+
+
+def pair_code(a: U64, b: U64) -> U64:
+    """One number per pair. Two pairs may share one (2^-64 each); their counts then add up."""
+    return mix(a * _SPREAD + mix(b))
+
+
+def count_pairs(a: U64, b: U64, weight: F64) -> tuple[U64, U64, F64]:
+    """Each pair once, with its summed weight; in an order that depends on the set alone."""
+    code = pair_code(a, b)
+    _, first, back = np.unique(code, return_index=True, return_inverse=True)
+    counted = np.bincount(back, weights=weight, minlength=len(first)).astype(np.float64)
+    return a[first], b[first], counted
