@@ -12,6 +12,7 @@ from headgate.operator.max import Max
 from headgate.operator.mean import Mean
 from headgate.operator.mean_of_last import MeanOfLast
 from headgate.operator.min import Min
+from headgate.operator.partial import Partials, PartialState
 from headgate.operator.rows import EpochClock, Groups, KeyedRows
 from headgate.operator.sum import Sum
 from headgate.operator.top_k import TopK
@@ -31,6 +32,8 @@ __all__ = [
     "MeanOfLast",
     "Min",
     "Output",
+    "PartialState",
+    "Partials",
     "StateFields",
     "StatefulOperator",
     "Sum",

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from headgate.errors import DeclarationError, NameClash
 from headgate.operator.base import Emit, Output, StateFields, StatefulOperator
+from headgate.operator.partial import Partials
 from headgate.operator.reduce import SumOverflow
 from headgate.operator.rows import EpochClock, Groups, KeyedRows
 from headgate.operator.touched import touched, touched_keys, touched_schema
@@ -84,6 +85,14 @@ class Aggregate(StatefulOperator):
         """The result that held columns stand for."""
         raise NotImplementedError
 
+    def merges(self, rows: pa.Schema) -> bool:
+        """Do held columns of parts of a key's rows merge into those of all, to the last bit?"""
+        return False
+
+    def merge(self, partials: Partials, groups: Groups, held: Held) -> dict[str, Any]:
+        """The held columns of every group after the partials; may raise SumOverflow."""
+        raise self._not_mergeable()
+
     # The contract -----------------------------------------------------------------------------
 
     def state_fields(self, rows: pa.Schema, key: Sequence[str]) -> StateFields:
@@ -124,9 +133,9 @@ class Aggregate(StatefulOperator):
 
     def process(self, rows: KeyedRows, state: StateSession, clock: EpochClock) -> Output:
         if self.window is None:
-            return self.absorb(rows, rows.groups, lambda some: some.groups, state)
+            return self.fold_in(rows, rows.groups, lambda some: some.groups, state)
         placed = self.window.place(rows, clock)
-        output = self.absorb(placed.rows, placed.groups, self.window.groups, state)
+        output = self.fold_in(placed.rows, placed.groups, self.window.groups, state)
         return placed.report(output.dead)
 
     def finish(
@@ -142,13 +151,35 @@ class Aggregate(StatefulOperator):
         fields = [*keys.schema, pa.field(self.name, value.type)]
         return pa.RecordBatch.from_arrays([*keys.columns, value], schema=pa.schema(fields))
 
+    def mergeable(self, rows: pa.Schema, key: Sequence[str]) -> bool:
+        """Not `emit="running"`, which needs what is held, nor `ordered`, which needs all rows."""
+        return self._may_split and self.merges(rows)
+
+    def absorb(self, partials: Partials, state: StateSession, clock: EpochClock) -> Output:
+        """As `process`: a key whose sum would overflow stays, and its partials are dead."""
+        if not self._may_split:
+            raise self._not_mergeable()
+        return self.merge_in(partials, state)
+
+    @property
+    def _may_split(self) -> bool:
+        return self.emit != "running" and not self.ordered
+
+    @property
+    def emits_in_process(self) -> bool:
+        return self.emit != "updates"
+
+    @property
+    def emits_in_finish(self) -> bool:
+        return self.emit == "updates"
+
     def describe(self) -> dict[str, Any]:
         window = None if self.window is None else self.window.describe()
         return {"operator": type(self).__name__, "column": self.column, "window": window}
 
     # Inside -----------------------------------------------------------------------------------
 
-    def absorb(
+    def fold_in(
         self,
         rows: KeyedRows,
         groups: Groups,
@@ -172,13 +203,30 @@ class Aggregate(StatefulOperator):
             bad = overflow.groups[groups.codes]
             kept = np.flatnonzero(~bad)
             good = rows.take(kept)
-            return self._with_dead(bad, kept, self.absorb(good, regroup(good), regroup, state))
+            return self._with_dead(bad, kept, self.fold_in(good, regroup(good), regroup, state))
         state.write(groups, new)
         if running is not None:
             return Output(rows.batch.append_column(self.name, running))
         if self.emit == "rows":
             return Output(rows.batch)
-        return Output(carry=None if self.window else touched(groups))
+        return Output(carry=self._carry(groups))
+
+    def merge_in(self, partials: Partials, state: StateSession) -> Output:
+        """Merge the partials into the state of their groups; overflow as in `fold_in`."""
+        if not len(partials):
+            return Output()
+        groups = partials.groups
+        try:
+            new = self.merge(partials, groups, state.read(groups))
+        except SumOverflow as overflow:
+            bad = overflow.groups[groups.codes]
+            kept = np.flatnonzero(~bad)
+            return self._with_dead(bad, kept, self.merge_in(partials.take(kept), state))
+        state.write(groups, new)
+        return Output(carry=self._carry(groups))
+
+    def _carry(self, groups: Groups) -> pa.RecordBatch | None:
+        return touched(groups) if self.emit == "updates" and self.window is None else None
 
     def _with_dead(self, bad: Mask, kept: I64, output: Output) -> Output:
         why = f"{type(self).__name__} of column {self.column!r} leaves the 64-bit range"

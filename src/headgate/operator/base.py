@@ -3,12 +3,15 @@
 An operator is inert data until a slot runs it: it must pickle, and it must be **pure** given its
 rows, its state and the epoch's clock (no wall clock, no unseeded randomness), because Spark may
 run any task twice. It sees many rows at once and answers with Arrow.
+
+Some operators can also do their work in pieces: `process` in any slot, on a state that starts from
+nothing, and `absorb` in the slot that owns the key. They say so with `mergeable`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, ClassVar, Literal
 
@@ -17,7 +20,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headgate.errors import DeclarationError, UnknownColumn
+from headgate.operator.partial import Partials, PartialState
 from headgate.operator.rows import EpochClock, KeyedRows
+from headgate.state.schema import StateSchema
 from headgate.state.session import StateSession
 
 Emit = Literal["updates", "rows", "running"]
@@ -99,9 +104,71 @@ class StatefulOperator:
         """
         return None
 
+    # Work in pieces --------------------------------------------------------------------------
+
+    def mergeable(self, rows: pa.Schema, key: Sequence[str]) -> bool:
+        """May rows of a key be processed in a slot that does not own it? Default no.
+
+        Say yes only if (1) what `process` returns does not depend on the state, and (2) for any
+        split of a key's rows, `process` of each part on an empty state, then `absorb` of all the
+        partials in any order, leaves the state that `process` of all rows would have left, to the
+        last bit, and has `finish` emit the same rows. Depends on the input: integers add up in any
+        order, floats do not.
+        """
+        return False
+
+    def absorb(self, partials: Partials, state: StateSession, clock: EpochClock) -> Output | None:
+        """Merge partials into the stored state of their keys, as if their rows had come here.
+
+        Return a carry if `process` would have, so that `finish` knows the keys. `Output.dead`
+        numbers partials that cannot be merged; there are no rows to pass on.
+        """
+        raise self._not_mergeable()
+
+    def process_away(self, rows: KeyedRows, clock: EpochClock) -> tuple[Output, pa.RecordBatch]:
+        """`process` in a slot that does not own the keys: what it returns, and the partials.
+
+        No effect outside what it returns. A carry is left out: the owner's `absorb` makes it.
+        """
+        if not self.mergeable(rows.batch.schema, rows.key):
+            raise self._not_mergeable()
+        with PartialState(state_schema(self, rows.batch.schema, rows.key)) as partial:
+            output = as_output(self.process(rows, partial.session, clock))
+            return replace(output, carry=None), partial.batch()
+
+    def _not_mergeable(self) -> DeclarationError:
+        return DeclarationError(
+            f"{self!r} cannot be split over slots: its partial states cannot be merged into what "
+            "one slot would have made of the same rows. Keep its keys in one slot each",
+            operator=type(self).__name__,
+        )
+
+    # What the runtime plans with -------------------------------------------------------------
+
+    @property
+    def emits_in_process(self) -> bool:
+        """May `process` return rows? They pass on at once, in the same task."""
+        return True
+
+    @property
+    def emits_in_finish(self) -> bool:
+        """May `finish` return rows? Consumers must wait for the end of the epoch."""
+        return True
+
     def describe(self) -> dict[str, Any]:
         """Settings that matter to stored state; compared when a flow resumes."""
         return {"operator": type(self).__name__}
+
+
+def state_schema(operator: StatefulOperator, rows: pa.Schema, key: Sequence[str]) -> StateSchema:
+    """Schema of the operator's state behind this input and key."""
+    fields = operator.state_fields(rows, key)
+    return StateSchema(pa.schema([rows.field(name) for name in key]), fields.values, fields.sub)
+
+
+def as_output(returned: Output | pa.RecordBatch | None) -> Output:
+    """What `process` or `absorb` returned, as an Output."""
+    return returned if isinstance(returned, Output) else Output(returned)
 
 
 def require_column(rows: pa.Schema, name: str, operator: str) -> pa.Field:

@@ -11,9 +11,10 @@ import pyarrow.compute as pc
 
 from headgate.operator.aggregate import Aggregate
 from headgate.operator.base import require_column
-from headgate.operator.reduce import group_count, running_count
+from headgate.operator.partial import Partials
+from headgate.operator.reduce import group_count, group_sum, running_count
 from headgate.operator.rows import Groups, KeyedRows
-from headgate.operator.words import Mask
+from headgate.operator.words import Mask, to_words
 from headgate.state.rows import Held, StateRows
 
 
@@ -21,7 +22,7 @@ from headgate.state.rows import Held, StateRows
 class Count(Aggregate):
     """Count the rows of every key, or the non-null values of `column`.
 
-    Exact. Costs 8 bytes of state per key and about 40 ns per row.
+    Exact, and mergeable. Costs 8 bytes of state per key and about 40 ns per row.
 
     Examples:
         >>> Count()
@@ -47,6 +48,12 @@ class Count(Aggregate):
 
     def result(self, held: Held | StateRows) -> pa.Array:
         return pa.array(held["count"])
+
+    def merges(self, rows: pa.Schema) -> bool:
+        return True
+
+    def merge(self, partials: Partials, groups: Groups, held: Held) -> dict[str, Any]:
+        return {"count": group_sum(groups, to_words(partials.column("count"))[0], held["count"])}
 
     def _valid(self, rows: KeyedRows) -> Mask | None:
         if self.column is None or not rows.column(self.column).null_count:

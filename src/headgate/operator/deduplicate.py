@@ -23,7 +23,8 @@ class Deduplicate(StatefulOperator):
     Exact, also among the rows of one batch (first in order of arrival). With `within` ("10
     minutes" or a timedelta, processing time of the epoch) a key counts as new again that long after
     the row that passed, and its state is forgotten; without it every key is remembered for good.
-    Keeps nothing but the key (and a clock); about 30 ns per row.
+    Keeps nothing but the key (and a clock); about 30 ns per row. Not mergeable: whether a row
+    passes must be known when it comes.
 
     Examples:
         >>> Deduplicate(within="1 day").ttl
@@ -65,6 +66,10 @@ class Deduplicate(StatefulOperator):
         if len(passed) == len(rows):
             return Output(rows.batch)
         return Output(rows.batch.take(pa.array(passed)), origins=passed)
+
+    @property
+    def emits_in_finish(self) -> bool:
+        return False
 
     def describe(self) -> dict[str, Any]:
         return {"operator": "Deduplicate"}

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from headgate.errors import DeclarationError
 from headgate.operator.aggregate import Aggregate
 from headgate.operator.base import require_column
+from headgate.operator.partial import Partials
 from headgate.operator.reduce import group_extreme, running_extreme, worst
 from headgate.operator.rows import Groups, KeyedRows
 from headgate.operator.words import (
@@ -63,12 +64,7 @@ class Extreme(Aggregate):
         return [pa.field("value", self.value_type(rows))]
 
     def fold(self, rows: KeyedRows, groups: Groups, held: Held) -> dict[str, Any]:
-        column = rows.column(str(self.column))
-        values = self._ordered(column, held)
-        batch = group_extreme(groups, values.rows, self.largest)
-        return {
-            "value": values.back(self._better(values.held, batch), self._seen(groups, held, column))
-        }
+        return {"value": self._best(rows.column(str(self.column)), groups, held)}
 
     def running(self, rows: KeyedRows, groups: Groups, held: Held) -> pa.Array:
         column = rows.column(str(self.column))
@@ -82,6 +78,18 @@ class Extreme(Aggregate):
 
     def result(self, held: Held | StateRows) -> pa.Array:
         return held.arrow("value")
+
+    def merges(self, rows: pa.Schema) -> bool:
+        return True
+
+    def merge(self, partials: Partials, groups: Groups, held: Held) -> dict[str, Any]:
+        return {"value": self._best(partials.column("value"), groups, held)}
+
+    def _best(self, column: pa.Array, groups: Groups, held: Held) -> pa.Array:
+        """The best of what is held and of each group's values."""
+        values = self._ordered(column, held)
+        batch = group_extreme(groups, values.rows, self.largest)
+        return values.back(self._better(values.held, batch), self._seen(groups, held, column))
 
     def _better(self, one: I64, other: I64) -> I64:
         return np.maximum(one, other) if self.largest else np.minimum(one, other)

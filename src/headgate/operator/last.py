@@ -13,6 +13,7 @@ import pyarrow as pa
 from headgate.errors import DeclarationError, NameClash
 from headgate.operator.aggregate import check_emit
 from headgate.operator.base import Emit, Output, StateFields, StatefulOperator, require_column
+from headgate.operator.partial import Partials
 from headgate.operator.reduce import group_extreme, worst
 from headgate.operator.rows import EpochClock, Groups, KeyedRows
 from headgate.operator.touched import touched, touched_keys, touched_schema
@@ -40,6 +41,9 @@ class Last(StatefulOperator):
     are equal. A row whose `by` is null counts as older than all others. `emit="updates"`: one row
     per key touched in the epoch, key columns and the kept ones; `"rows"`: input rows pass on.
     Costs the kept columns per key and about 45 ns per row.
+
+    Mergeable with `by`: the latest is the latest in any order of merging. Between slots the winner
+    among equal times is as open as it always is between upstreams.
 
     Examples:
         >>> Last("lat", "lon", by="ts")
@@ -110,11 +114,11 @@ class Last(StatefulOperator):
     def process(self, rows: KeyedRows, state: StateSession, clock: EpochClock) -> Output:
         if not len(rows):
             return Output()
-        groups = rows.groups
+        groups, values = rows.groups, rows.batch.select(list(self.columns)).columns
         if self.by is None:
-            state.write(groups, self._values(rows, groups.last))
+            state.write(groups, self._taken(values, groups.last))
         else:
-            self._keep_latest(self.by, rows, groups, state)
+            self._keep_latest(rows.column(self.by), values, groups, state)
         return Output(rows.batch) if self.emit == "rows" else Output(carry=touched(groups))
 
     def finish(
@@ -130,12 +134,33 @@ class Last(StatefulOperator):
             [*keys.columns, *kept], schema=pa.schema([*keys.schema, *fields])
         )
 
+    def mergeable(self, rows: pa.Schema, key: Sequence[str]) -> bool:
+        return self.by is not None and not self.ordered
+
+    def absorb(self, partials: Partials, state: StateSession, clock: EpochClock) -> Output:
+        if not self.mergeable(partials.batch.schema, partials.schema.key.names):
+            raise self._not_mergeable()
+        if not len(partials):
+            return Output()
+        groups, values = partials.groups, [partials.column(name) for name in self.columns]
+        self._keep_latest(partials.column(BY), values, groups, state)
+        return Output() if self.emit == "rows" else Output(carry=touched(groups))
+
+    @property
+    def emits_in_process(self) -> bool:
+        return self.emit == "rows"
+
+    @property
+    def emits_in_finish(self) -> bool:
+        return self.emit == "updates"
+
     def describe(self) -> dict[str, Any]:
         return {"operator": "Last", "columns": list(self.columns), "by": self.by}
 
-    def _keep_latest(self, by: str, rows: KeyedRows, groups: Groups, state: StateSession) -> None:
-        column = rows.column(by)
-        words, valid = to_words(column)
+    def _keep_latest(
+        self, by: pa.Array, values: Sequence[pa.Array], groups: Groups, state: StateSession
+    ) -> None:
+        words, valid = to_words(by)
         times = sortable(words)
         if valid is not None:
             times = np.where(valid, times, worst(largest=True))
@@ -147,11 +172,11 @@ class Last(StatefulOperator):
         before = np.where(held.valid(BY), sortable(kept_words(held[BY])), worst(largest=True))
         newer = latest >= before
         seen = latest > worst(largest=True)
-        words = from_sortable(np.where(seen, latest, 0), pa.types.is_floating(column.type))
-        new = self._values(rows, winner[newer])
-        new[BY] = from_words(words[newer], seen[newer], column.type)
+        words = from_sortable(np.where(seen, latest, 0), pa.types.is_floating(by.type))
+        new = self._taken(values, winner[newer])
+        new[BY] = from_words(words[newer], seen[newer], by.type)
         state.write(groups.take(newer), new)
 
-    def _values(self, rows: KeyedRows, chosen: I64) -> dict[str, Any]:
-        taken = rows.batch.select(list(self.columns)).take(pa.array(chosen))
-        return dict(zip(self.columns, taken.columns, strict=True))
+    def _taken(self, values: Sequence[pa.Array], chosen: I64) -> dict[str, Any]:
+        index = pa.array(chosen)
+        return {name: column.take(index) for name, column in zip(self.columns, values, strict=True)}

@@ -47,7 +47,8 @@ class MeanOfLast(Aggregate):
     Nulls are skipped; no value yet gives null. With `emit="running"` (the default) every input row
     passes on with the mean after it, in order of arrival. Sums are made by addition only (no
     running difference), so errors do not build up, and a NaN or a huge value is gone after n more.
-    Costs 8 n + 8 bytes of state per key; time and memory follow rows + n × keys touched.
+    Costs 8 n + 8 bytes of state per key; time and memory follow rows + n × keys touched. Not
+    mergeable: which values are the last n is a matter of order.
 
     The sliding sums are van Herk's (1992): prefix and suffix sums in blocks of n, and any stretch
     of n values is one of each.

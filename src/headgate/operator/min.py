@@ -14,7 +14,7 @@ class Min(Extreme):
 
     Takes numbers, dates, times, strings and binary (compared byte by byte). Nulls are skipped;
     nothing but nulls gives null. NaN counts as larger than any number, as in Spark. Costs one
-    value of state per key and about 50 ns per row (text: a sort of the distinct values).
+    value of state per key and about 50 ns per row (text: a sort of the distinct values). Mergeable.
 
     Examples:
         >>> Min("price")

@@ -14,6 +14,7 @@ from headgate.errors import DeclarationError, NameClash
 from headgate.operator.aggregate import Aggregate
 from headgate.operator.base import Output, StateFields, StatefulOperator, require_column
 from headgate.operator.count import Count
+from headgate.operator.partial import Partials
 from headgate.operator.rows import EpochClock, Groups, KeyedRows
 from headgate.operator.sum import Sum
 from headgate.operator.window import BOUNDS, START, SUB_KEY, Tumbling
@@ -33,6 +34,8 @@ class TopK(StatefulOperator):
     1), the item and its count (column `name`). Exact and deterministic: equal counts are ordered
     by item value. Null items and null weights are skipped. Keeps one state row per key, window and
     item: use it where items per key are bounded. Closing sorts the rows of the closed windows.
+
+    Mergeable, unless it adds up floats: a partial is a count per item, and ranks come at the end.
 
     Examples:
         >>> TopK("hashtag", k=3, window=Tumbling("1 hour", time="ts")).output_schema(
@@ -104,7 +107,7 @@ class TopK(StatefulOperator):
         if self.weight is not None:
             there &= np.asarray(pc.is_valid(placed.rows.column(self.weight)), np.bool_)
         chosen = placed.rows if there.all() else placed.rows.take(there)
-        output = self.measure.absorb(chosen, self._groups(chosen), self._groups, state)
+        output = self.measure.fold_in(chosen, self._groups(chosen), self._groups, state)
         positions = np.flatnonzero(there)
         return placed.report({int(positions[row]): why for row, why in output.dead.items()})
 
@@ -127,6 +130,16 @@ class TopK(StatefulOperator):
         )
         state.remove_rows(closed)
         return batch
+
+    def mergeable(self, rows: pa.Schema, key: Sequence[str]) -> bool:
+        return self.measure.merges(rows)
+
+    def absorb(self, partials: Partials, state: StateSession, clock: EpochClock) -> Output:
+        return self.measure.absorb(partials, state, clock)
+
+    @property
+    def emits_in_process(self) -> bool:
+        return False
 
     def describe(self) -> dict[str, Any]:
         window = self.window.describe()

@@ -33,7 +33,7 @@ class Update(StatefulOperator):
     dead letters, its state stays, and the other keys go on. State is pickled: any object will do,
     yet bytes may differ between equal objects, and a class must stay importable as long as its
     objects are kept. `fn` must be pure. Costs a Python call per key and batch, some 5 to 10 µs
-    beside `fn` itself: convenience, not speed.
+    beside `fn` itself: convenience, not speed. Not mergeable: what `fn` keeps is its own affair.
 
     Examples:
         >>> def longest(key, rows, state):
@@ -97,6 +97,10 @@ class Update(StatefulOperator):
         if not owners:
             return Output(dead=dead)
         return Output(pa.concat_batches(batches), groups.last[owners], dead)
+
+    @property
+    def emits_in_finish(self) -> bool:
+        return False
 
     def describe(self) -> dict[str, Any]:
         return {"operator": "Update", "function": getattr(self.fn, "__name__", "function")}

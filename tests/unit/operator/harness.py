@@ -1,7 +1,9 @@
 """Runs one operator in one slot as the runtime would: calls in tasks (levels), tasks in epochs.
 
 Every task opens the real state and commits it; the operator is pickled on its way into each, so
-nothing can hide on the instance; schemas and origins are checked at every call.
+nothing can hide on the instance; schemas and origins are checked at every call. A call may be
+`Away`: some other slot makes it, and this one, the owner of all keys, absorbs the partials in the
+next task.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headgate.operator import EpochClock, KeyedRows, Output, StatefulOperator
+from headgate.operator import EpochClock, KeyedRows, Output, Partials, StatefulOperator
+from headgate.operator.partial import partial_schema
 from headgate.state.chain import Chain
 from headgate.state.schema import StateSchema
 from headgate.state.storage import Storage
@@ -26,11 +29,18 @@ from headgate.state.store import StateStore
 MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
 
 
+@dataclass(frozen=True)
+class Away:
+    """Rows that are processed in a slot that does not own them."""
+
+    batch: pa.RecordBatch
+
+
 @dataclass
 class Epoch:
     """Levels of calls; a call is a batch."""
 
-    levels: list[list[pa.RecordBatch]]
+    levels: Sequence[Sequence[pa.RecordBatch | Away]]
     watermark_us: int | None = None
     now_ms: int = 0
 
@@ -40,6 +50,7 @@ class EpochResult:
     passed: list[dict[str, Any]] = field(default_factory=list)
     finished: list[dict[str, Any]] = field(default_factory=list)
     dead: dict[int, str] = field(default_factory=dict)  # by row number in the epoch
+    dead_partials: int = 0
     late: int = 0
     ipc: bytes = b""
 
@@ -69,12 +80,27 @@ class Slot:
     def run(self, epoch: Epoch) -> EpochResult:
         clock = EpochClock(self._epoch, epoch.now_ms, epoch.watermark_us, self._watermark_us)
         result, carries, offset = EpochResult(), [], 0
-        levels = epoch.levels or [[]]
+        levels = list(epoch.levels or [[]])
+        if any(isinstance(call, Away) for call in levels[-1]):
+            levels.append([])
+        partials: list[pa.RecordBatch] = []
         for level, calls in enumerate(levels):
             operator = pickle.loads(pickle.dumps(self.operator))
             with self._open(level, epoch.now_ms, operator.ttl) as state:
-                for batch in calls:
-                    output = operator.process(KeyedRows(batch, self.key), state, clock)
+                if partials:
+                    output = self._absorb(operator, partials, state, clock)
+                    result.dead_partials += len(output.dead)
+                    carries += [] if output.carry is None else [output.carry]
+                    partials = []
+                for call in calls:
+                    batch = call.batch if isinstance(call, Away) else call
+                    rows = KeyedRows(batch, self.key)
+                    if isinstance(call, Away):
+                        output, partial = operator.process_away(rows, clock)
+                        assert output.carry is None
+                        partials.append(self._sent(partial))
+                    else:
+                        output = operator.process(rows, state, clock)
                     output = self._checked(output, batch)
                     self._keep(result, output.batch)
                     result.passed += [] if output.batch is None else output.batch.to_pylist()
@@ -98,6 +124,24 @@ class Slot:
         """What the state holds now."""
         with self._open(99, 0, None) as state:
             return state.all().batch().to_pylist()
+
+    def _absorb(
+        self, operator: StatefulOperator, parts: list[pa.RecordBatch], state: Any, clock: EpochClock
+    ) -> Output:
+        partials = Partials(pa.concat_batches(parts), self.schema)
+        output = operator.absorb(partials, state, clock)
+        assert output is not None and output.batch is None and not output.late
+        if output.carry is not None:
+            assert self.carry is not None
+            assert output.carry.schema.equals(self.carry)
+        return output
+
+    def _sent(self, partial: pa.RecordBatch) -> pa.RecordBatch:
+        """To another slot and back."""
+        wire = partial_schema(self.schema)
+        assert partial.schema.equals(wire), partial.schema
+        partial.validate(full=True)
+        return pa.ipc.read_record_batch(partial.serialize(), wire)
 
     def _open(self, level: int, now_ms: int, ttl: timedelta | None) -> Any:
         ttl_ms = None if ttl is None else int(ttl / timedelta(milliseconds=1))

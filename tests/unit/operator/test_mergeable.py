@@ -1,0 +1,283 @@
+"""Split over slots and merged, or all at home: the same state, the same rows, to the last bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.operator.checks import KEY_SHAPES
+from tests.unit.operator.harness import Away, Epoch, EpochResult, Slot, batch_of
+
+from headgate.errors import DeclarationError
+from headgate.operator import (
+    Count,
+    Deduplicate,
+    EpochClock,
+    KeyedRows,
+    Last,
+    Max,
+    Mean,
+    MeanOfLast,
+    Min,
+    Partials,
+    StatefulOperator,
+    Sum,
+    TopK,
+    Tumbling,
+    Update,
+)
+from headgate.operator.base import state_schema
+from headgate.operator.partial import PartialState
+from strategies import examples
+
+WINDOW = Tumbling("10 seconds", time="ts")
+VALUES = pa.schema({
+    "i": pa.int32(), "big": pa.int64(), "f": pa.float64(), "m": pa.decimal128(9, 2),
+    "s": pa.string(), "ts": pa.timestamp("us", "UTC"), "n": pa.int64(),
+})  # fmt: skip
+
+
+def unchanged(key: Any, rows: Any, state: Any) -> tuple[Any, None]:
+    return state, None
+
+
+MERGEABLE: list[StatefulOperator] = [
+    Count(),
+    Count("s", emit="rows"),
+    Count("i", window=WINDOW),
+    Sum("i"),
+    Sum("big", ttl=timedelta(milliseconds=100)),
+    Sum("m", emit="rows"),
+    Sum("i", window=WINDOW),
+    Mean("i"),
+    Mean("i", window=WINDOW),
+    Min("f"),
+    Min("s", emit="rows"),
+    Max("s", window=WINDOW),
+    Max("ts", ttl=timedelta(milliseconds=100)),
+    Max("m"),
+    Last("s", "f", by="n"),
+    Last("i", by="n", emit="rows"),
+    TopK("s", 2, WINDOW),
+    TopK("i", 2, WINDOW, weight="big"),
+]
+NOT_MERGEABLE: list[StatefulOperator] = [
+    Count(emit="running"),
+    Count(ordered=True),
+    Sum("f"),
+    Sum("f", window=WINDOW),
+    Mean("f"),
+    Mean("big"),
+    Mean("m"),
+    Max("f", emit="running"),
+    Last("s"),
+    Last("s", by="n", ordered=True),
+    TopK("s", 2, WINDOW, weight="f"),
+    MeanOfLast("i", 3, emit="updates"),
+    Deduplicate(),
+    Update(unchanged, pa.schema({"x": pa.int64()})),
+]
+
+times = st.integers(-30, 90).map(lambda s: datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=s))
+row = st.fixed_dictionaries(
+    {
+        "key": st.integers(0, 3),
+        "i": st.none() | st.integers(-(2**31), 2**31 - 1),
+        "big": st.none() | st.integers(-(2**55), 2**55),
+        "f": st.none() | st.floats(),
+        "m": st.none() | st.integers(-(10**9) + 1, 10**9 - 1).map(lambda n: Decimal(n).scaleb(-2)),
+        "s": st.none() | st.sampled_from(["", "a", "b", "ab", "é"]),
+        "ts": st.none() | times,
+        "level": st.integers(0, 2),
+        "slot": st.integers(0, 3),  # 0 owns every key, the others none
+        "new_epoch": st.sampled_from([False, False, False, True]),
+    }
+)
+Row = dict[str, Any]
+
+
+def schema_of(shape: str) -> pa.Schema:
+    return pa.schema([*KEY_SHAPES[shape][0], *VALUES])
+
+
+def batch(rows: Sequence[Row], shape: str) -> pa.RecordBatch:
+    keys, choices = KEY_SHAPES[shape]
+    made = [r | dict(zip(keys.names, choices[r["key"] % len(choices)], strict=True)) for r in rows]
+    return pa.RecordBatch.from_pylist(made, schema=schema_of(shape))
+
+
+def epochs_of(rows: list[Row]) -> list[list[Row]]:
+    epochs: list[list[Row]] = [[]]
+    for number, r in enumerate(rows):
+        if r["new_epoch"]:
+            epochs.append([])
+        epochs[-1].append(r | {"n": number})
+    return epochs
+
+
+def at_home(rows: list[Row], shape: str) -> list[list[pa.RecordBatch | Away]]:
+    return [[batch(rows, shape)]] if rows else []
+
+
+def split(rows: list[Row], shape: str) -> list[list[pa.RecordBatch | Away]]:
+    """Per level one call at home and one in each other slot that has rows."""
+    levels: list[list[pa.RecordBatch | Away]] = []
+    for level in range(3):
+        calls: list[pa.RecordBatch | Away] = []
+        for slot in range(4):
+            some = [r for r in rows if (r["level"], r["slot"]) == (level, slot)]
+            if some:
+                calls.append(batch(some, shape) if slot == 0 else Away(batch(some, shape)))
+        levels.append(calls)
+    return levels if rows else []
+
+
+def comparable(result: EpochResult) -> Any:
+    passed, finished = (sorted(map(repr, rows)) for rows in (result.passed, result.finished))
+    return passed, finished, sorted(result.dead.values()), result.late
+
+
+def outcome(
+    operator: StatefulOperator,
+    rows: list[Row],
+    shape: str,
+    lay_out: Callable[[list[Row], str], list[list[pa.RecordBatch | Away]]],
+) -> Any:
+    made = []
+    with Slot(operator, schema_of(shape), KEY_SHAPES[shape][0].names) as slot:
+        for number, some in enumerate([*epochs_of(rows), []]):
+            levels = lay_out(some, shape)
+            result = slot.run(Epoch(levels, number * 25_000_000 - 20_000_000, number * 70))
+            assert not result.dead_partials
+            made.append((comparable(result), sorted(map(repr, slot.held()))))
+    return made
+
+
+@pytest.mark.parametrize("operator", MERGEABLE, ids=repr)
+@examples(8)
+@given(rows=st.lists(row, max_size=30), shape=st.sampled_from(list(KEY_SHAPES)))
+def test_split_equals_unsplit(operator: StatefulOperator, rows: list[Row], shape: str) -> None:
+    assert outcome(operator, rows, shape, split) == outcome(operator, rows, shape, at_home)
+
+
+@pytest.mark.parametrize("operator", MERGEABLE, ids=repr)
+def test_mergeable_ones_say_so(operator: StatefulOperator) -> None:
+    assert operator.mergeable(schema_of("text"), ["k"])
+
+
+@pytest.mark.parametrize("operator", NOT_MERGEABLE, ids=repr)
+def test_the_others_refuse(operator: StatefulOperator) -> None:
+    schema = schema_of("text")
+    assert not operator.mergeable(schema, ["k"])
+    one = batch([{"key": 2, "n": 0}], "text")
+    clock = EpochClock(0, 0)
+    with pytest.raises(DeclarationError, match="cannot be split over slots"):
+        operator.process_away(KeyedRows(one, ["k"]), clock)
+
+
+@pytest.mark.parametrize(
+    "operator", [o for o in NOT_MERGEABLE if not isinstance(o, Mean)], ids=repr
+)
+def test_the_others_absorb_nothing(operator: StatefulOperator) -> None:
+    """Mean cannot tell by a partial whether integers went into it, but nobody can make one."""
+    state = state_schema(operator, schema_of("text"), ["k"])
+    fields = [*state.row_key, *state.values]
+    nulls = [pa.nulls(1, f.type) for f in fields]
+    partials = Partials(pa.RecordBatch.from_arrays(nulls, [f.name for f in fields]), state)
+    with PartialState(state) as empty, pytest.raises(DeclarationError, match="cannot be split"):
+        operator.absorb(partials, empty.session, EpochClock(0, 0))
+
+
+def test_floats_are_mergeable_on_request() -> None:
+    schema = pa.schema({"k": pa.int64(), "v": pa.float64()})
+    halves = [batch_of(schema, k=[1, 1, 2], v=[0.5, 0.25, None]), batch_of(schema, k=[1], v=[2.0])]
+    for operator, name, expected in [
+        (Sum("v", exact=False), "sum", [2.75, None]),
+        (Mean("v", exact=False), "mean", [2.75 / 3, None]),
+    ]:
+        assert operator.mergeable(schema, ["k"])
+        with Slot(operator, schema, ["k"]) as slot:
+            finished = slot.run(Epoch([[Away(halves[0]), halves[1]]])).finished
+        assert [r[name] for r in sorted(finished, key=lambda r: r["k"])] == expected
+
+
+def test_a_key_may_be_named_like_a_value() -> None:
+    schema = pa.schema({"count": pa.int64()})
+    with Slot(Count(name="n"), schema, ["count"]) as slot:
+        rows = batch_of(schema, count=[7, 7, 8])
+        assert slot.run(Epoch([[Away(rows), rows]])).finished == [
+            {"count": 7, "n": 4},
+            {"count": 8, "n": 2},
+        ]
+
+
+def test_a_partial_that_would_overflow_is_refused_and_the_sum_stays() -> None:
+    schema = pa.schema({"k": pa.string(), "v": pa.int64()})
+    with Slot(Sum("v"), schema, ["k"]) as slot:
+        slot.run(Epoch([[batch_of(schema, k=["a", "b"], v=[2**63 - 5, 1])]]))
+        away = [Away(batch_of(schema, k=["a", "b"], v=[4, 4])) for _ in range(2)]
+
+        result = slot.run(Epoch([away]))
+
+        assert result.dead_partials == 2
+        assert result.finished == [{"k": "b", "sum": 9}]
+        assert sorted(r["sum"] for r in slot.held()) == [9, 2**63 - 5]
+
+
+def test_rows_that_overflow_by_themselves_are_refused_where_they_are() -> None:
+    schema = pa.schema({"k": pa.string(), "v": pa.int64()})
+    rows = batch_of(schema, k=["a", "b", "a"], v=[2**63 - 1, 1, 2**63 - 1])
+    with Slot(Sum("v"), schema, ["k"]) as slot:
+        result = slot.run(Epoch([[Away(rows)]]))
+    assert sorted(result.dead) == [0, 2]
+    assert result.finished == [{"k": "b", "sum": 1}]
+
+
+def test_a_null_time_is_older_than_any_other_wherever_it_was() -> None:
+    schema = pa.schema({"k": pa.int64(), "v": pa.string(), "by": pa.int64()})
+    calls = [
+        Away(batch_of(schema, k=[1, 2], v=["null", "only"], by=[None, None])),
+        batch_of(schema, k=[1], v=["new"], by=[5]),
+        Away(batch_of(schema, k=[1], v=["old"], by=[4])),
+    ]
+    for order in ([0, 1, 2], [2, 1, 0], [1, 0, 2]):
+        with Slot(Last("v", by="by"), schema, ["k"]) as slot:
+            finished = slot.run(Epoch([[calls[i]] for i in order])).finished
+        assert {r["k"]: r["v"] for r in finished} == {1: "new", 2: "only"}
+
+
+def test_partials_are_one_row_per_key_in_a_fixed_order() -> None:
+    schema = pa.schema({"k": pa.int64()})
+    keys = np.random.default_rng(1).integers(0, 50, 1000)
+    clock = EpochClock(0, 0)
+    made = []
+    for order in (keys, keys[::-1]):
+        rows = KeyedRows(batch_of(schema, k=order.tolist()), ["k"])
+        output, partial = Count().process_away(rows, clock)
+        assert output.batch is None and output.carry is None
+        made.append(partial)
+    assert made[0].equals(made[1])
+    assert made[0].num_rows == len(np.unique(keys))
+
+
+@pytest.mark.parametrize("operator", [*MERGEABLE, *NOT_MERGEABLE], ids=repr)
+def test_what_is_said_about_emitting_is_true(operator: StatefulOperator) -> None:
+    rows = [
+        {"key": 2, "i": 1, "big": 1, "f": 1.0, "m": Decimal(1), "s": "a", "n": 1,
+         "ts": datetime(1970, 1, 1, tzinfo=UTC)},
+    ]  # fmt: skip
+    with Slot(operator, schema_of("text"), ["k"]) as slot:
+        results = [
+            slot.run(Epoch([[batch(rows, "text")]])),
+            slot.run(Epoch([], watermark_us=60_000_000)),
+        ]
+    silent = isinstance(operator, Update)
+    assert operator.emits_in_process == (silent or any(r.passed for r in results))
+    assert operator.emits_in_finish == any(r.finished for r in results)
