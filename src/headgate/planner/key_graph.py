@@ -20,10 +20,11 @@ import numpy.typing as npt
 from numba import njit
 
 from headgate.errors import HeadgateError
-from headgate.routing.hashing import I64, U64
+from headgate.routing.hashing import U64
 
 F64 = npt.NDArray[np.float64]
 I32 = npt.NDArray[np.int32]
+I64 = npt.NDArray[np.int64]
 Pairs = tuple[int, int, U64, U64, F64]
 """Pairs of one keyed edge A -> B: (index of A, index of B, keys of A, keys of B, rows)."""
 

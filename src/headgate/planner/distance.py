@@ -1,0 +1,71 @@
+"""How far apart slots are: same slot < same host < same rack < elsewhere.
+
+Where balance forbids that two keys share a slot, a neighbour is still better than a stranger
+(future work of Caneill et al. 2016). Each pair of slots has a distance class, each class a cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from headgate.errors import HeadgateError
+from headgate.planner.key_graph import F64, I32, KeyGraph
+
+CLASSES = ("slot", "host", "rack", "elsewhere")
+COSTS = (0.0, 1.0, 2.0, 4.0)
+
+
+@dataclass(frozen=True)
+class Distances:
+    """`near[s, t]` is the distance class of two slots, `costs` the cost of a row per class."""
+
+    near: I32
+    costs: tuple[float, ...] = COSTS
+
+    @classmethod
+    def of(
+        cls,
+        hosts: Sequence[str],
+        racks: Mapping[str, str] | None = None,
+        costs: Sequence[float] = COSTS,
+    ) -> Distances:
+        """The distances of slots on these hosts; a host without a rack is in one of its own.
+
+        Without `racks` all hosts share one rack. Costs must not fall with distance.
+        """
+        if len(costs) != len(CLASSES) or costs[0] != 0 or list(costs) != sorted(costs):
+            raise HeadgateError(
+                f"costs {tuple(costs)}: give four that do not fall, the first 0, for the classes "
+                f"{', '.join(CLASSES)}"
+            )
+        rack_of = [("rack", racks.get(h)) if racks and h in racks else ("host", h) for h in hosts]
+        if racks is None:
+            rack_of = [("rack", None)] * len(hosts)
+        host, rack = _numbers(list(hosts)), _numbers(rack_of)
+        near = np.full((len(hosts), len(hosts)), 3, np.int32)
+        near[rack[:, None] == rack[None, :]] = 2
+        near[host[:, None] == host[None, :]] = 1
+        np.fill_diagonal(near, 0)
+        return cls(near, tuple(float(c) for c in costs))
+
+    @property
+    def slots(self) -> int:
+        return len(self.near)
+
+    @property
+    def cost(self) -> F64:
+        """Cost of a row between every two slots."""
+        return np.asarray(self.costs)[self.near]
+
+    def weight_by_distance(self, graph: KeyGraph, slot: I32) -> F64:
+        """Pair weight per distance class: same slot, host, rack, elsewhere."""
+        near = self.near[slot[graph.u], slot[graph.v]]
+        return np.bincount(near, graph.w, len(CLASSES)).astype(np.float64, copy=False)
+
+
+def _numbers(names: Sequence[object]) -> I32:
+    seen: dict[object, int] = {}
+    return np.array([seen.setdefault(name, len(seen)) for name in names], np.int32)
