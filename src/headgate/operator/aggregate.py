@@ -165,14 +165,6 @@ class Aggregate(StatefulOperator):
     def _may_split(self) -> bool:
         return self.emit != "running" and not self.ordered
 
-    @property
-    def emits_in_process(self) -> bool:
-        return self.emit != "updates"
-
-    @property
-    def emits_in_finish(self) -> bool:
-        return self.emit == "updates"
-
     def describe(self) -> dict[str, Any]:
         window = None if self.window is None else self.window.describe()
         return {"operator": type(self).__name__, "column": self.column, "window": window}

@@ -143,18 +143,6 @@ class StatefulOperator:
             operator=type(self).__name__,
         )
 
-    # What the runtime plans with -------------------------------------------------------------
-
-    @property
-    def emits_in_process(self) -> bool:
-        """May `process` return rows? They pass on at once, in the same task."""
-        return True
-
-    @property
-    def emits_in_finish(self) -> bool:
-        """May `finish` return rows? Consumers must wait for the end of the epoch."""
-        return True
-
     def describe(self) -> dict[str, Any]:
         """Settings that matter to stored state; compared when a flow resumes."""
         return {"operator": type(self).__name__}

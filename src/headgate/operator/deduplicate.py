@@ -67,9 +67,5 @@ class Deduplicate(StatefulOperator):
             return Output(rows.batch)
         return Output(rows.batch.take(pa.array(passed)), origins=passed)
 
-    @property
-    def emits_in_finish(self) -> bool:
-        return False
-
     def describe(self) -> dict[str, Any]:
         return {"operator": "Deduplicate"}

@@ -146,14 +146,6 @@ class Last(StatefulOperator):
         self._keep_latest(partials.column(BY), values, groups, state)
         return Output() if self.emit == "rows" else Output(carry=touched(groups))
 
-    @property
-    def emits_in_process(self) -> bool:
-        return self.emit == "rows"
-
-    @property
-    def emits_in_finish(self) -> bool:
-        return self.emit == "updates"
-
     def describe(self) -> dict[str, Any]:
         return {"operator": "Last", "columns": list(self.columns), "by": self.by}
 

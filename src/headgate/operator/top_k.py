@@ -137,10 +137,6 @@ class TopK(StatefulOperator):
     def absorb(self, partials: Partials, state: StateSession, clock: EpochClock) -> Output:
         return self.measure.absorb(partials, state, clock)
 
-    @property
-    def emits_in_process(self) -> bool:
-        return False
-
     def describe(self) -> dict[str, Any]:
         window = self.window.describe()
         return {"operator": "TopK", "item": self.item, "weight": self.weight, "window": window}

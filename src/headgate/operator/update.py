@@ -98,10 +98,6 @@ class Update(StatefulOperator):
             return Output(dead=dead)
         return Output(pa.concat_batches(batches), groups.last[owners], dead)
 
-    @property
-    def emits_in_finish(self) -> bool:
-        return False
-
     def describe(self) -> dict[str, Any]:
         return {"operator": "Update", "function": getattr(self.fn, "__name__", "function")}
 

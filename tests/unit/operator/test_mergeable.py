@@ -265,19 +265,3 @@ def test_partials_are_one_row_per_key_in_a_fixed_order() -> None:
         made.append(partial)
     assert made[0].equals(made[1])
     assert made[0].num_rows == len(np.unique(keys))
-
-
-@pytest.mark.parametrize("operator", [*MERGEABLE, *NOT_MERGEABLE], ids=repr)
-def test_what_is_said_about_emitting_is_true(operator: StatefulOperator) -> None:
-    rows = [
-        {"key": 2, "i": 1, "big": 1, "f": 1.0, "m": Decimal(1), "s": "a", "n": 1,
-         "ts": datetime(1970, 1, 1, tzinfo=UTC)},
-    ]  # fmt: skip
-    with Slot(operator, schema_of("text"), ["k"]) as slot:
-        results = [
-            slot.run(Epoch([[batch(rows, "text")]])),
-            slot.run(Epoch([], watermark_us=60_000_000)),
-        ]
-    silent = isinstance(operator, Update)
-    assert operator.emits_in_process == (silent or any(r.passed for r in results))
-    assert operator.emits_in_finish == any(r.finished for r in results)
