@@ -35,6 +35,7 @@ from headgate.slot.batch_tuple import BatchTuple, Kind
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program, compile_flow
 from headgate.slot.stage import Services, run_slot_task, run_source_task
+from headgate.slot.statistics import TaskStatistics
 from headgate.state.storage import Storage
 from headgate.state.store import StateStore
 from headgate.topology.arrow_types import SchemaLike, to_schema
@@ -82,6 +83,7 @@ class LocalRun:
     outputs: dict[str, list[tuple[int, dict[str, Any]]]] = field(default_factory=dict)
     records: list[dict[str, Any]] = field(default_factory=list)
     states: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    statistics: list[TaskStatistics] = field(default_factory=list)
 
     def rows(self, sink: str) -> list[dict[str, Any]]:
         """All rows a sink got, in order of epochs."""
@@ -156,7 +158,14 @@ def run(
                 before_epoch(epoch)
             engine = LocalEngine(program, check_purity=check_purity, seed=seed + epoch)
             inputs = _partitions(sources, epoch, partitions)
-            run_tasks = partial(engine.run, inputs=inputs)
+
+            def run_tasks(
+                plan: EpochPlan, engine: LocalEngine = engine, inputs: Any = inputs
+            ) -> EpochResult:
+                result = engine.run(plan, inputs)
+                done.statistics += result.statistics
+                return result
+
             done.records.append(coordinator.run_epoch(epoch, "local", run_tasks))
         done.states = {n.name: done._read_state(n) for n in program.stateful}
         return done
@@ -193,7 +202,8 @@ class LocalEngine:
                     partial(run_slot_task, self.program, plan, services, level, slot, received)
                 )
         controls = [Control.from_bytes(t.payload) for t in moving if t.kind == Kind.CONTROL]
-        return EpochResult(controls, services.timings)
+        counted = [TaskStatistics.from_bytes(d) for _, d in sorted(services.statistics.items())]
+        return EpochResult(controls, services.timings, statistics=counted)
 
     def _task(self, attempt: Callable[[], Iterable[BatchTuple]]) -> list[BatchTuple]:
         sent = list(attempt())

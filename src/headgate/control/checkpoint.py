@@ -4,7 +4,7 @@ headgate.json            the flow that lives here: name, operators, state schema
 spark/                   Spark's own checkpoint (offsets, commits)
 manifests/e….json        one per epoch, created if absent: the commit point
 marks/e…-SINK            the sink has been called for that epoch
-routing/OPERATOR-….arrow routing tables, named by content
+routing/OPERATOR-….arrow routing tables and changes of them, named by content
 state/OPERATOR/SLOT/     deltas, runs, snapshots
 sinks/SINK/              rows of sinks, named by manifests
 tables/SINK/             published rows of table sinks
@@ -17,13 +17,10 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
-import pyarrow as pa
-import xxhash
-
 from headgate.control.manifest import FORMAT, Manifest
+from headgate.control.table_files import TableFiles
 from headgate.errors import ForeignCheckpoint, IncompatibleFlow, UnsupportedVersion
 from headgate.routing.hashing import HASH_ID
-from headgate.routing.table import RoutingTable
 from headgate.slot.program import Program
 from headgate.state.storage import Storage
 
@@ -41,8 +38,7 @@ class Checkpoint:
         self.spark_uri = self.storage.child("spark").uri
         self._manifests = self.storage.child("manifests")
         self._marks = self.storage.child("marks")
-        self._tables = self.storage.child("routing")
-        self._known_tables: dict[str, RoutingTable] = {}
+        self.tables = TableFiles(self.storage.child("routing"))
 
     # --- identity --------------------------------------------------------------------------
     def identity(self) -> dict[str, Any] | None:
@@ -124,33 +120,6 @@ class Checkpoint:
     def mark(self, epoch: int, sink: str) -> None:
         """Not flushed: a mark lost with the machine only means that the sink is called again."""
         self._marks.write(f"e{epoch:09d}-{sink}", b"done\n")
-
-    # --- routing tables --------------------------------------------------------------------
-    def save_table(self, operator: str, table: RoutingTable) -> str:
-        """Store a table durably, before any epoch uses it; returns its file name."""
-        sink = pa.BufferOutputStream()
-        arrow = table.to_arrow()
-        with pa.ipc.new_file(sink, arrow.schema) as writer:
-            writer.write_table(arrow)
-        data = sink.getvalue()
-        name = f"{operator}-v{table.version:06d}-{xxhash.xxh3_64_hexdigest(data)}.arrow"
-        if name not in self._known_tables:
-            self._tables.write(name, data, True)
-            self._known_tables[name] = table
-        return name
-
-    def load_table(self, name: str) -> RoutingTable:
-        if name not in self._known_tables:
-            with pa.ipc.open_file(pa.py_buffer(self._tables.read(name))) as reader:
-                self._known_tables[name] = RoutingTable.from_arrow(reader.read_all())
-        return self._known_tables[name]
-
-    def table_names(self) -> list[str]:
-        return self._tables.list()
-
-    def delete_table(self, name: str) -> None:
-        self._known_tables.pop(name, None)
-        self._tables.delete(name)
 
 
 def check_compatible(

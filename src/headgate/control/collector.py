@@ -79,10 +79,10 @@ class Collector:
         driver that has just started cannot tell it from one that another driver is using.
         """
         deleted = 0
-        tables = {name for m in self._retained for name in m.tables.values()}
-        for name in self._checkpoint.table_names():
-            if name not in tables:
-                self._checkpoint.delete_table(name)
+        named = {name for m in self._retained for names in m.tables.values() for name in names}
+        for name in self._checkpoint.tables.list():
+            if name not in named:
+                self._checkpoint.tables.delete(name)
                 deleted += 1
         return deleted
 

@@ -7,7 +7,7 @@ epoch is computed again, sinks are called until each is marked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -17,18 +17,19 @@ from headgate.control.custody import settle
 from headgate.control.faults import reach
 from headgate.control.journal import Journal, Timing, epoch_record
 from headgate.control.manifest import Manifest, next_manifest
+from headgate.control.tables_in_use import TablesInUse
 from headgate.errors import (
     CustodyMismatch,
     EngineError,
     EpochAlreadyCommitted,
     ForeignCheckpoint,
     HeadgateError,
-    UnknownSlot,
 )
 from headgate.operator.rows import EpochClock
-from headgate.routing.table import BUCKETS, RoutingTable, hash_table
+from headgate.routing.table import BUCKETS, RoutingTable
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
+from headgate.slot.statistics import TaskStatistics
 from headgate.topology.graph import Node
 
 ATTEMPTS_MAX = 4
@@ -45,6 +46,7 @@ class EpochResult:
     controls: list[Control]
     timings: list[Timing] = field(default_factory=list)
     facts: Mapping[str, Any] = field(default_factory=dict)
+    statistics: Sequence[TaskStatistics] = ()
 
 
 class Deliver(Protocol):
@@ -66,6 +68,7 @@ class Settings:
     tables: Mapping[str, RoutingTable] = field(default_factory=dict)
     drop_state: Collection[str] = ()
     keep_manifests: int = 8
+    statistics_bytes: int = 0
 
     def __post_init__(self) -> None:
         if self.slots < 1:
@@ -94,10 +97,22 @@ class Coordinator:
         self._collector = Collector(checkpoint, settings.keep_manifests)
         last = checkpoint.last_epoch()
         self.last = None if last is None else checkpoint.manifest(last)
-        self.tables = self._starting_tables()
+        self._routing = TablesInUse(
+            program,
+            checkpoint.tables,
+            slots=settings.slots,
+            buckets=self.buckets,
+            chosen=settings.tables,
+            stored={} if self.last is None else self.last.tables,
+        )
         self._collector.sweep()
         if self.last is not None:
             self.journal.append_epoch(self.last.record)
+
+    @property
+    def tables(self) -> dict[str, RoutingTable]:
+        """Who owns which key, by operator, in the coming epoch."""
+        return self._routing.tables
 
     def run_epoch(self, epoch: int, query_id: str, run: RunTasks) -> dict[str, Any]:
         """Bring one epoch to its end, whatever of it happened before; returns its record."""
@@ -130,8 +145,11 @@ class Coordinator:
             epoch=epoch,
             slots=self.settings.slots,
             clock=clock,
-            tables=self.tables,
-            previous=self._changed_tables(),
+            tables=dict(self._routing.tables),
+            moves=self._routing.moves,
+            table_files=dict(self._routing.names),
+            tables_uri=self.checkpoint.tables.uri,
+            statistics_bytes=self.settings.statistics_bytes,
             chains={} if last is None else last.chains,
             storage_uri=self.checkpoint.state.uri,
             warm_dir=self.settings.warm_dir,
@@ -157,7 +175,7 @@ class Coordinator:
 
     # --- inside ----------------------------------------------------------------------------
     def _compute(self, epoch: int, query_id: str, run: RunTasks) -> Manifest:
-        table_files = {op: self.checkpoint.save_table(op, t) for op, t in self.tables.items()}
+        self._routing.save()
         plan, total, result, attempts = self._attempt(epoch, run)
         reach("custody-checked", epoch)
         record = epoch_record(
@@ -174,7 +192,6 @@ class Coordinator:
             plan,
             total,
             query_id=query_id,
-            table_files=table_files,
             before=self.last,
             record=record,
         )
@@ -186,6 +203,7 @@ class Coordinator:
             )
         reach("manifest-written", epoch)
         self.last = manifest
+        self._routing.committed()
         return manifest
 
     def _attempt(self, epoch: int, run: RunTasks) -> tuple[EpochPlan, Control, EpochResult, int]:
@@ -241,48 +259,3 @@ class Coordinator:
                 epoch=epoch,
                 query_id=query_id,
             )
-
-    def _starting_tables(self) -> dict[str, RoutingTable]:
-        slots = self.settings.slots
-        known = {n.name for n in self.program.graph.nodes if self._is_routed(n)}
-        for operator, table in self.settings.tables.items():
-            if operator not in known:
-                raise UnknownSlot(
-                    f"a routing table was given for {operator!r}, which has no keyed input; "
-                    f"keyed operators are {', '.join(sorted(known))}",
-                    operator=operator,
-                )
-            if table.slots != slots or table.buckets != self.buckets:
-                raise UnknownSlot(
-                    f"the routing table of {operator!r} is for {table.slots} slots and "
-                    f"{table.buckets} buckets; the flow runs {slots} and {self.buckets}",
-                    operator=operator,
-                )
-        stored = {} if self.last is None else self.last.tables
-        tables = {}
-        for operator in sorted(known):
-            before = self.checkpoint.load_table(stored[operator]) if operator in stored else None
-            chosen = self.settings.tables.get(operator)
-            if chosen is None:
-                chosen = (
-                    hash_table(slots, self.buckets) if before is None else before.resized(slots)
-                )
-            tables[operator] = chosen
-        return tables
-
-    def _changed_tables(self) -> dict[str, RoutingTable]:
-        """Old tables of stateful operators whose units have other owners now."""
-        if self.last is None:
-            return {}
-        changed = {}
-        for node in self.program.stateful:
-            stored = self.last.tables.get(node.name)
-            if stored is None:
-                continue
-            before = self.checkpoint.load_table(stored)
-            if not before.same_routes(self.tables[node.name]):
-                changed[node.name] = before
-        return changed
-
-    def _is_routed(self, node: Node) -> bool:
-        return any(e.grouping.keyed for e in self.program.graph.inputs(node.id))

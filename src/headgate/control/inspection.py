@@ -191,7 +191,7 @@ class Inspection:
         manifest = self.manifest
         if manifest is None or operator not in manifest.tables:
             return hash_table(1 if manifest is None else manifest.slots, self.buckets)
-        return self.checkpoint.load_table(manifest.tables[operator])
+        return self.checkpoint.tables.load(manifest.tables[operator])
 
     def _store(self) -> StateStore:
         return StateStore(self.checkpoint.state, warm_dir=None, buckets=self.buckets)

@@ -16,7 +16,7 @@ from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
 from headgate.state.chain import Chain, StateFile
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Manifest:
     epoch: int
     query_id: str
     slots: int
-    tables: Mapping[str, str]
+    tables: Mapping[str, tuple[str, ...]]
     chains: Mapping[str, Mapping[int, Chain]]
     sinks: Mapping[str, list[dict[str, Any]]]
     sources: Mapping[str, SourceTime] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Manifest:
             "epoch": self.epoch,
             "query_id": self.query_id,
             "slots": self.slots,
-            "tables": dict(self.tables),
+            "tables": {operator: list(names) for operator, names in self.tables.items()},
             "chains": {
                 operator: {str(s): [f.to_json() for f in chain] for s, chain in by_slot.items()}
                 for operator, by_slot in self.chains.items()
@@ -79,6 +79,7 @@ class Manifest:
             }
             for operator, by_slot in told["chains"].items()
         }
+        told["tables"] = {operator: tuple(names) for operator, names in told["tables"].items()}
         told["sources"] = {name: SourceTime(**time) for name, time in told["sources"].items()}
         return cls(**told)
 
@@ -89,7 +90,6 @@ def next_manifest(
     total: Control,
     *,
     query_id: str,
-    table_files: Mapping[str, str],
     before: Manifest | None,
     record: Mapping[str, Any],
 ) -> Manifest:
@@ -100,7 +100,7 @@ def next_manifest(
         epoch=plan.epoch,
         query_id=query_id,
         slots=plan.slots,
-        tables=dict(table_files),
+        tables=dict(plan.table_files),
         chains=_chains(program, plan, total),
         sinks=total.sinks,
         sources=sources,

@@ -72,12 +72,39 @@ class RoutingTable:
         return self.pin_hashes(hashes.h, np.asarray(slots, np.int32))
 
     def pin_hashes(self, h: U64, slots: I32) -> RoutingTable:
-        all_h = np.concatenate([h[::-1], self.pinned_h])
-        all_slots = np.concatenate([slots[::-1], self.pinned_slots]).astype(np.int32)
-        pinned_h, first = np.unique(all_h, return_index=True)
+        """This table with these hashes pinned; a later pin wins. O(pins + new log new)."""
+        h, last = np.unique(h[::-1], return_index=True)
+        slots = np.asarray(slots, np.int32)[::-1][last]
+        at = np.searchsorted(self.pinned_h, h)
+        known = at < len(self.pinned_h)
+        known[known] = self.pinned_h[at[known]] == h[known]
+        pinned_slots = self.pinned_slots.copy()
+        pinned_slots[at[known]] = slots[known]
+        new = ~known
         return replace(
-            self, version=self.version + 1, pinned_h=pinned_h, pinned_slots=all_slots[first]
+            self,
+            version=self.version + 1,
+            pinned_h=np.insert(self.pinned_h, at[new], h[new]),
+            pinned_slots=np.insert(pinned_slots, at[new], slots[new]),
         )
+
+    def unpin_hashes(self, h: U64) -> RoutingTable:
+        """This table without these pins: the keys fall back to their bucket."""
+        stays = ~np.isin(self.pinned_h, h)
+        return replace(
+            self,
+            version=self.version + 1,
+            pinned_h=self.pinned_h[stays],
+            pinned_slots=self.pinned_slots[stays],
+        )
+
+    def is_pinned(self, h: U64) -> npt.NDArray[np.bool_]:
+        """Which of these keys have an owner of their own."""
+        if not len(self.pinned_h):
+            return np.zeros(len(h), np.bool_)
+        at = np.searchsorted(self.pinned_h, h)
+        at[at == len(self.pinned_h)] = 0
+        return np.asarray(self.pinned_h[at] == h)
 
     def with_buckets(self, bucket_slots: I32) -> RoutingTable:
         return replace(
@@ -136,24 +163,49 @@ def hash_table(slots: int, buckets: int = BUCKETS) -> RoutingTable:
 
 @dataclass(frozen=True)
 class Moves:
-    """Units that change owner between two tables of one operator.
+    """Units that change owner between two tables of one operator, with both owners.
 
     A key that either table pins moves iff its hash is in `routes`, any other iff its bucket is in
-    `buckets`; where exactly it goes the new table says.
+    `buckets`. `old_slots` is how many slots there were before.
     """
 
+    old_slots: int
     buckets: I64
+    bucket_from: I32
+    bucket_to: I32
     routes: U64
+    route_from: I32
+    route_to: I32
 
     def __bool__(self) -> bool:
         return bool(len(self.buckets) or len(self.routes))
+
+    def leaving(self, giver: int) -> tuple[I64, U64]:
+        """Buckets and routes that a slot loses."""
+        return self.buckets[self.bucket_from == giver], self.routes[self.route_from == giver]
+
+    def between(self, giver: int, taker: int) -> tuple[I64, U64]:
+        """Buckets and routes that go from one slot to another."""
+        buckets = (self.bucket_from == giver) & (self.bucket_to == taker)
+        routes = (self.route_from == giver) & (self.route_to == taker)
+        return self.buckets[buckets], self.routes[routes]
 
 
 def moves_between(old: RoutingTable, new: RoutingTable) -> Moves:
     """Which units have another owner under `new`; cost O(buckets + pins)."""
     buckets = np.flatnonzero(old.bucket_slots != new.bucket_slots).astype(np.int64)
     h = np.union1d(old.pinned_h, new.pinned_h)
-    return Moves(buckets, h[old.route(h) != new.route(h)])
+    before, after = old.route(h), new.route(h)
+    moved = before != after
+    return Moves(
+        old.slots,
+        buckets,
+        old.bucket_slots[buckets],
+        new.bucket_slots[buckets],
+        h[moved],
+        before[moved],
+        after[moved],
+    )
 
 
 def _rebalance(owners: I32, slots: int) -> I32:

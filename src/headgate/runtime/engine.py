@@ -32,6 +32,7 @@ from headgate.runtime.worker import PLAN_PROPERTY, pack_plan, slot_stage, source
 from headgate.slot.batch_tuple import TUPLE_SCHEMA, anchor_row
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
+from headgate.slot.statistics import TaskStatistics
 
 EPOCH_CONF: Mapping[str, str] = {
     **ANCHOR_CONF,
@@ -64,10 +65,10 @@ class SparkEngine:
         self._conf = {**EPOCH_CONF, **(conf or {})}
         self._id = uuid.uuid4().hex
         self._code = spark.sparkContext.broadcast(_pickled(program))
-        self._timings = spark.sparkContext.accumulator([], _ListParam())
+        self._reports = spark.sparkContext.accumulator([], _ListParam())
         self._source_stage: Column | None = None
         self._slot_stages = [
-            arrow_stage(slot_stage(self._code, self._id, level, self._timings), TUPLE_SCHEMA.names)
+            arrow_stage(slot_stage(self._code, self._id, level, self._reports), TUPLE_SCHEMA.names)
             for level in range(1, program.levels + 1)
         ]
         self._anchors: dict[int, Anchor] = {}
@@ -98,7 +99,7 @@ class SparkEngine:
     def _run(self, frame: DataFrame, plan: EpochPlan, tagged: bool) -> EpochResult:
         started = time.perf_counter()
         anchor = self._anchor(plan.slots)
-        self._timings.value = []
+        self._reports.value = []
         context = self.spark.sparkContext
         context.setLocalProperty(PLAN_PROPERTY, pack_plan(plan))
         context.setJobDescription(self._description(plan))
@@ -109,18 +110,20 @@ class SparkEngine:
         except (Py4JError, PySparkException) as problem:
             raise EngineAborted(_reason(problem)) from problem
         controls = [Control.from_bytes(row.payload) for row in rows]
-        timings = [tuple(entry) for entry in self._timings.value]
+        timings = [tuple(entry) for entry in self._reports.value if len(entry) == 5]
+        counted = {tuple(e[:2]): e[2] for e in self._reports.value if len(e) == 3}
         facts = {
             "plan_ms": round((planned - started) * 1e3, 1),
             "job_ms": round((time.perf_counter() - planned) * 1e3, 1),
             "levels_ms": _level_ms(timings),
             "hosts": list(anchor.hosts),
         }
-        return EpochResult(controls, [t for t in timings if t[2]], facts)
+        statistics = [TaskStatistics.from_bytes(data) for _, data in sorted(counted.items())]
+        return EpochResult(controls, [t for t in timings if t[2]], facts, statistics)
 
     def _stages(self, frame: DataFrame, anchor: Anchor, tagged: bool) -> DataFrame:
         if self._source_stage is None:
-            route = source_stage(self._code, self._id, tagged, self._timings)
+            route = source_stage(self._code, self._id, tagged, self._reports)
             self._source_stage = arrow_stage(route, frame.columns)
         tuples = apply_stage(frame, self._source_stage)
         for stage in self._slot_stages:

@@ -13,12 +13,14 @@ import pickle
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import xxhash
 from pyspark import Accumulator, Broadcast, TaskContext
 
+from headgate.control.table_files import TableFiles
 from headgate.errors import EngineError
 from headgate.runtime.anchor import slot_labels
 from headgate.slot.batch_tuple import BatchTuple, Kind, decode, encode
@@ -31,14 +33,16 @@ from headgate.state.store import StateStore
 WARM_OFF = "off"
 PLAN_PROPERTY = "headgate.plan"
 SOURCE_TAG = "__hg_source"
+INLINE_PINS_MAX = 2_000
 Stage = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 _programs: dict[str, Program] = {}
 _plans: dict[str, EpochPlan] = {}
+_tables: dict[str, TableFiles] = {}
 _stores: dict[tuple[str, str | None, int], StateStore] = {}
 
 
 def source_stage(
-    program: Broadcast[bytes], program_id: str, tagged: bool, timings: Accumulator[list[Any]]
+    program: Broadcast[bytes], program_id: str, tagged: bool, reports: Accumulator[list[Any]]
 ) -> Stage:
     """Level 0: rows of a source partition in, batch tuples out."""
 
@@ -52,14 +56,14 @@ def source_stage(
             run_source_task(flow, epoch, services, partition, read), slot_labels(epoch.slots)
         )
         services.timed(0, partition, "", 0, start)
-        timings.add(services.timings)
+        reports.add(_reports(services))
 
     stage.__name__ = "headgate_route"
     return stage
 
 
 def slot_stage(
-    program: Broadcast[bytes], program_id: str, level: int, timings: Accumulator[list[Any]]
+    program: Broadcast[bytes], program_id: str, level: int, reports: Accumulator[list[Any]]
 ) -> Stage:
     """Level 1 and up: a slot's batch tuples in, batch tuples and a control record out."""
 
@@ -72,7 +76,7 @@ def slot_stage(
             run_slot_task(flow, epoch, services, level, slot, tuples), slot_labels(epoch.slots)
         )
         services.timed(level, slot, "", 0, start)
-        timings.add(services.timings)
+        reports.add(_reports(services))
 
     stage.__name__ = f"headgate_level_{level}"
     return stage
@@ -119,8 +123,20 @@ def _program(broadcast: Broadcast[bytes], program_id: str) -> Program:
     return _programs[program_id]
 
 
+def _reports(services: Services) -> list[Any]:
+    """What leaves a task apart from its rows: timings, and what it counted."""
+    counted = [(*place, data) for place, data in services.statistics.items()]
+    return [*services.timings, *counted]
+
+
 def pack_plan(plan: EpochPlan) -> str:
-    """The plan as a string, to travel as a local property of the epoch's job."""
+    """The plan as a string, to travel as a local property of the epoch's job.
+
+    Spark sends properties along with every task: a large table is only named in it, and read
+    from the checkpoint by the workers that do not have it yet.
+    """
+    small = {op: t for op, t in plan.tables.items() if len(t.pinned_h) <= INLINE_PINS_MAX}
+    plan = replace(plan, tables=small)
     return base64.b85encode(zlib.compress(pickle.dumps(plan, protocol=5), 1)).decode("ascii")
 
 
@@ -132,8 +148,21 @@ def _plan() -> EpochPlan:
         raise EngineError(f"the task's job has no local property {PLAN_PROPERTY}")
     if packed not in _plans:
         _plans.clear()
-        _plans[packed] = pickle.loads(zlib.decompress(base64.b85decode(packed)))
+        plan = pickle.loads(zlib.decompress(base64.b85decode(packed)))
+        _plans[packed] = _with_tables(plan)
     return _plans[packed]
+
+
+def _with_tables(plan: EpochPlan) -> EpochPlan:
+    missing = {op: names for op, names in plan.table_files.items() if op not in plan.tables}
+    if not missing:
+        return plan
+    if plan.tables_uri not in _tables:
+        _tables.clear()
+        _tables[plan.tables_uri] = TableFiles(Storage.at(plan.tables_uri))
+    files = _tables[plan.tables_uri]
+    read = {op: files.load(names) for op, names in missing.items()}
+    return replace(plan, tables={**plan.tables, **read})
 
 
 def _services(plan: EpochPlan) -> Services:

@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headgate.routing.hashing import mix
+from headgate.routing.grouping import group_rows
+from headgate.routing.hashing import KeyHashes
 
 U64 = npt.NDArray[np.uint64]
 F64 = npt.NDArray[np.float64]
@@ -74,10 +75,9 @@ class PairSketch:
         """Add rows (weight 1 each) or pairs that were counted before; order does not matter."""
         if not len(a):
             return
-        weights = np.ones(len(a)) if weight is None else weight.astype(np.float64)
-        a, b, counted = count_pairs(a, b, weights)
+        a, b, counted = count_pairs(a, b, None if weight is None else weight.astype(np.float64))
         self._join(a, b, counted, np.zeros(len(a)), other_floor=0.0)
-        self.total += float(weights.sum())
+        self.total += float(counted.sum())
 
     def merge(self, other: PairSketch) -> None:
         """Add another slot's or epoch's sketch; floors and bounds add up."""
@@ -159,12 +159,12 @@ class PairSketch:
 
 def pair_code(a: U64, b: U64) -> U64:
     """One number per pair. Two pairs may share one (2^-64 each); their counts then add up."""
-    return mix(a * _SPREAD + mix(b))
+    return a * _SPREAD + b
 
 
-def count_pairs(a: U64, b: U64, weight: F64) -> tuple[U64, U64, F64]:
-    """Each pair once, with its summed weight; in an order that depends on the set alone."""
+def count_pairs(a: U64, b: U64, weight: F64 | None = None) -> tuple[U64, U64, F64]:
+    """Each pair once, in order of first appearance, with its summed weight (a row weighs 1)."""
     code = pair_code(a, b)
-    _, first, back = np.unique(code, return_index=True, return_inverse=True)
-    counted = np.bincount(back, weights=weight, minlength=len(first)).astype(np.float64)
+    group, first = group_rows(KeyHashes(code, np.ones(len(code), np.uint64)))
+    counted = np.bincount(group, weights=weight, minlength=len(first)).astype(np.float64)
     return a[first], b[first], counted

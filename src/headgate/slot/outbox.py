@@ -19,6 +19,7 @@ from headgate.slot.batch_tuple import PAYLOAD_BYTES_MAX, BatchTuple, Kind, diges
 from headgate.slot.plan import Control, EpochPlan, add_counts, pair
 from headgate.slot.program import Program
 from headgate.slot.rows import Rows, concat
+from headgate.slot.statistics import Counting
 from headgate.topology.graph import Edge
 
 
@@ -34,8 +35,10 @@ class Outbox:
         level: int,
         producer: int,
         slot: int | None,
+        counting: Counting | None = None,
     ) -> None:
         self.program, self.plan, self.control = program, plan, control
+        self._counting = counting
         self.level, self.producer, self.slot = level, producer, slot
         self._waiting: dict[tuple[int, int], list[Rows]] = {}
         self._waiting_bytes: dict[tuple[int, int], int] = {}
@@ -106,6 +109,8 @@ class Outbox:
             return ((turn + np.arange(len(rows))) % self.plan.slots).astype(np.int32), rows
         hashes = hash_columns([rows.batch.column(k) for k in edge.grouping.key], len(rows))
         consumer = self.program.graph.nodes[edge.consumer].name
+        if self._counting is not None and rows.origin is not None:
+            self._counting.pair(rows.origin.operator, consumer, rows.origin.h, hashes.h)
         return self.plan.tables[consumer].route(hashes.h), Rows(rows.batch, rows.lineage, hashes)
 
     def _split(self, edge: Edge, rows: Rows, targets: npt.NDArray[np.int32]) -> Rows | None:

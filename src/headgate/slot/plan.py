@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headgate.operator.rows import EpochClock
-from headgate.routing.table import RoutingTable
+from headgate.routing.table import Moves, RoutingTable
 from headgate.state.chain import Chain
 
 MASK = (1 << 64) - 1
@@ -23,8 +23,10 @@ MASK = (1 << 64) - 1
 class EpochPlan:
     """One epoch, as every task of it sees it.
 
-    `previous` holds the old table of every operator whose table changes with this epoch: tasks
-    move state by the difference. `chains[operator][slot]` are the committed state files.
+    `moves` holds, for every operator whose table changes with this epoch, which units go from
+    where to where. `chains[operator][slot]` are the committed state files. `statistics_bytes` is
+    what a slot may spend on counting keys and pairs (0: it counts none). `table_files` names where
+    the tables are stored, for engines that do not send large ones along.
     """
 
     epoch: int
@@ -36,7 +38,10 @@ class EpochPlan:
     warm_dir: str | None
     buckets: int
     sink_uris: Mapping[str, str]
-    previous: Mapping[str, RoutingTable] = field(default_factory=dict)
+    moves: Mapping[str, Moves] = field(default_factory=dict)
+    table_files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    tables_uri: str = ""
+    statistics_bytes: int = 0
     attempt: int = 0
 
     @property

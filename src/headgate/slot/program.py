@@ -55,6 +55,26 @@ class Program:
         return tuple(self.graph.of_kind("stateful"))
 
     @cached_property
+    def key_pairs(self) -> tuple[tuple[str, str], ...]:
+        """Operators that follow each other, (producer, consumer), with no exchange in between.
+
+        Only between these can a placement keep a row in its slot.
+        """
+        last: dict[int, set[str]] = {}
+        found: set[tuple[str, str]] = set()
+        for node in self.order:
+            arriving: set[str] = set()
+            for edge in self.graph.inputs(node.id):
+                before = self.graph.nodes[edge.producer]
+                origins = {before.name} if before.kind == "stateful" else last[before.id]
+                if edge.grouping.kind == "fields":
+                    found |= {(origin, node.name) for origin in origins}
+                elif not edge.grouping.exchanges:
+                    arriving |= origins
+            last[node.id] = arriving
+        return tuple(sorted(found))
+
+    @cached_property
     def sinks(self) -> tuple[Node, ...]:
         return tuple(self.graph.of_kind("sink"))
 

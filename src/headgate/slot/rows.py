@@ -1,22 +1,32 @@
 """Rows inside a slot: an Arrow batch, plus what must follow each row without being a column.
 
 Lineage is a set of hidden int64 columns. `order` is the row's place in its source; it exists only
-in flows that have an ordered operator. It travels as ordinary Arrow columns on the wire.
+in flows that have an ordered operator. It travels as ordinary Arrow columns on the wire. The
+*origin* is the key under which the row's last stateful operator had it; it serves statistics, stays
+in the slot and never becomes bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headgate.routing.hashing import KeyHashes
+from headgate.routing.hashing import U64, KeyHashes, hash_columns
 
 I64 = npt.NDArray[np.int64]
 LINEAGE_PREFIX = "__hg_"
+
+
+class Origin(NamedTuple):
+    """The operator that had these rows last, and the hash of the key it had each one under."""
+
+    operator: str
+    h: U64
 
 
 @dataclass(frozen=True)
@@ -26,6 +36,7 @@ class Rows:
     batch: pa.RecordBatch
     lineage: dict[str, I64] = field(default_factory=dict)
     hashes: KeyHashes | None = None
+    origin: Origin | None = None
 
     def __len__(self) -> int:
         return int(self.batch.num_rows)
@@ -37,7 +48,14 @@ class Rows:
     def select(self, names: Sequence[str]) -> Rows:
         if list(names) == self.batch.schema.names:
             return self
-        return Rows(self.batch.select(list(names)), self.lineage, self.hashes)
+        return replace(self, batch=self.batch.select(list(names)))
+
+    def at(self, operator: str, key: Sequence[str]) -> Rows:
+        """These rows as an operator has them: hashed by its key, from now on their origin."""
+        hashes = self.hashes
+        if hashes is None:
+            hashes = hash_columns([self.batch.column(name) for name in key], len(self))
+        return replace(self, hashes=hashes, origin=Origin(operator, hashes.h))
 
     def take(self, rows: I64) -> Rows:
         """The chosen rows, in the order given."""
@@ -45,7 +63,7 @@ class Rows:
         if hashes is not None:
             hashes = KeyHashes(hashes.h[rows], hashes.check[rows])
         lineage = {name: values[rows] for name, values in self.lineage.items()}
-        return Rows(self.batch.take(pa.array(rows)), lineage, hashes)
+        return Rows(self.batch.take(pa.array(rows)), lineage, hashes, self._origin_of(rows))
 
     def slice(self, start: int, length: int) -> Rows:
         """A view of consecutive rows; copies nothing."""
@@ -54,15 +72,21 @@ class Rows:
             stop = start + length
             hashes = KeyHashes(hashes.h[start:stop], hashes.check[start:stop])
         lineage = {name: values[start : start + length] for name, values in self.lineage.items()}
-        return Rows(self.batch.slice(start, length), lineage, hashes)
+        origin = self._origin_of(np.s_[start : start + length])
+        return Rows(self.batch.slice(start, length), lineage, hashes, origin)
 
     def derived(self, batch: pa.RecordBatch, origins: I64 | None) -> Rows:
         """Rows made from these, row i from `origins[i]` (None: from row i)."""
-        if not self.lineage:
-            return Rows(batch)
         if origins is None:
-            origins = np.arange(batch.num_rows, dtype=np.int64)
-        return Rows(batch, {name: values[origins] for name, values in self.lineage.items()})
+            if batch.num_rows == len(self):
+                return Rows(batch, self.lineage, origin=self.origin)
+            origins = np.arange(batch.num_rows if self.lineage else 0, dtype=np.int64)
+            return Rows(batch, {name: v[origins] for name, v in self.lineage.items()})
+        lineage = {name: values[origins] for name, values in self.lineage.items()}
+        return Rows(batch, lineage, origin=self._origin_of(origins))
+
+    def _origin_of(self, rows: Any) -> Origin | None:
+        return None if self.origin is None else Origin(self.origin.operator, self.origin.h[rows])
 
     def to_wire(self) -> pa.RecordBatch:
         if not self.lineage:
@@ -97,4 +121,16 @@ def concat(parts: Sequence[Rows]) -> Rows:
             np.concatenate([k.h for k in known]), np.concatenate([k.check for k in known])
         )
     lineage = {name: np.concatenate([p.lineage[name] for p in parts]) for name in parts[0].lineage}
-    return Rows(pa.concat_batches([p.batch for p in parts]), lineage, hashes)
+    origins = [p.origin for p in parts if p.origin is not None]
+    origin = None
+    if len(origins) == len(parts) and len({o.operator for o in origins}) == 1:
+        origin = Origin(origins[0].operator, np.concatenate([o.h for o in origins]))
+    return Rows(pa.concat_batches([p.batch for p in parts]), lineage, hashes, origin)
+
+
+def by_origin(parts: Sequence[Rows]) -> list[Rows]:
+    """Parts joined as far as they come from the same operator, so that no origin is lost."""
+    groups: dict[str, list[Rows]] = {}
+    for part in parts:
+        groups.setdefault("" if part.origin is None else part.origin.operator, []).append(part)
+    return [concat(group) for _, group in sorted(groups.items())]

@@ -24,9 +24,10 @@ from headgate.slot.failure import DeadLetters, from_exception, to_record
 from headgate.slot.outbox import Outbox
 from headgate.slot.plan import Control, EpochPlan, add_counts, pair
 from headgate.slot.program import ORDER, Program
-from headgate.slot.rows import Rows, concat
+from headgate.slot.rows import Rows, by_origin, concat
 from headgate.slot.sink_files import SinkFiles
 from headgate.slot.stateless import WrongOutput, conform, run_stateless
+from headgate.slot.statistics import Counting
 from headgate.state.chain import Chain, StateFile
 from headgate.state.store import StateStore
 from headgate.topology.graph import Node
@@ -42,6 +43,7 @@ class Services:
     store: StateStore
     clock_ns: Callable[[], int] = time.perf_counter_ns
     timings: list[tuple[int, int, str, int, int]] = field(default_factory=list)
+    statistics: dict[tuple[int, int], bytes] = field(default_factory=dict)
 
     def timed(self, level: int, slot: int, name: str, rows: int, start_ns: int) -> None:
         self.timings.append((level, slot, name, rows, self.clock_ns() - start_ns))
@@ -63,11 +65,30 @@ class _Task:
         self.program, self.plan, self.services = program, plan, services
         self.level, self.producer, self.slot = level, producer, slot
         self.control = Control(versions=[plan.routing_version])
-        self.outbox = Outbox(program, plan, self.control, level=level, producer=producer, slot=slot)
+        self.counting = self._start_counting()
+        self.outbox = Outbox(
+            program,
+            plan,
+            self.control,
+            level=level,
+            producer=producer,
+            slot=slot,
+            counting=self.counting,
+        )
         self.sinks = SinkFiles(plan, level, producer)
         takes_dead = program.graph.dead_letters is not None
         self.dead = DeadLetters(plan, producer, wanted=takes_dead)
         self.inbox: dict[int, list[Rows]] = {}
+
+    def _start_counting(self) -> Counting | None:
+        if self.slot is None or not self.plan.statistics_bytes:
+            return None
+        return Counting(
+            self.slot,
+            self.plan.statistics_bytes,
+            operators=len(self.program.stateful),
+            edges=len(self.program.key_pairs),
+        )
 
     def dispatch(self, node: Node, rows: Rows | None) -> None:
         """Hand an operator's output to all its consumers."""
@@ -88,7 +109,10 @@ class _Task:
             for rows in waiting:
                 self.sinks.add(node.name, rows)
             return
-        rows = concat(waiting)
+        for rows in by_origin(waiting):
+            self._run_stateless(node, rows)
+
+    def _run_stateless(self, node: Node, rows: Rows) -> None:
         start = self.services.clock_ns()
         made = self.guard(node, rows.batch, lambda: run_stateless(node, rows, self.dead))
         self.services.timed(self.level, self.producer, node.name, len(rows), start)
@@ -114,6 +138,9 @@ class _Task:
             sink = self.program.graph.nodes[self.program.graph.dead_letters]
             self.sinks.add(sink.name, Rows(letters))
             self.control.dead = dict(self.dead.counts)
+        if self.counting is not None:
+            counted = self.counting.statistics.to_bytes()
+            self.services.statistics[self.level, self.producer] = counted
         for sink_name, files in self.sinks.write().items():
             self.control.sinks.setdefault(sink_name, []).extend(files)
         yield from self.outbox.close()
@@ -355,12 +382,16 @@ class _SlotTask(_Task):
         self.services.timed(self.level, self.home, node.name, count, start)
 
     def _process(self, node: Node, rows: Rows, session: Any) -> None:
-        made, output = self.guard(
+        if self.counting is not None:
+            rows = rows.at(node.name, node.key)
+        made, output, keyed = self.guard(
             node,
             rows.batch,
             lambda: stateful.run_process(self.program, self.plan, node, rows, session, self.dead),
         )
         self.count_load(node, len(rows))
+        if self.counting is not None:
+            self.counting.load(node.name, keyed.groups)
         if output.late:
             self.control.late[node.name] = self.control.late.get(node.name, 0) + output.late
         if output.carry is not None and output.carry.num_rows:

@@ -8,13 +8,12 @@ follow from the two tables alone, so every attempt does the same.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from headgate.operator.base import Output, StatefulOperator
 from headgate.operator.rows import KeyedRows
 from headgate.routing.hashing import bucket_of
-from headgate.routing.table import Moves, RoutingTable, moves_between
+from headgate.routing.table import Moves
 from headgate.slot.failure import DeadLetters, find_bad_rows
 from headgate.slot.plan import EpochPlan
 from headgate.slot.program import Program, ttl_ms
@@ -24,8 +23,6 @@ from headgate.state.chain import Chain
 from headgate.state.session import StateSession
 from headgate.state.store import StateStore
 from headgate.topology.graph import Node
-
-I64 = npt.NDArray[np.int64]
 
 
 def open_state(
@@ -51,17 +48,14 @@ def open_state(
 
 def moves_of(plan: EpochPlan, node: Node) -> Moves | None:
     """The units of this operator that change owner with this epoch; None if none do."""
-    old = plan.previous.get(node.name)
-    if old is None:
-        return None
-    moves = moves_between(old, plan.tables[node.name])
+    moves = plan.moves.get(node.name)
     return moves if moves else None
 
 
 def drop_departed(plan: EpochPlan, store: StateStore) -> None:
     """Forget the warm copies of slots that the flow no longer has."""
-    for operator, old in plan.previous.items():
-        for slot in range(plan.slots, old.slots):
+    for operator, moves in plan.moves.items():
+        for slot in range(plan.slots, moves.old_slots):
             store.drop(operator, slot)
 
 
@@ -75,12 +69,12 @@ def migrate(
     session: StateSession,
 ) -> int:
     """Take in what this slot gains and drop what it loses; returns the rows gained."""
-    old, new = plan.previous[node.name], plan.tables[node.name]
+    new = plan.tables[node.name]
     gained = 0
     for owner, chain in sorted(plan.chains.get(node.name, {}).items()):
         if owner == slot or not chain:
             continue
-        buckets, routes = _units(moves, old, new, giver=owner, taker=slot)
+        buckets, routes = moves.between(owner, slot)
         if not len(buckets) and not len(routes):
             continue
         rows = store.moved_rows(
@@ -97,25 +91,13 @@ def migrate(
         if len(rows):
             session.absorb(rows)
             gained += len(rows)
-    if slot < old.slots:
-        buckets, routes = _units(moves, old, new, giver=slot, taker=None)
+    if slot < moves.old_slots:
+        buckets, routes = moves.leaving(slot)
         stays = new.pinned_h[new.pinned_slots == slot]
         stays = stays[np.isin(bucket_of(stays, new.buckets), buckets)]
         if len(buckets) or len(routes):
             session.drop_units(buckets, routes, stays)
     return gained
-
-
-def _units(
-    moves: Moves, old: RoutingTable, new: RoutingTable, *, giver: int, taker: int | None
-) -> tuple[I64, npt.NDArray[np.uint64]]:
-    from_giver = old.bucket_slots[moves.buckets] == giver
-    pins_from_giver = old.route(moves.routes) == giver
-    if taker is None:
-        return moves.buckets[from_giver], moves.routes[pins_from_giver]
-    to_taker = new.bucket_slots[moves.buckets] == taker
-    pins_to_taker = new.route(moves.routes) == taker
-    return moves.buckets[from_giver & to_taker], moves.routes[pins_from_giver & pins_to_taker]
 
 
 def run_process(
@@ -125,8 +107,8 @@ def run_process(
     rows: Rows,
     session: StateSession,
     dead: DeadLetters,
-) -> tuple[Rows | None, Output]:
-    """Give rows to the operator; bad ones go to `dead` if it takes them."""
+) -> tuple[Rows | None, Output, KeyedRows]:
+    """Give rows to the operator; bad ones go to `dead` if it takes them. Also what it took."""
     operator: StatefulOperator = node.spec
     keyed = KeyedRows(rows.batch, node.key, rows.hashes)
     if dead.wanted:
@@ -151,7 +133,7 @@ def run_process(
     if dead.wanted:
         session.release()
     dead.refuse(node.name, rows.batch, output.dead)
-    return checked, output
+    return checked, output, keyed
 
 
 def run_finish(
@@ -167,7 +149,10 @@ def run_finish(
         return None
     batch = conform(made, program.node_schema[node.id])
     lineage = {name: np.zeros(batch.num_rows, np.int64) for name in program.lineage}
-    return Rows(batch, lineage)
+    rows = Rows(batch, lineage)
+    if plan.statistics_bytes and set(node.key) <= set(batch.schema.names):
+        return Rows(batch, lineage, origin=rows.at(node.name, node.key).origin)
+    return rows
 
 
 def _try(program: Program, plan: EpochPlan, node: Node, rows: Rows, session: StateSession) -> None:

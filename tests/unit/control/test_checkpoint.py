@@ -9,7 +9,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from tests.unit.control.parts import program
@@ -18,7 +17,6 @@ from headgate import Count, Flow, StateFields, StatefulOperator, Sum
 from headgate.control.checkpoint import IDENTITY, Checkpoint, check_compatible
 from headgate.control.manifest import Manifest
 from headgate.errors import ForeignCheckpoint, IncompatibleFlow, UnsupportedVersion
-from headgate.routing.table import hash_table
 from headgate.slot.program import Program, compile_flow
 
 
@@ -215,32 +213,3 @@ def test_forgetting_an_epoch_takes_its_marks_and_no_others(tmp_path: Path) -> No
     assert checkpoint.epochs() == [4]
     assert not checkpoint.is_marked(3, "out")
     assert checkpoint.is_marked(4, "out")
-
-
-# --- tables -----------------------------------------------------------------------------------
-
-
-def test_tables_are_stored_by_content(tmp_path: Path) -> None:
-    checkpoint = at(tmp_path)
-    table = hash_table(3).pin([pa.array(["a"])], [2])
-    same_version = hash_table(3).pin([pa.array(["b"])], [2])
-
-    name = checkpoint.save_table("op", table)
-
-    assert checkpoint.save_table("op", table) == name
-    assert checkpoint.save_table("op", same_version) != name
-    back = at(tmp_path).load_table(name)
-    assert back.same_routes(table)
-    assert back.version == table.version
-
-
-def test_a_deleted_table_can_be_saved_again(tmp_path: Path) -> None:
-    checkpoint = at(tmp_path)
-    table = hash_table(2).with_buckets(np.zeros(1024, np.int32))
-    name = checkpoint.save_table("op", table)
-
-    checkpoint.delete_table(name)
-    assert checkpoint.table_names() == []
-    checkpoint.save_table("op", table)
-
-    assert at(tmp_path).load_table(name).same_routes(table)

@@ -119,13 +119,13 @@ def test_telling_the_same_epoch_twice_deletes_nothing_more(tmp_path: Path) -> No
 
 def test_tables_that_no_manifest_names_are_swept(tmp_path: Path) -> None:
     checkpoint = Checkpoint(str(tmp_path))
-    checkpoint.save_table("op", hash_table(2))
-    new = checkpoint.save_table("op", hash_table(2).resized(3))
+    checkpoint.tables.save("op", hash_table(2))
+    new = checkpoint.tables.save("op", hash_table(2).resized(3))
     collector = Collector(checkpoint, keep=2)
 
     collector.after_commit(Manifest(SWEEP_EVERY - 1, "q", 3, {"op": new}, {}, {}))
 
-    assert checkpoint.table_names() == [new]
+    assert checkpoint.tables.list() == list(new)
 
 
 def test_a_driver_that_starts_leaves_the_tables_of_a_running_one_alone(tmp_path: Path) -> None:
@@ -133,13 +133,13 @@ def test_a_driver_that_starts_leaves_the_tables_of_a_running_one_alone(tmp_path:
     checkpoint = Checkpoint(str(tmp_path))
     last = Manifest(SWEEP_EVERY - 1, "q", 2, {}, {}, {})
     checkpoint.commit(last)
-    name = checkpoint.save_table("op", hash_table(2).resized(3))
+    names = checkpoint.tables.save("op", hash_table(2).resized(3))
 
     starting = Collector(Checkpoint(str(tmp_path)), keep=2)
     starting.sweep()
     starting.after_commit(last)  # it replays the last epoch
 
-    assert checkpoint.table_names() == [name]
+    assert checkpoint.tables.list() == list(names)
 
 
 def test_nothing_is_swept_from_a_checkpoint_without_a_manifest(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def test_a_manifest_comes_back_from_its_bytes() -> None:
         epoch=4,
         query_id="q",
         slots=2,
-        tables={"count": "count-v000000-x.arrow"},
+        tables={"count": ("count-v000000-x.arrow",)},
         chains={"count": {0: (RUN,), 1: ()}},
         sinks={"out": [{"name": "f", "rows": 1, "bytes": 2}]},
         sources={"in": SourceTime(5, 1), "idle": SourceTime()},
@@ -64,7 +64,7 @@ def test_a_slot_that_announces_nothing_keeps_its_chain_and_one_that_leaves_loses
     plan = plan_for(program, slots=2, chains={"count0": {0: (DELTA,), 1: (DELTA,), 5: (DELTA,)}})
     total = Control(chains={"count0": {"1": [RUN.to_json()]}})
 
-    made = next_manifest(program, plan, total, query_id="q", table_files={}, before=None, record={})
+    made = next_manifest(program, plan, total, query_id="q", before=None, record={})
 
     assert made.chains == {"count0": {0: (DELTA,), 1: (RUN,)}}
 
@@ -73,9 +73,7 @@ def test_chains_of_operators_that_left_the_flow_are_forgotten() -> None:
     program = timed(None)
     plan = plan_for(program, chains={"gone": {0: (DELTA,)}})
 
-    made = next_manifest(
-        program, plan, Control(), query_id="q", table_files={}, before=None, record={}
-    )
+    made = next_manifest(program, plan, Control(), query_id="q", before=None, record={})
 
     assert made.chains == {"count0": {}}
 
@@ -148,9 +146,7 @@ def test_the_watermark_never_goes_back_and_never_passes_what_a_live_source_may_s
             mark = min(latest[i] - (5, 0)[i] for i in live)  # type: ignore[operator]
             expected = mark if expected is None else max(expected, mark)
 
-        before = next_manifest(
-            program, plan, total, query_id="q", table_files={}, before=before, record={}
-        )
+        before = next_manifest(program, plan, total, query_id="q", before=before, record={})
 
         assert before.watermark_us == expected
         assert [before.sources[f"s{i}"].silent_epochs for i in (0, 1)] == silent
@@ -162,7 +158,7 @@ def test_rows_without_a_time_keep_a_source_awake_but_move_nothing() -> None:
 
     after = next_manifest(
         program, plan_for(program), Control(source_rows={"s0": 3}),
-        query_id="q", table_files={}, before=before, record={},
+        query_id="q", before=before, record={},
     )  # fmt: skip
 
     assert after.sources == {"s0": SourceTime(40, 0)}
@@ -174,8 +170,6 @@ def test_a_manifest_remembers_the_watermark_its_epoch_ran_with(used: int | None)
     program = timed("0 seconds")
     plan = plan_for(program, clock=EpochClock(4, 99, watermark_us=used))
 
-    made = next_manifest(
-        program, plan, Control(), query_id="q", table_files={}, before=None, record={}
-    )
+    made = next_manifest(program, plan, Control(), query_id="q", before=None, record={})
 
     assert (made.used_watermark_us, made.now_ms) == (used, 99)

@@ -162,6 +162,29 @@ def test_moves_name_every_key_that_changes_owner(
     assert moves.buckets.tolist() == [
         b for b in range(16) if old.bucket_slots[b] != new.bucket_slots[b]
     ]
+    assert moves.route_from.tolist() == old.route(moves.routes).tolist()
+    assert moves.route_to.tolist() == new.route(moves.routes).tolist()
+    for giver in range(slots):
+        leaving_buckets, leaving_routes = moves.leaving(giver)
+        arrived = [moves.between(giver, taker) for taker in range(after)]
+        assert sorted(b for part, _ in arrived for b in part) == leaving_buckets.tolist()
+        assert sorted(h for _, part in arrived for h in part) == leaving_routes.tolist()
+
+
+@examples(60)
+@given(data=st.data(), slots=st.integers(1, 5))
+def test_unpinned_keys_fall_back_to_their_bucket(data: st.DataObject, slots: int) -> None:
+    table = data.draw(tables(slots, KEYS))
+    freed = table.unpin_hashes(H[::2])
+
+    assert table.is_pinned(H).tolist() == np.isin(H, table.pinned_h).tolist()
+    assert not freed.is_pinned(H[::2]).any()
+    assert np.array_equal(freed.is_pinned(H[1::2]), table.is_pinned(H[1::2]))
+    assert np.array_equal(freed.route(H[::2]), hash_slots(table, H[::2]))
+
+
+def hash_slots(table: RoutingTable, h: np.ndarray) -> np.ndarray:
+    return table.bucket_slots[bucket_of(h, table.buckets)]
 
 
 @examples(60)

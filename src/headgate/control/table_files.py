@@ -1,0 +1,121 @@
+"""Routing tables on storage: a whole table now and then, small changes in between.
+
+A table with an owner for every key can be megabytes, and the manager changes a few pins at a
+time. So a table is a chain of files: the whole table, then files with the pins that changed.
+Names come from content; a file is written durably before any epoch uses it. Tasks of large tables
+get the names and read what they do not have yet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from headgate.errors import StateFileError
+from headgate.routing.table import RoutingTable
+from headgate.state.storage import Storage
+
+CHANGES_MAX = 32
+CHANGED_SHARE_MAX = 0.25
+Names = tuple[str, ...]
+
+
+class TableFiles:
+    """Saves and loads tables; keeps what it has seen, so that a chain is read once."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._known: dict[Names, RoutingTable] = {}
+
+    @property
+    def uri(self) -> str:
+        return self._storage.uri
+
+    def save(self, operator: str, table: RoutingTable, before: Names = ()) -> Names:
+        """Store a table, as a change of the one named `before` where that is much smaller."""
+        old = self.load(before) if before else None
+        if old is not None and old.same_routes(table):
+            return before
+        change = None if old is None else _change(old, table)
+        if change is None or len(before) > CHANGES_MAX:
+            names: Names = (self._write(operator, table.version, table.to_arrow()),)
+        else:
+            names = (*before, self._write(operator, table.version, change))
+        self._remember(names, table)
+        return names
+
+    def load(self, names: Names) -> RoutingTable:
+        """The table that these files make; only those not known yet are read."""
+        if names not in self._known:
+            if len(names) > 1:
+                table = _apply(self.load(names[:-1]), self._read(names[-1]))
+            else:
+                table = RoutingTable.from_arrow(self._read(names[0]))
+            self._remember(names, table)
+        return self._known[names]
+
+    def list(self) -> list[str]:
+        return self._storage.list()
+
+    def delete(self, name: str) -> None:
+        self._known = {names: t for names, t in self._known.items() if name not in names}
+        self._storage.delete(name)
+
+    # --- inside ----------------------------------------------------------------------------
+    def _write(self, operator: str, version: int, table: pa.Table) -> str:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+        data = sink.getvalue()
+        name = f"{operator}-v{version:06d}-{xxhash.xxh3_64_hexdigest(data)}.arrow"
+        self._storage.write(name, data, True)
+        return name
+
+    def _read(self, name: str) -> pa.Table:
+        try:
+            with pa.ipc.open_file(pa.py_buffer(self._storage.read(name))) as reader:
+                return reader.read_all()
+        except (pa.ArrowInvalid, FileNotFoundError) as problem:
+            raise StateFileError(
+                f"routing table {name} in {self._storage.uri} is missing or damaged ({problem}); "
+                "bring it back from a copy of the checkpoint",
+                file=name,
+            ) from problem
+
+    def _remember(self, names: Names, table: RoutingTable) -> None:
+        """Keep the last few tables of an operator: the one in use, and those before it."""
+        self._known[names] = table
+        operator = names[0].rsplit("-v", 1)[0]
+        mine = [n for n in self._known if n[0].rsplit("-v", 1)[0] == operator]
+        for old in mine[:-3]:
+            if old != names:
+                del self._known[old]
+
+
+def _change(old: RoutingTable, new: RoutingTable) -> pa.Table | None:
+    """The pins that differ; None if a whole table is the better choice."""
+    if old.slots != new.slots or not np.array_equal(old.bucket_slots, new.bucket_slots):
+        return None
+    at = np.searchsorted(new.pinned_h, old.pinned_h)
+    at[at == len(new.pinned_h)] = 0
+    if len(old.pinned_h) and (
+        not len(new.pinned_h) or not np.array_equal(new.pinned_h[at], old.pinned_h)
+    ):
+        return None  # a pin is gone
+    differs = np.ones(len(new.pinned_h), np.bool_)
+    if len(old.pinned_h):
+        differs[at] = new.pinned_slots[at] != old.pinned_slots
+    if differs.sum() > CHANGED_SHARE_MAX * len(new.pinned_h):
+        return None
+    return pa.table(
+        {"h": pa.array(new.pinned_h[differs]), "slot": pa.array(new.pinned_slots[differs])}
+    ).replace_schema_metadata({"change": "1", "version": str(new.version)})
+
+
+def _apply(table: RoutingTable, change: pa.Table) -> RoutingTable:
+    version = int(change.schema.metadata[b"version"])
+    pinned = table.pin_hashes(change["h"].to_numpy(), change["slot"].to_numpy())
+    return replace(pinned, version=version)

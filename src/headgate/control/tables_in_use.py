@@ -1,0 +1,95 @@
+"""The routing tables a flow runs with: chosen at start, changed by the manager between epochs.
+
+A change is saved before it is used, and becomes true with the manifest of the first epoch that ran
+with it. Until then the epoch before still says who owns what, so a crash at any moment leaves every
+key with one owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from headgate.control.table_files import Names, TableFiles
+from headgate.errors import UnknownSlot
+from headgate.routing.table import Moves, RoutingTable, hash_table, moves_between
+from headgate.slot.program import Program
+
+
+class TablesInUse:
+    """Tables by operator, the files they are stored in, and what moves with the next epoch."""
+
+    def __init__(
+        self,
+        program: Program,
+        files: TableFiles,
+        *,
+        slots: int,
+        buckets: int,
+        chosen: Mapping[str, RoutingTable],
+        stored: Mapping[str, Names],
+    ) -> None:
+        self._files = files
+        self._stateful = {node.name for node in program.stateful}
+        routed = sorted(routed_operators(program))
+        _check_chosen(chosen, routed, slots, buckets)
+        self._committed = {op: files.load(names) for op, names in stored.items() if op in routed}
+        self.names: dict[str, Names] = {op: stored[op] for op in self._committed}
+        self.tables: dict[str, RoutingTable] = {}
+        self.moves: dict[str, Moves] = {}
+        for operator in routed:
+            table = chosen.get(operator)
+            if table is None:
+                before = self._committed.get(operator)
+                table = hash_table(slots, buckets) if before is None else before.resized(slots)
+            self.tables[operator] = table
+
+    def install(self, changed: Mapping[str, RoutingTable]) -> None:
+        """Use these tables from the next epoch on."""
+        self.tables.update(changed)
+
+    def save(self) -> None:
+        """Make the tables of the coming epoch durable and work out what moves with it."""
+        for operator, table in self.tables.items():
+            before = self.names.get(operator, ())
+            names = self._files.save(operator, table, before)
+            self.names[operator] = names
+            self.tables[operator] = self._files.load(names)
+        self.moves = {}
+        for operator, old in self._committed.items():
+            new = self.tables[operator]
+            if operator in self._stateful and new is not old:
+                moves = moves_between(old, new)
+                if moves or old.slots != new.slots:
+                    self.moves[operator] = moves
+
+    def committed(self) -> None:
+        """The epoch that ran with these tables is in its manifest."""
+        self._committed = dict(self.tables)
+        self.moves = {}
+
+
+def routed_operators(program: Program) -> set[str]:
+    """Operators with a keyed input: those that have a routing table."""
+    return {
+        node.name
+        for node in program.graph.nodes
+        if any(edge.grouping.keyed for edge in program.graph.inputs(node.id))
+    }
+
+
+def _check_chosen(
+    chosen: Mapping[str, RoutingTable], routed: list[str], slots: int, buckets: int
+) -> None:
+    for operator, table in chosen.items():
+        if operator not in routed:
+            raise UnknownSlot(
+                f"a routing table was given for {operator!r}, which has no keyed input; "
+                f"keyed operators are {', '.join(routed)}",
+                operator=operator,
+            )
+        if table.slots != slots or table.buckets != buckets:
+            raise UnknownSlot(
+                f"the routing table of {operator!r} is for {table.slots} slots and "
+                f"{table.buckets} buckets; the flow runs {slots} and {buckets}",
+                operator=operator,
+            )

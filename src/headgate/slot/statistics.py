@@ -1,0 +1,116 @@
+"""What a slot counts for the manager: loads of keys, and pairs of keys that follow each other.
+
+A pair (a, b) is counted on an edge into a keyed operator: `a` is the key under which the row's
+last stateful operator had it, `b` the key that takes it on (Caneill et al. 2016, section 3.2). Rows
+keep `a` through stateless operators of the slot; a round robin between the two breaks the bond, as
+it should, for no placement could make such a pair local. Counting is pure and bounded: a task run
+twice counts the same, in `statistics_bytes` at most. The counts leave the task apart from its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headgate.operator.rows import Groups
+from headgate.routing.hashing import U64
+from headgate.sketch.space_saving import PairSketch
+
+LABELLED_KEYS = 64
+LABEL_CHARACTERS = 60
+_LOADS_SHARE = 4  # one part in four of the memory is for key loads
+
+
+@dataclass
+class TaskStatistics:
+    """The counts of one task: `pairs[producer, consumer]`, `loads[operator]`, and key texts."""
+
+    slot: int = 0
+    pairs: dict[tuple[str, str], PairSketch] = field(default_factory=dict)
+    loads: dict[str, PairSketch] = field(default_factory=dict)
+    labels: dict[str, dict[int, str]] = field(default_factory=dict)
+
+    def to_bytes(self) -> bytes:
+        sink = pa.BufferOutputStream()
+        parts = [("pairs", list(edge), s) for edge, s in self.pairs.items()]
+        parts += [("loads", [operator], s) for operator, s in self.loads.items()]
+        for kind, who, sketch in parts:
+            batch = sketch.to_arrow()
+            facts = {**batch.schema.metadata, b"kind": kind, b"who": "\0".join(who)}
+            facts[b"slot"] = str(self.slot)
+            if kind == "loads":
+                known = self.labels.get(who[0], {})
+                facts[b"labels"] = "\0".join(f"{h}={text}" for h, text in known.items())
+            schema = batch.schema.with_metadata(facts)
+            with pa.ipc.new_stream(sink, schema) as writer:
+                writer.write_batch(batch)
+        return bytes(sink.getvalue())
+
+    @staticmethod
+    def from_bytes(data: bytes) -> TaskStatistics:
+        told = TaskStatistics()
+        source = pa.BufferReader(data)
+        while source.tell() < len(data):
+            with pa.ipc.open_stream(source) as reader:
+                batch, facts = reader.read_next_batch(), reader.schema.metadata
+                for _ in reader:
+                    pass
+            told.slot = int(facts[b"slot"])
+            sketch = PairSketch.from_arrow(batch.replace_schema_metadata(facts))
+            who = facts[b"who"].decode().split("\0")
+            if facts[b"kind"] == b"pairs":
+                told.pairs[who[0], who[1]] = sketch
+            else:
+                told.loads[who[0]] = sketch
+                entries = [e for e in facts[b"labels"].decode().split("\0") if e]
+                told.labels[who[0]] = {
+                    int(h): text for h, text in (e.split("=", 1) for e in entries)
+                }
+        return told
+
+
+class Counting:
+    """Counts while a task runs; room is shared out evenly among operators and edges."""
+
+    def __init__(self, slot: int, memory_bytes: int, operators: int, edges: int) -> None:
+        self.statistics = TaskStatistics(slot)
+        for_loads = memory_bytes // _LOADS_SHARE if edges else memory_bytes
+        self._load_bytes = for_loads // max(1, operators)
+        self._pair_bytes = (memory_bytes - for_loads) // max(1, edges)
+
+    def load(self, operator: str, groups: Groups) -> None:
+        """The keys of a batch that a stateful operator has processed."""
+        sketch = self.statistics.loads.get(operator)
+        if sketch is None:
+            sketch = self.statistics.loads[operator] = PairSketch.within(self._load_bytes)
+        sketch.update(groups.h, np.zeros(len(groups), np.uint64), groups.sizes)
+        self._label(operator, groups)
+
+    def pair(self, producer: str, consumer: str, a: U64, b: U64) -> None:
+        """Rows that go on from key a of one operator to key b of the next."""
+        sketch = self.statistics.pairs.get((producer, consumer))
+        if sketch is None:
+            sketch = PairSketch.within(self._pair_bytes)
+            self.statistics.pairs[producer, consumer] = sketch
+        sketch.update(a, b)
+
+    def _label(self, operator: str, groups: Groups) -> None:
+        labels = self.statistics.labels.setdefault(operator, {})
+        if len(labels) >= LABELLED_KEYS:
+            return
+        top = np.argsort(-groups.sizes, kind="stable")[:LABELLED_KEYS]
+        some = groups.take(top)
+        rows = zip(*(column.to_pylist() for column in some.columns.columns), strict=True)
+        for h, values in zip(some.h.tolist(), rows, strict=True):
+            labels.setdefault(h, key_text(values))
+
+
+def key_text(values: Sequence[Any]) -> str:
+    """A key as a person reads it, cut to a line."""
+    text = ", ".join("null" if v is None else str(v) for v in values)
+    text = text.replace("\0", " ").replace("\n", " ")
+    return text if len(text) <= LABEL_CHARACTERS else text[: LABEL_CHARACTERS - 1] + "…"
