@@ -22,6 +22,9 @@ from headgate.planner.refine import refine
 from headgate.planner.repair import SLACK, board, repair
 
 Quality = Literal["metis", "mt-kahypar"]
+MOST_TRIES = 8
+EDGES_AFFORDED = 100_000
+"""Edges of all tries together."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,7 @@ def partition(
     """Place every key so that few rows leave their slot and no operator exceeds its bound.
 
     Deterministic for (graph, slots, alpha, seed, quality, distances, tries). `tries` is the number
-    of seeds, by default 4 for small graphs down to 1 for large ones.
+    of seeds, by default 8 for small graphs down to 1 for large ones.
     """
     _refuse(graph, slots, alpha, distances)
     tries = tries or _affordable(graph)
@@ -185,7 +188,7 @@ def _cost(found: Partition, distances: Distances | None) -> float:
 
 def _affordable(graph: KeyGraph) -> int:
     """How many seeds fit into a fraction of a second, by size and not by clock."""
-    return 4 if graph.edges <= 20_000 else 2 if graph.edges <= 100_000 else 1
+    return min(max(EDGES_AFFORDED // max(graph.edges, 1), 1), MOST_TRIES)
 
 
 def _first_cut(graph: KeyGraph, slots: int, alpha: float, seed: int, quality: Quality) -> I32:

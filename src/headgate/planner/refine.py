@@ -38,13 +38,14 @@ def refine(game: Board, order: I64, passes: int = MOST_PASSES) -> float:
 
 @njit(cache=True)
 def _single_moves(game, order):  # type: ignore[no-untyped-def]
-    out = np.empty(game.loads.shape[1], np.float64)
+    slots = game.loads.shape[1]
+    met, out = np.empty(slots), np.empty(slots)
     limit = game.cap * (1 + SLACK)
     saved = 0.0
     for v in order:
         if game.fixed[v] != FREE or game.starts[v] == game.starts[v + 1]:
             continue
-        costs_of(game, v, out)
+        costs_of(game, v, met, out)
         s = game.slot[v]
         if out[s] <= 0.0:
             continue
@@ -59,14 +60,14 @@ def _single_moves(game, order):  # type: ignore[no-untyped-def]
 def _exchanges(game):  # type: ignore[no-untyped-def]
     """Let keys that would gain elsewhere push cheaper ones out; the largest wish first."""
     vertices, slots = len(game.op), game.loads.shape[1]
-    out = np.empty(slots, np.float64)
+    met, out = np.empty(slots), np.empty(slots)
     limit = game.cap * (1 + SLACK)
     wish = np.zeros(vertices, np.float64)
     leave = np.full(vertices, np.inf)
     for v in range(vertices):
         if game.fixed[v] != FREE or game.load[v] <= 0.0:
             continue
-        costs_of(game, v, out)
+        costs_of(game, v, met, out)
         s = game.slot[v]
         elsewhere = np.inf
         for t in range(slots):
@@ -91,16 +92,16 @@ def _exchanges(game):  # type: ignore[no-untyped-def]
     for v in np.argsort(-wish, kind="mergesort"):
         if wish[v] <= 0.0:
             break
-        saved += _push_in(game, v, out, limit, cell_start, members, pushed, came_from)
+        saved += _push_in(game, v, met, out, limit, cell_start, members, pushed, came_from)
     return saved
 
 
 @njit(cache=True)
-def _push_in(game, v, out, limit, cell_start, members, pushed, came_from):  # type: ignore[no-untyped-def]
+def _push_in(game, v, met, out, limit, cell_start, members, pushed, came_from):  # type: ignore[no-untyped-def]
     """Try to bring v to the slot it wants most; returns the cost saved, 0 if all is as before."""
     slots = game.loads.shape[1]
     o, s = game.op[v], game.slot[v]
-    costs_of(game, v, out)
+    costs_of(game, v, met, out)
     t = s
     for x in range(slots):
         if out[x] < out[t]:
@@ -117,7 +118,7 @@ def _push_in(game, v, out, limit, cell_start, members, pushed, came_from):  # ty
         if u == v or game.slot[u] != t or game.fixed[u] != FREE or game.load[u] <= 0.0:
             continue
         tried += 1
-        costs_of(game, u, out)
+        costs_of(game, u, met, out)
         x = cheapest_with_room(game, u, out, limit[o])
         if x < 0 or out[x] - out[t] >= left:
             continue

@@ -77,10 +77,13 @@ def repair(game: Board) -> None:
 
 
 @njit(cache=True)
-def costs_of(game, v, out):  # type: ignore[no-untyped-def]
-    """Cost of the rows of vertex v for every slot it could be in, O(its edges + slots)."""
-    slots = game.loads.shape[1]
-    met = np.zeros(slots, np.float64)
+def costs_of(game, v, met, out):  # type: ignore[no-untyped-def]
+    """Cost of the rows of vertex v for every slot it could be in, into `out`.
+
+    O(its edges + slots x slots its partners are in). `met` is scratch: weight met in each slot.
+    """
+    slots = len(out)
+    met[:] = 0.0
     for e in range(game.starts[v], game.starts[v + 1]):
         met[game.slot[game.other[e]]] += game.weight[e]
     out[:] = 0.0
@@ -111,10 +114,10 @@ def cheapest_with_room(game, v, out, limit):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _price(game, v, out, limit):  # type: ignore[no-untyped-def]
+def _price(game, v, met, out, limit):  # type: ignore[no-untyped-def]
     """(loss per row of excess removed, where to) for the cheapest way out of an overfull slot."""
     s = game.slot[v]
-    costs_of(game, v, out)
+    costs_of(game, v, met, out)
     t = cheapest_with_room(game, v, out, limit)
     if t < 0:
         return 0.0, -1
@@ -130,7 +133,7 @@ def _shed(game):  # type: ignore[no-untyped-def]
     the heap once it is known; O(edges of keys in overfull slots x log), with few repeats.
     """
     slots = game.loads.shape[1]
-    out = np.empty(slots, np.float64)
+    met, out = np.empty(slots), np.empty(slots)
     limit = game.cap * (1 + SLACK)
     heap = [(0.0, 0)]
     heap.pop()
@@ -139,7 +142,7 @@ def _shed(game):  # type: ignore[no-untyped-def]
         if game.fixed[v] != FREE or game.load[v] <= 0:
             continue
         if game.loads[o, game.slot[v]] > limit[o]:
-            price, t = _price(game, v, out, limit[o])
+            price, t = _price(game, v, met, out, limit[o])
             if t >= 0:
                 heap.append((price, v))
     heapq.heapify(heap)
@@ -149,7 +152,7 @@ def _shed(game):  # type: ignore[no-untyped-def]
         o = game.op[v]
         if game.loads[o, game.slot[v]] <= limit[o]:
             continue
-        price, t = _price(game, v, out, limit[o])
+        price, t = _price(game, v, met, out, limit[o])
         if t < 0:
             continue
         if price > known + 1e-12 and tries[v] < 20 and len(heap) > 0 and price > heap[0][0]:
@@ -167,14 +170,14 @@ def _pack(game, mine, o, limit):  # type: ignore[no-untyped-def]
     of 0 is the plain rule, always the emptiest.
     """
     slots = game.loads.shape[1]
-    out = np.zeros(slots, np.float64)
+    met, out = np.zeros(slots), np.zeros(slots)
     for v in mine:
         game.loads[o, game.slot[v]] -= game.load[v]
     for s in range(slots):
         game.loads[o, s] = max(game.loads[o, s], 0.0)
     for v in mine:
         if limit > 0.0:
-            costs_of(game, v, out)
+            costs_of(game, v, met, out)
         best, emptiest = -1, 0
         for t in range(slots):
             if game.loads[o, t] < game.loads[o, emptiest]:
