@@ -54,7 +54,7 @@ def render(
         subtitle=_subtitle(describe, journal, views),
         tiles=_tiles(run),
         diagram=draw(describe, records),
-        extras="".join(_section(extra.title, extra.html) for extra in extras),
+        extras="".join(section(extra.title, extra.html) for extra in extras),
         figures=_figures(records, views, run),
         operators=_operators(describe, records),
         events=_events(journal),
@@ -77,6 +77,29 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, words: int = 1)
         f'<div class="scroll"><table><thead><tr>{cells("th", head)}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
     )
+
+
+def tiles_html(tiles: Sequence[tuple[str, str, str]]) -> str:
+    """The figures on top of a page: name, value, note."""
+    return "".join(
+        f"<div class='tile'><dt>{escape(name)}</dt><dd>{escape(value)}</dd>"
+        f"<p>{escape(note)}</p></div>"
+        for name, value, note in tiles
+    )
+
+
+def figures_html(drawn: Sequence[tuple[str, str, str]]) -> str:
+    """Drawings with heading and note; one without data is left out."""
+    return "".join(
+        f"<figure><figcaption><h3>{escape(name)}</h3><p>{escape(note)}</p></figcaption>{svg}"
+        "</figure>"
+        for name, note, svg in drawn
+        if svg
+    )
+
+
+def section(title: str, html: str) -> str:
+    return f"<section><h2>{escape(title)}</h2>{html}</section>"
 
 
 # --- inside ---------------------------------------------------------------------------------
@@ -103,10 +126,7 @@ def _tiles(run: RunView) -> str:
         ("imbalance", times(run.imbalance_median), "busiest slot over mean"),
         ("shuffled", short(run.bytes_shuffled, "B"), f"of {short(moved, 'B')} moved"),
     ]
-    return "".join(
-        f"<div class='tile'><dt>{name}</dt><dd>{escape(value)}</dd><p>{escape(note)}</p></div>"
-        for name, value, note in tiles
-    )
+    return tiles_html(tiles)
 
 
 def _figures(records: Sequence[Record], views: Sequence[EpochView], run: RunView) -> str:
@@ -142,11 +162,7 @@ def _figures(records: Sequence[Record], views: Sequence[EpochView], run: RunView
             figure.slot_loads(records),
         ),
     ]
-    return "".join(
-        f"<figure><figcaption><h3>{name}</h3><p>{note}</p></figcaption>{svg}</figure>"
-        for name, note, svg in drawn
-        if svg
-    )
+    return figures_html(drawn)
 
 
 def _operators(describe: Mapping[str, Any], records: Sequence[Record]) -> str:
@@ -187,7 +203,7 @@ def _events(journal: Sequence[Record]) -> str:
         ]
         for r in others[-_SHOWN_EPOCHS:]
     ]
-    return _section("Events", table(["epoch", "kind", "facts"], rows, words=3))
+    return section("Events", table(["epoch", "kind", "facts"], rows, words=3))
 
 
 def _epochs(views: Sequence[EpochView]) -> str:
@@ -206,7 +222,3 @@ def _epochs(views: Sequence[EpochView]) -> str:
         for v in views[-_SHOWN_EPOCHS:]
     ]
     return table(head, rows, words=0)
-
-
-def _section(title: str, html: str) -> str:
-    return f"<section><h2>{escape(title)}</h2>{html}</section>"

@@ -1,8 +1,8 @@
-"""The page that a report fills in: type, colours for light and dark, and the order of things."""
+"""The pages that reports fill in: type, colours for light and dark, and the order of things."""
 
 from string import Template
 
-PAGE = Template("""\
+_TOP = """\
 <!doctype html>
 <html lang="en">
 <head>
@@ -86,6 +86,11 @@ code { font: 0.9em ui-monospace, "SF Mono", Menlo, Consolas, monospace; }
 <p>$subtitle</p>
 </header>
 <dl class="tiles">$tiles</dl>
+"""
+
+PAGE = Template(
+    _TOP
+    + """\
 <section><h2>The flow</h2><div class="card">$diagram</div></section>
 $extras
 <section><h2>Over time</h2><div class="figures">$figures</div></section>
@@ -97,4 +102,16 @@ that Spark ran twice counts twice.</footer>
 </main>
 </body>
 </html>
-""")
+"""
+)
+
+SECTIONS_PAGE = Template(
+    _TOP
+    + """\
+$sections
+<footer>$footer</footer>
+</main>
+</body>
+</html>
+"""
+)
