@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from headgate.errors import HeadgateError
-from headgate.planner.distance import Distances
+from headgate.planner.distance import Distances, nearest_names
 from headgate.planner.floor import floors
 from headgate.planner.key_graph import F64, FREE, I32, KeyGraph, imbalance_of
 from headgate.planner.metis import metis_parts, suits_metis
@@ -109,13 +109,15 @@ def partition(
     """Place every key so that few rows leave their slot and no operator exceeds its bound.
 
     Deterministic for (graph, slots, alpha, seed, quality, distances, tries). `tries` is the number
-    of seeds, by default 8 for small graphs down to 1 for large ones.
+    of seeds, by default 8 for small graphs down to 1 for large ones, and 1 for Mt-KaHyPar.
     """
     _refuse(graph, slots, alpha, distances)
-    tries = tries or _affordable(graph)
+    tries = tries or (_affordable(graph) if quality == "metis" else 1)
     best: tuple[tuple[float, float], Partition] | None = None
     for attempt in range(tries if slots > 1 else 1):
         start = _first_cut(graph, slots, alpha, seed + 7919 * attempt, quality)
+        if distances is not None and not (graph.fixed != FREE).any():
+            start = nearest_names(graph, start, distances)
         found = improve(
             graph,
             start,

@@ -27,23 +27,25 @@ def mt_kahypar_parts(graph: KeyGraph, slots: int, *, alpha: float, seed: int) ->
     if not suits_metis(graph, slots):
         dealt = (np.arange(graph.vertices) % slots).astype(np.int32)
         return np.where(graph.fixed != FREE, graph.fixed, dealt).astype(np.int32)
-    library.set_seed(seed)
+    # Its deterministic presets take no notice of a seed: vertices are renumbered by it instead.
+    order = np.random.default_rng(seed).permutation(graph.vertices)
+    at = np.argsort(order)
     context = runtime.context_from_preset(library.PresetType.DETERMINISTIC_QUALITY)
     context.set_partitioning_parameters(slots, alpha - 1, library.Objective.CUT)
     context.logging = False
     tied = graph.w > 0
-    ends = np.stack([graph.u[tied], graph.v[tied]], axis=1)
+    ends = np.stack([at[graph.u[tied]], at[graph.v[tied]]], axis=1)
     solver_graph = runtime.create_graph(
         context,
         graph.vertices,
         len(ends),
         list(map(tuple, ends.tolist())),
-        scaled(equal_operators(graph), 1).tolist(),
+        scaled(equal_operators(graph), 1)[order].tolist(),
         scaled(graph.w[tied], 1).tolist(),
     )
     if (graph.fixed != FREE).any():
-        solver_graph.add_fixed_vertices(graph.fixed.tolist(), slots)
-    return np.asarray(solver_graph.partition(context).get_partition(), np.int32)
+        solver_graph.add_fixed_vertices(graph.fixed[order].tolist(), slots)
+    return np.asarray(solver_graph.partition(context).get_partition(), np.int32)[at]
 
 
 @cache
