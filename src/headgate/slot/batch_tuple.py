@@ -21,12 +21,15 @@ PAYLOAD_BYTES_MAX = 8 << 20
 
 
 class Kind(IntEnum):
-    """What a payload is: rows of an edge, an operator's carry, a control record, or an anchor."""
+    """What a payload is: rows of an edge, an operator's carry, a control record, an anchor, or
+    partial states for the owner of their keys.
+    """
 
     DATA = 0
     CARRY = 1
     CONTROL = 2
     ANCHOR = 3
+    PARTIAL = 4
 
 
 # label places the row (Spark hashes it); head holds the fixed-width fields of the tuple. Three
@@ -43,7 +46,7 @@ _HEAD = struct.Struct("<6i2q")
 
 @dataclass(frozen=True, slots=True)
 class BatchTuple:
-    """`slot` says where it belongs; `channel` is the edge of data, the node of a carry.
+    """`slot` says where it belongs; `channel` is the edge of data, the node of all else.
 
     `level` and `producer` say which task made it, `seq` in which order.
     """

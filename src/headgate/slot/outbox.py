@@ -15,6 +15,8 @@ import pyarrow.compute as pc
 
 from headgate.errors import OperatorFailed
 from headgate.routing.hashing import hash_columns
+from headgate.routing.table import RoutingTable
+from headgate.slot.away import staying
 from headgate.slot.batch_tuple import PAYLOAD_BYTES_MAX, BatchTuple, Kind, digest_of
 from headgate.slot.plan import Control, EpochPlan, add_counts, pair
 from headgate.slot.program import Program
@@ -45,6 +47,7 @@ class Outbox:
         self._ready: list[BatchTuple] = []
         self._sequence = 0
         self._turn: dict[int, int] = {}
+        self._routers: dict[str, RoutingTable] = {}
 
     def send(self, edge: Edge, rows: Rows) -> Rows | None:
         """Route rows of an edge; returns those that stay in this slot (None: none do)."""
@@ -68,6 +71,13 @@ class Outbox:
         """Send an operator's carry to the next level of this slot."""
         assert self.slot is not None
         self._emit(Kind.CARRY, node, self.slot, batch.num_rows, batch.serialize())
+
+    def partials(self, node: int, batch: pa.RecordBatch, owners: npt.NDArray[np.int32]) -> None:
+        """Send partial states to the slots that own their keys, in order of slot."""
+        for owner in np.unique(owners).tolist():
+            part = batch.take(pa.array(np.flatnonzero(owners == owner)))
+            for piece in _pieces(part):
+                self._emit(Kind.PARTIAL, node, owner, piece.num_rows, piece.serialize())
 
     def drain(self) -> Iterator[BatchTuple]:
         """Tuples that are full; call between chunks so that memory stays bounded."""
@@ -111,7 +121,15 @@ class Outbox:
         consumer = self.program.graph.nodes[edge.consumer].name
         if self._counting is not None and rows.origin is not None:
             self._counting.pair(rows.origin.operator, consumer, rows.origin.h, hashes.h)
-        return self.plan.tables[consumer].route(hashes.h), Rows(rows.batch, rows.lineage, hashes)
+        return self._router(consumer).route(hashes.h), Rows(rows.batch, rows.lineage, hashes)
+
+    def _router(self, consumer: str) -> RoutingTable:
+        """The consumer's table; in a slot it keeps keys without a pin if the plan says so."""
+        if self.slot is None or consumer not in self.plan.away:
+            return self.plan.tables[consumer]
+        if consumer not in self._routers:
+            self._routers[consumer] = staying(self.plan.tables[consumer], self.slot)
+        return self._routers[consumer]
 
     def _split(self, edge: Edge, rows: Rows, targets: npt.NDArray[np.int32]) -> Rows | None:
         counts = np.bincount(targets, minlength=self.plan.slots)

@@ -17,6 +17,7 @@ from headgate.routing.table import Moves, RoutingTable
 from headgate.state.chain import Chain
 
 MASK = (1 << 64) - 1
+_ROWS_BY_SLOT = ("loads", "away_rows", "merge_rows")
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,9 @@ class EpochPlan:
     `moves` holds, for every operator whose table changes with this epoch, which units go from
     where to where. `chains[operator][slot]` are the committed state files. `statistics_bytes` is
     what a slot may spend on counting keys and pairs (0: it counts none). `table_files` names where
-    the tables are stored, for engines that do not send large ones along.
+    the tables are stored, for engines that do not send large ones along. `away` names operators
+    whose keys without a pin are processed where their rows are (`Program.splittable` says which
+    can be).
     """
 
     epoch: int
@@ -42,6 +45,7 @@ class EpochPlan:
     table_files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     tables_uri: str = ""
     statistics_bytes: int = 0
+    away: frozenset[str] = frozenset()
     attempt: int = 0
 
     @property
@@ -54,6 +58,8 @@ class Control:
     """Counts and file names; JSON on the wire, byte for byte the same in every attempt.
 
     sent and received: (producer level, producer, slot) -> [tuples, rows, sum of seals].
+    loads: rows processed, by operator and slot; away_rows: those of them whose key another slot
+    owns; merge_rows: partials merged, by operator and owner.
     """
 
     sent: dict[str, list[int]] = field(default_factory=dict)
@@ -61,6 +67,8 @@ class Control:
     chains: dict[str, dict[str, list[Any]]] = field(default_factory=dict)
     sinks: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     loads: dict[str, dict[str, int]] = field(default_factory=dict)
+    away_rows: dict[str, dict[str, int]] = field(default_factory=dict)
+    merge_rows: dict[str, dict[str, int]] = field(default_factory=dict)
     edges: dict[str, list[int]] = field(default_factory=dict)
     state: dict[str, dict[str, list[int]]] = field(default_factory=dict)
     moved: dict[str, int] = field(default_factory=dict)
@@ -86,10 +94,10 @@ class Control:
             mine = getattr(self, name)
             for pair, numbers in getattr(other, name).items():
                 mine[pair] = add_counts(mine.get(pair), numbers)
-        for name in ("chains", "loads", "state"):
+        for name in ("chains", "state", *_ROWS_BY_SLOT):
             mine = getattr(self, name)
             for operator, by_slot in getattr(other, name).items():
-                merge_slots(mine.setdefault(operator, {}), by_slot, add=name == "loads")
+                merge_slots(mine.setdefault(operator, {}), by_slot, add=name in _ROWS_BY_SLOT)
         for sink, files in other.sinks.items():
             self.sinks.setdefault(sink, []).extend(files)
         for name in ("moved", "late", "dead", "source_rows"):

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headgate.operator.base import StatefulOperator
+from headgate.operator.base import StatefulOperator, state_schema
 from headgate.slot.rows import wire_schema
 from headgate.state.schema import StateSchema
 from headgate.topology.graph import Edge, FlowGraph, Node
@@ -94,7 +94,7 @@ class Program:
 
     @cached_property
     def state_schemas(self) -> dict[int, StateSchema]:
-        return {n.id: self._state_schema(n) for n in self.stateful}
+        return {n.id: state_schema(n.spec, self.input_schema(n.id), n.key) for n in self.stateful}
 
     def input_schema(self, node: int) -> pa.Schema:
         return self.edge_schemas[self.graph.inputs(node)[0].id]
@@ -103,10 +103,19 @@ class Program:
         operator: StatefulOperator = node.spec
         return operator.carry_schema(self.input_schema(node.id), node.key)
 
-    def _state_schema(self, node: Node) -> StateSchema:
-        rows = self.input_schema(node.id)
-        fields = node.spec.state_fields(rows, node.key)
-        return StateSchema(pa.schema([rows.field(k) for k in node.key]), fields.values, fields.sub)
+    @cached_property
+    def splittable(self) -> frozenset[str]:
+        """Operators that can process a key's rows in any slot: what `EpochPlan.away` may name.
+
+        Their state is mergeable, and some of their rows come from a slot: rows straight from a
+        source have no slot to stay in.
+        """
+        return frozenset(
+            node.name
+            for node in self.stateful
+            if node.spec.mergeable(self.input_schema(node.id), node.key)
+            and any(self.depth[e.producer] > 0 for e in self.graph.inputs(node.id))
+        )
 
     def waits(self, edge: Edge, level: int) -> bool:
         """Must rows of this edge wait (an ordered consumer takes them all at its depth)?"""

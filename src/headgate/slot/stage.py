@@ -18,7 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headgate.errors import CustodyMismatch, HeadgateError
-from headgate.slot import stateful
+from headgate.operator.base import Output
+from headgate.operator.partial import partial_schema
+from headgate.operator.rows import KeyedRows
+from headgate.slot import away, stateful
 from headgate.slot.batch_tuple import BatchTuple, Kind, digest_of
 from headgate.slot.failure import DeadLetters, from_exception, to_record
 from headgate.slot.outbox import Outbox
@@ -29,6 +32,7 @@ from headgate.slot.sink_files import SinkFiles
 from headgate.slot.stateless import WrongOutput, conform, run_stateless
 from headgate.slot.statistics import Counting
 from headgate.state.chain import Chain, StateFile
+from headgate.state.session import StateSession
 from headgate.state.store import StateStore
 from headgate.topology.graph import Node
 
@@ -121,8 +125,11 @@ class _Task:
 
     def count_load(self, node: Node, rows: int) -> None:
         if self.slot is not None:
-            loads = self.control.loads.setdefault(node.name, {})
-            loads[str(self.slot)] = loads.get(str(self.slot), 0) + rows
+            self._count_by_slot(self.control.loads, node, rows)
+
+    def _count_by_slot(self, counts: dict[str, dict[str, int]], node: Node, rows: int) -> None:
+        by_slot, slot = counts.setdefault(node.name, {}), str(self.slot)
+        by_slot[slot] = by_slot.get(slot, 0) + rows
 
     def guard(self, node: Node, sample: pa.RecordBatch | None, run: Callable[[], Any]) -> Any:
         """Run user code; whatever it raises becomes an error that names operator and place."""
@@ -267,6 +274,7 @@ class _SlotTask(_Task):
         super().__init__(*args, **options)
         self.earlier = Control()
         self.carries: dict[int, list[pa.RecordBatch]] = {}
+        self.partials: dict[int, list[pa.RecordBatch]] = {}
         assert self.slot is not None
         self.home: int = self.slot
 
@@ -323,6 +331,11 @@ class _SlotTask(_Task):
             batch = pa.ipc.read_record_batch(item.payload, schema)
             self.carries.setdefault(item.channel, []).append(batch)
             return
+        if item.kind == Kind.PARTIAL:
+            schema = partial_schema(self.program.state_schemas[item.channel])
+            batch = pa.ipc.read_record_batch(item.payload, schema)
+            self.partials.setdefault(item.channel, []).append(batch)
+            return
         edge = self.program.graph.edges[item.channel]
         batch = pa.ipc.read_record_batch(item.payload, self.program.wire_schemas[edge.id])
         rows = Rows.from_wire(batch, self.program.lineage)
@@ -334,16 +347,20 @@ class _SlotTask(_Task):
     def run_stateful(self, node: Node) -> None:
         """Open the operator's state if there is work for it; name its new files if it changed."""
         waiting = self.inbox.pop(node.id, [])
-        last = self.level == self.program.depth[node.id]
-        seen_before = str(self.home) in self.earlier.loads.get(node.name, {})
-        sweeps = node.spec.ends_epochs or node.spec.ttl is not None
-        finishes = last and (bool(waiting) or seen_before or sweeps)
-        moves = stateful.moves_of(self.plan, node) if self.level == 1 else None
-        if not waiting and not finishes and moves is None:
-            self._pass_on_carry(node)
-            return
         start = self.services.clock_ns()
         rows = self._in_order(node, concat(waiting)) if waiting else None
+        if rows is not None and node.name in self.plan.away:
+            rows = self._process_away(node, rows)
+            start = self.services.clock_ns()
+        partials = self.partials.pop(node.id, [])
+        works = rows is not None or bool(partials)
+        last = self.level == self.program.depth[node.id]
+        sweeps = node.spec.ends_epochs or node.spec.ttl is not None
+        finishes = last and (works or sweeps or self._has_worked(node))
+        moves = stateful.moves_of(self.plan, node) if self.level == 1 else None
+        if not works and not finishes and moves is None:
+            self._pass_on_carry(node)
+            return
         chain = self._chain(node)
         with stateful.open_state(
             self.program, self.plan, self.services.store, node, self.home, self.level, chain
@@ -359,6 +376,8 @@ class _SlotTask(_Task):
                     session,
                 )
                 self.control.moved[node.name] = gained
+            if partials:
+                self._absorb(node, partials, session)
             if rows is not None:
                 self._process(node, rows, session)
             if finishes:
@@ -389,14 +408,61 @@ class _SlotTask(_Task):
             rows.batch,
             lambda: stateful.run_process(self.program, self.plan, node, rows, session, self.dead),
         )
+        self._processed(node, rows, made, output, keyed)
+
+    def _process_away(self, node: Node, rows: Rows) -> Rows | None:
+        """Fold the rows that are away into partials and send these; returns the rows at home."""
+        home, gone = away.divide(self.plan, node, rows, self.home)
+        if gone is None:
+            return home
+        start = self.services.clock_ns()
+        if self.counting is not None:
+            gone = gone.at(node.name, node.key)
+        made, output, keyed, partial = self.guard(
+            node,
+            gone.batch,
+            lambda: away.run_away(self.program, self.plan, node, gone, self.dead),
+        )
+        if partial is not None and partial.num_rows:
+            owners = away.owners_of(self.program, self.plan, node, partial)
+            self.outbox.partials(node.id, partial, owners)
+        self._count_by_slot(self.control.away_rows, node, len(gone))
+        self._processed(node, gone, made, output, keyed)
+        self.services.timed(self.level, self.home, node.name, len(gone), start)
+        return home
+
+    def _processed(
+        self, node: Node, rows: Rows, made: Rows | None, output: Output, keyed: KeyedRows
+    ) -> None:
         self.count_load(node, len(rows))
         if self.counting is not None:
             self.counting.load(node.name, keyed.groups)
         if output.late:
             self.control.late[node.name] = self.control.late.get(node.name, 0) + output.late
+        self._keep_carry(node, output)
+        self.dispatch(node, made)
+
+    def _absorb(self, node: Node, partials: list[pa.RecordBatch], session: StateSession) -> None:
+        """Merge what other slots made of the rows of this slot's keys."""
+        output = self.guard(
+            node,
+            partials[0],
+            lambda: away.run_absorb(self.program, self.plan, node, partials, session, self.dead),
+        )
+        count = sum(part.num_rows for part in partials)
+        self._count_by_slot(self.control.merge_rows, node, count)
+        self._keep_carry(node, output)
+
+    def _keep_carry(self, node: Node, output: Output) -> None:
         if output.carry is not None and output.carry.num_rows:
             self.carries.setdefault(node.id, []).append(output.carry)
-        self.dispatch(node, made)
+
+    def _has_worked(self, node: Node) -> bool:
+        """Did an earlier level of this slot have rows or partials of keys that it owns?"""
+        slot, told = str(self.home), self.earlier
+        at_home = told.loads.get(node.name, {}).get(slot, 0)
+        at_home -= told.away_rows.get(node.name, {}).get(slot, 0)
+        return at_home > 0 or slot in told.merge_rows.get(node.name, {})
 
     def _in_order(self, node: Node, rows: Rows) -> Rows:
         if not node.spec.ordered or ORDER not in rows.lineage:

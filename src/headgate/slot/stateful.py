@@ -7,10 +7,12 @@ follow from the two tables alone, so every attempt does the same.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pyarrow as pa
 
-from headgate.operator.base import Output, StatefulOperator
+from headgate.operator.base import Output, StatefulOperator, as_output
 from headgate.operator.rows import KeyedRows
 from headgate.routing.hashing import bucket_of
 from headgate.routing.table import Moves
@@ -110,30 +112,47 @@ def run_process(
 ) -> tuple[Rows | None, Output, KeyedRows]:
     """Give rows to the operator; bad ones go to `dead` if it takes them. Also what it took."""
     operator: StatefulOperator = node.spec
-    keyed = KeyedRows(rows.batch, node.key, rows.hashes)
-    if dead.wanted:
-        session.mark()
+
+    def process(keyed: KeyedRows) -> Output:
+        return as_output(operator.process(keyed, session, plan.clock))
+
+    if not dead.wanted:
+        return run_on(program, node, rows, dead, process)
+    session.mark()
+    answer = run_on(program, node, rows, dead, process, session.rollback)
+    session.release()
+    return answer
+
+
+def run_on(
+    program: Program,
+    node: Node,
+    rows: Rows,
+    dead: DeadLetters,
+    process: Callable[[KeyedRows], Output],
+    undo: Callable[[], None] | None = None,
+) -> tuple[Rows | None, Output, KeyedRows]:
+    """Run `process`; if it fails, find the rows it fails on, set them aside, and run it again."""
+    schema = program.node_schema[node.id]
+
+    def attempt(some: Rows) -> tuple[Rows | None, Output, KeyedRows]:
+        keyed = KeyedRows(some.batch, node.key, some.hashes)
+        output = process(keyed) if len(some) else Output()
+        return _checked(output, some, schema), output, keyed
+
     try:
-        output = _as_output(operator.process(keyed, session, plan.clock))
-        checked = _checked(output, rows, program.node_schema[node.id])
+        answer = attempt(rows)
     except Exception:
         if not dead.wanted:
             raise
-        session.rollback()
-        bad = find_bad_rows(
-            len(rows),
-            lambda part: _try(program, plan, node, rows.take(part), session),
-            session.rollback,
-        )
+        if undo is not None:
+            undo()
+        bad = find_bad_rows(len(rows), lambda part: _ignore(attempt(rows.take(part))), undo)
         dead.refuse(node.name, rows.batch, bad)
         rows = rows.take(np.setdiff1d(np.arange(len(rows)), np.fromiter(bad, np.int64)))
-        keyed = KeyedRows(rows.batch, node.key, rows.hashes)
-        output = _as_output(operator.process(keyed, session, plan.clock) if len(rows) else None)
-        checked = _checked(output, rows, program.node_schema[node.id])
-    if dead.wanted:
-        session.release()
-    dead.refuse(node.name, rows.batch, output.dead)
-    return checked, output, keyed
+        answer = attempt(rows)
+    dead.refuse(node.name, rows.batch, answer[1].dead)
+    return answer
 
 
 def run_finish(
@@ -155,17 +174,8 @@ def run_finish(
     return rows
 
 
-def _try(program: Program, plan: EpochPlan, node: Node, rows: Rows, session: StateSession) -> None:
-    """Raise if the operator fails on these rows, or returns what it may not."""
-    keyed = KeyedRows(rows.batch, node.key, rows.hashes)
-    output = _as_output(node.spec.process(keyed, session, plan.clock))
-    _checked(output, rows, program.node_schema[node.id])
-
-
-def _as_output(returned: Output | pa.RecordBatch | None) -> Output:
-    if isinstance(returned, Output):
-        return returned
-    return Output(returned)
+def _ignore(_: object) -> None:
+    """Only whether it raises matters."""
 
 
 def _checked(output: Output, rows: Rows, schema: pa.Schema) -> Rows | None:
