@@ -17,6 +17,7 @@ from headgate.control.custody import settle
 from headgate.control.faults import reach
 from headgate.control.journal import Journal, Timing, epoch_record
 from headgate.control.manifest import Manifest, next_manifest
+from headgate.control.planning import Observed, Planning
 from headgate.control.tables_in_use import TablesInUse
 from headgate.errors import (
     CustodyMismatch,
@@ -69,6 +70,7 @@ class Settings:
     drop_state: Collection[str] = ()
     keep_manifests: int = 8
     statistics_bytes: int = 0
+    racks: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.slots < 1:
@@ -89,8 +91,10 @@ class Coordinator:
         *,
         clock_ms: Callable[[], int],
         sink_uris: Mapping[str, str],
+        planning: Planning | None = None,
     ) -> None:
         self.program, self.checkpoint, self.settings = program, checkpoint, settings
+        self._planning = planning
         self._deliver, self._clock_ms, self._sink_uris = deliver, clock_ms, sink_uris
         self.buckets = checkpoint.adopt(program, settings.buckets, settings.drop_state)
         self.journal = Journal(checkpoint.journal)
@@ -108,6 +112,11 @@ class Coordinator:
         self._collector.sweep()
         if self.last is not None:
             self.journal.append_epoch(self.last.record)
+
+    @property
+    def _statistics_bytes(self) -> int:
+        managed = 0 if self._planning is None else self._planning.manager.statistics_bytes
+        return max(self.settings.statistics_bytes, managed)
 
     @property
     def tables(self) -> dict[str, RoutingTable]:
@@ -149,7 +158,8 @@ class Coordinator:
             moves=self._routing.moves,
             table_files=dict(self._routing.names),
             tables_uri=self.checkpoint.tables.uri,
-            statistics_bytes=self.settings.statistics_bytes,
+            statistics_bytes=self._statistics_bytes,
+            racks=self.settings.racks,
             chains={} if last is None else last.chains,
             storage_uri=self.checkpoint.state.uri,
             warm_dir=self.settings.warm_dir,
@@ -175,7 +185,7 @@ class Coordinator:
 
     # --- inside ----------------------------------------------------------------------------
     def _compute(self, epoch: int, query_id: str, run: RunTasks) -> Manifest:
-        self._routing.save()
+        self._install_decision(epoch)
         plan, total, result, attempts = self._attempt(epoch, run)
         reach("custody-checked", epoch)
         record = epoch_record(
@@ -204,7 +214,20 @@ class Coordinator:
         reach("manifest-written", epoch)
         self.last = manifest
         self._routing.committed()
+        if self._planning is not None:
+            self._planning.observe(Observed(record, result.statistics), self.tables)
         return manifest
+
+    def _install_decision(self, epoch: int) -> None:
+        """Take the manager's tables if it has new ones, and save all before an epoch uses them."""
+        decision = None if self._planning is None else self._planning.take()
+        if decision is not None:
+            self._routing.install(decision.tables)
+        self._routing.save()
+        if decision is not None and decision.facts:
+            moves = {op: len(m.routes) for op, m in self._routing.moves.items()}
+            self.journal.append("plan", epoch=epoch, moves=moves, **decision.facts)
+        reach("tables-saved", epoch)
 
     def _attempt(self, epoch: int, run: RunTasks) -> tuple[EpochPlan, Control, EpochResult, int]:
         """Run the tasks until an attempt settles; errors of user code are never retried."""

@@ -52,7 +52,7 @@ def check_custody(plan: EpochPlan, total: Control) -> None:
     raise CustodyMismatch(
         f"epoch {plan.epoch}: {len(wrong)} of {len(pairs)} transfers differ between sender and "
         f"receiver; first is level:producer>slot {first}, sent {total.sent.get(first)}, "
-        f"received {total.received.get(first)} (tuples, rows, seal)",
+        f"received {total.received.get(first)} (tuples, rows, seal, bytes)",
         epoch=plan.epoch,
         pairs=wrong,
     )

@@ -11,6 +11,7 @@ import signal
 
 CRASH_POINTS = (
     "epoch-begun",
+    "tables-saved",
     "planned",
     "tasks-done",
     "custody-checked",

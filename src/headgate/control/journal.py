@@ -7,10 +7,11 @@ is enough to write the line again, so a crash between the two loses nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from headgate.slot.plan import Control, EpochPlan
+from headgate.planner.distance import CLASSES, Distances
+from headgate.slot.plan import Control, EpochPlan, parse_pair
 from headgate.slot.program import Program
 from headgate.state.storage import Storage
 
@@ -111,6 +112,7 @@ def epoch_record(
         "locality": local / (local + remote) if local + remote else None,
         "bytes_shuffled": sum(e["remote_bytes"] for e in edges.values()),
         "bytes_local": sum(e["local_bytes"] for e in edges.values()),
+        "bytes_by_distance": _bytes_by_distance(plan, total, edges, engine.get("hosts")),
         "loads": loads,
         "imbalance": {op: imbalance(by_slot) for op, by_slot in loads.items()},
         "operator_ms": _operator_ms(timings, plan.slots),
@@ -143,6 +145,28 @@ def _state_sizes(
             by_slot[slot] = {"rows": rows, "bytes": size}
         sizes[node.name] = by_slot
     return sizes
+
+
+def _bytes_by_distance(
+    plan: EpochPlan,
+    total: Control,
+    edges: Mapping[str, Mapping[str, Any]],
+    hosts: Sequence[str] | None,
+) -> dict[str, int]:
+    """Bytes between slots: that never left the slot, its host, its rack, and the rest.
+
+    As placed: a task that Spark ran elsewhere still counts where its slot belongs. Without hosts
+    (no cluster) all slots are on one.
+    """
+    known = hosts if hosts and len(hosts) == plan.slots else ["here"] * plan.slots
+    near = Distances.of(known, plan.racks or None).near
+    spent = dict.fromkeys(CLASSES, 0)
+    spent["slot"] = sum(e["local_bytes"] for e in edges.values() if e["between_slots"])
+    for name, counts in total.sent.items():
+        level, producer, slot = parse_pair(name)
+        if level > 0 and producer != slot:
+            spent[CLASSES[near[producer, slot]]] += counts[3]
+    return spent
 
 
 def _edges(program: Program, total: Control) -> dict[str, dict[str, Any]]:

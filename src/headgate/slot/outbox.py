@@ -201,7 +201,9 @@ class Outbox:
         self._sequence += 1
         self._ready.append(item)
         key = pair(self.level, self.producer, slot)
-        self.control.sent[key] = add_counts(self.control.sent.get(key), [1, rows, item.seal])
+        self.control.sent[key] = add_counts(
+            self.control.sent.get(key), [1, rows, item.seal, payload.size]
+        )
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -46,6 +46,7 @@ class EpochPlan:
     tables_uri: str = ""
     statistics_bytes: int = 0
     away: frozenset[str] = frozenset()
+    racks: Mapping[str, str] = field(default_factory=dict)
     attempt: int = 0
 
     @property
@@ -57,7 +58,7 @@ class EpochPlan:
 class Control:
     """Counts and file names; JSON on the wire, byte for byte the same in every attempt.
 
-    sent and received: (producer level, producer, slot) -> [tuples, rows, sum of seals].
+    sent and received: (producer level, producer, slot) -> [tuples, rows, sum of seals, bytes].
     loads: rows processed, by operator and slot; away_rows: those of them whose key another slot
     owns; merge_rows: partials merged, by operator and owner.
     """
@@ -124,3 +125,10 @@ def merge_slots(mine: dict[str, Any], more: dict[str, Any], *, add: bool) -> Non
 
 def pair(level: int, producer: int, slot: int) -> str:
     return f"{level}:{producer}>{slot}"
+
+
+def parse_pair(name: str) -> tuple[int, int, int]:
+    """Level, producer and slot of a transfer's name."""
+    level, _, rest = name.partition(":")
+    producer, _, slot = rest.partition(">")
+    return int(level), int(producer), int(slot)

@@ -314,7 +314,7 @@ class _SlotTask(_Task):
                     epoch=self.plan.epoch,
                 )
             key = pair(item.level, item.producer, self.home)
-            counts = [1, item.rows, item.seal]
+            counts = [1, item.rows, item.seal, item.payload.size]
             self.control.received[key] = add_counts(self.control.received.get(key), counts)
             self._lay_out(item)
         if not heard_of_itself:

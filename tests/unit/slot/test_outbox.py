@@ -197,10 +197,11 @@ def test_what_is_sent_is_counted_per_pair_of_tasks() -> None:
 
     for slot in range(2):
         mine = [t for t in post.sent if t.slot == slot]
-        tuples, rows, seal = post.control.sent[pair(0, 0, slot)]
+        tuples, rows, seal, size = post.control.sent[pair(0, 0, slot)]
         assert tuples == len(mine) == 1
         assert rows == sum(t.rows for t in mine) in (2, 3)
         assert seal == sum(t.seal for t in mine) % 2**64
+        assert size == sum(t.payload.size for t in mine) > 0
     assert [t.seq for t in post.sent] == [0, 1]
     assert all(t.digest == digest_of(t.payload) and t.kind == Kind.DATA for t in post.sent)
 
@@ -283,7 +284,7 @@ def test_rows_with_a_null_key_can_be_dropped() -> None:
     post.close()
 
     assert sorted(row["k"] for _, row in post.arrived()) == [1, 2]
-    assert sum(rows for _, rows, _ in post.control.sent.values()) == 2
+    assert sum(rows for _, rows, *_ in post.control.sent.values()) == 2
 
 
 def test_a_null_key_can_stop_the_flow() -> None:

@@ -1,0 +1,89 @@
+"""Planning beside the epochs: the stream never waits for a planner.
+
+After every epoch its record and statistics go to the manager, which works in a thread of its own. A
+decision that is ready when the next epoch begins is installed with it; one that is not yet waits
+for a later epoch, and what was observed meanwhile goes into the next one. At most one decision is
+under way, so it always starts from the tables in use.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from headgate.routing.table import RoutingTable
+from headgate.slot.statistics import TaskStatistics
+
+log = logging.getLogger("headgate")
+
+
+@dataclass(frozen=True)
+class Observed:
+    """One committed epoch, as the manager sees it."""
+
+    record: Mapping[str, Any]
+    statistics: Sequence[TaskStatistics]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Tables to install (none: all stay), and what the journal should know about it."""
+
+    tables: Mapping[str, RoutingTable] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Decides(Protocol):
+    """Who decides: pure code, epochs in, a decision out."""
+
+    @property
+    def statistics_bytes(self) -> int:
+        """What every slot may spend on statistics."""
+
+    @property
+    def born_local(self) -> frozenset[str]:
+        """Operators whose unowned keys are processed where their rows are."""
+
+    def step(
+        self, observed: Sequence[Observed], tables: Mapping[str, RoutingTable]
+    ) -> Decision: ...
+
+
+class Planning:
+    """Runs a manager beside the epochs, or between them (`beside=False`, for tests)."""
+
+    def __init__(self, manager: Decides, *, beside: bool = True) -> None:
+        self.manager = manager
+        self._waiting: list[Observed] = []
+        self._under_way: Future[Decision] | None = None
+        self._thread = ThreadPoolExecutor(1, "headgate-planning") if beside else None
+
+    def observe(self, observed: Observed, tables: Mapping[str, RoutingTable]) -> None:
+        """An epoch was committed: let the manager think about it, and all since it last did."""
+        self._waiting.append(observed)
+        if self._under_way is not None:
+            return
+        seen, self._waiting = self._waiting, []
+        if self._thread is not None:
+            self._under_way = self._thread.submit(self.manager.step, seen, dict(tables))
+            return
+        self._under_way = Future()
+        self._under_way.set_result(self.manager.step(seen, dict(tables)))
+
+    def take(self) -> Decision | None:
+        """The decision that is ready, if there is one. A planner that failed changes nothing."""
+        if self._under_way is None or not self._under_way.done():
+            return None
+        done, self._under_way = self._under_way, None
+        try:
+            return done.result()
+        except Exception as problem:
+            log.exception("planning failed; the routing tables stay as they are")
+            return Decision(facts={"failed": f"{type(problem).__name__}: {problem}"})
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._thread.shutdown(wait=False, cancel_futures=True)

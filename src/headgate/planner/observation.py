@@ -1,0 +1,49 @@
+"""What one or more epochs showed, over all slots: the input of every planner.
+
+Keys are hashes; `pairs` and `loads` come from bounded sketches, so the lightest may be missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from headgate.routing.hashing import U64
+
+F64 = npt.NDArray[np.float64]
+I32 = npt.NDArray[np.int32]
+
+
+class Pairs(NamedTuple):
+    """Rows that went on from key a[i] of one operator to key b[i] of the next."""
+
+    a: U64
+    b: U64
+    rows: F64
+
+
+class KeyLoads(NamedTuple):
+    """Rows of each key, and the slot that had most of them."""
+
+    h: U64
+    rows: F64
+    slot: I32
+
+
+@dataclass(frozen=True)
+class Observation:
+    """Epochs up to `epoch`, seen together. `slot_rows[operator][slot]` is exact."""
+
+    epoch: int
+    epochs: int
+    rows: int
+    now_ms: int
+    pairs: Mapping[tuple[str, str], Pairs]
+    loads: Mapping[str, KeyLoads]
+    slot_rows: Mapping[str, F64]
+    labels: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    locality: float | None = None
