@@ -1,0 +1,154 @@
+"""What source tasks and slot tasks share: run operators, pass rows on, answer with a record.
+
+A task is a pure function of its input and the plan. Timings and statistics are kept apart, in
+`Services`: they never cross an exchange.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from headgate.errors import HeadgateError
+from headgate.slot.batch_tuple import BatchTuple, Kind, digest_of
+from headgate.slot.failure import DeadLetters, from_exception, to_record
+from headgate.slot.outbox import Outbox
+from headgate.slot.plan import Control, EpochPlan
+from headgate.slot.program import Program
+from headgate.slot.rows import Rows, by_origin
+from headgate.slot.sink_files import SinkFiles
+from headgate.slot.stateless import run_stateless
+from headgate.slot.statistics import Counting
+from headgate.state.store import StateStore
+from headgate.topology.graph import Node
+
+
+@dataclass
+class Services:
+    """What a task needs from its process, and what it reports apart from rows."""
+
+    store: StateStore
+    clock_ns: Callable[[], int] = time.perf_counter_ns
+    timings: list[tuple[int, int, str, int, int]] = field(default_factory=list)
+    statistics: dict[tuple[int, int], bytes] = field(default_factory=dict)
+
+    def timed(self, level: int, slot: int, name: str, rows: int, start_ns: int) -> None:
+        self.timings.append((level, slot, name, rows, self.clock_ns() - start_ns))
+
+
+class Task:
+    """What source tasks and slot tasks share: running operators and passing rows on."""
+
+    def __init__(
+        self,
+        program: Program,
+        plan: EpochPlan,
+        services: Services,
+        *,
+        level: int,
+        producer: int,
+        slot: int | None,
+    ) -> None:
+        self.program, self.plan, self.services = program, plan, services
+        self.level, self.producer, self.slot = level, producer, slot
+        self.control = Control(versions=[plan.routing_version])
+        self.counting = self._start_counting()
+        self.outbox = Outbox(
+            program,
+            plan,
+            self.control,
+            level=level,
+            producer=producer,
+            slot=slot,
+            counting=self.counting,
+        )
+        self.sinks = SinkFiles(plan, level, producer)
+        takes_dead = program.graph.dead_letters is not None
+        self.dead = DeadLetters(plan, producer, wanted=takes_dead)
+        self.inbox: dict[int, list[Rows]] = {}
+
+    def _start_counting(self) -> Counting | None:
+        if self.slot is None or not self.plan.statistics_bytes:
+            return None
+        return Counting(
+            self.slot,
+            self.plan.statistics_bytes,
+            operators=len(self.program.stateful),
+            edges=len(self.program.key_pairs),
+        )
+
+    def dispatch(self, node: Node, rows: Rows | None) -> None:
+        """Hand an operator's output to all its consumers."""
+        if rows is None or not len(rows):
+            return
+        for edge in self.program.outputs[node.id]:
+            staying = self.outbox.send(edge, rows)
+            if staying is None or not len(staying):
+                continue
+            self.inbox.setdefault(edge.consumer, []).append(staying)
+
+    def run_node(self, node: Node) -> None:
+        """Run a stateless operator or sink on what has come in."""
+        waiting = self.inbox.pop(node.id, None)
+        if not waiting:
+            return
+        if node.kind == "sink":
+            for rows in waiting:
+                self.sinks.add(node.name, rows)
+            return
+        for rows in by_origin(waiting):
+            self._run_stateless(node, rows)
+
+    def _run_stateless(self, node: Node, rows: Rows) -> None:
+        start = self.services.clock_ns()
+        made = self.guard(node, rows.batch, lambda: run_stateless(node, rows, self.dead))
+        self.services.timed(self.level, self.producer, node.name, len(rows), start)
+        self.count_load(node, len(rows))
+        self.dispatch(node, made)
+
+    def count_load(self, node: Node, rows: int) -> None:
+        if self.slot is not None:
+            self._count_by_slot(self.control.loads, node, rows)
+
+    def _count_by_slot(self, counts: dict[str, dict[str, int]], node: Node, rows: int) -> None:
+        by_slot, slot = counts.setdefault(node.name, {}), str(self.slot)
+        by_slot[slot] = by_slot.get(slot, 0) + rows
+
+    def guard(self, node: Node, sample: pa.RecordBatch | None, run: Callable[[], Any]) -> Any:
+        """Run user code; whatever it raises becomes an error that names operator and place."""
+        try:
+            return run()
+        except Exception as problem:
+            raise from_exception(problem, node.name, self.plan, self.producer, sample) from problem
+
+    def close(self) -> Iterator[BatchTuple]:
+        """Write sink files, send what is left, then the control record."""
+        letters = self.dead.batch()
+        if letters is not None and self.program.graph.dead_letters is not None:
+            sink = self.program.graph.nodes[self.program.graph.dead_letters]
+            self.sinks.add(sink.name, Rows(letters))
+            self.control.dead = dict(self.dead.counts)
+        if self.counting is not None:
+            counted = self.counting.statistics.to_bytes()
+            self.services.statistics[self.level, self.producer] = counted
+        for sink_name, files in self.sinks.write().items():
+            self.control.sinks.setdefault(sink_name, []).extend(files)
+        yield from self.outbox.close()
+
+    def control_tuple(self) -> BatchTuple:
+        home = self.producer % self.plan.slots if self.slot is None else self.slot
+        payload = pa.py_buffer(self.control.to_bytes())
+        digest = digest_of(payload)
+        return BatchTuple(home, Kind.CONTROL, 0, self.level, self.producer, 0, 0, digest, payload)
+
+    def failed(self, problem: HeadgateError) -> BatchTuple:
+        """The answer of a task that hit bad input: only the error, no rows."""
+        slots = [] if self.slot is None else [self.slot]
+        self.control = Control(
+            error=to_record(problem), slots=slots, versions=[self.plan.routing_version]
+        )
+        return self.control_tuple()

@@ -1,0 +1,159 @@
+"""Born local under faults: partials are killed, doubled, lost and changed like all that is sent.
+
+Which operators are born local, and who owns which key, changes with every epoch. A failing seed is
+replayed with `pytest -k "seed[17]"`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.scenario.born_local import born_local
+from tests.scenario.fault_engine import TAMPERINGS, Faults
+from tests.scenario.oracle import CASES, Case, Expected, bag, random_table
+from tests.scenario.test_seeded_faults import BUCKETS, Driver
+
+import headgate as hg
+from headgate.control.coordinator import Coordinator
+from headgate.slot.program import Program
+from strategies import quick_folder
+
+
+def deep(rng: random.Random, epochs: int = 4, rows: int = 40) -> Case:
+    """Three keyed operators in a row, and two more behind the second: rows of several levels."""
+    data = [
+        [
+            {"k1": rng.randrange(6), "k2": rng.randrange(5), "k3": rng.choice("abcd"), "n": number}
+            for number in rng.sample(range(1000 * epoch, 1000 * epoch + 999), rng.randrange(rows))
+        ]
+        for epoch in range(epochs)
+    ]
+
+    def declare(_flow: hg.Flow, sources: dict[str, Any]) -> dict[str, Any]:
+        first = sources["rows"].key_by("k1").process(hg.Count(emit="rows"), name="first")
+        second = first.key_by("k2").process(hg.Sum("n", emit="rows"), name="second")
+        third = second.key_by("k3").process(hg.Last("k1", "n", by="n"), name="third")
+        either = first.union(second).key_by("k3", "k2").process(hg.Count(), name="either")
+        return {"third": third, "either": either}
+
+    counts: Counter[int] = Counter()
+    sums: Counter[int] = Counter()
+    pairs: Counter[tuple[str, int]] = Counter()
+    last: dict[str, dict[str, Any]] = {}
+    expected = []
+    for given in data:
+        for row in given:
+            counts[row["k1"]] += 1
+            sums[row["k2"]] += row["n"]
+            pairs[row["k3"], row["k2"]] += 2
+            kept = {name: row[name] for name in ("k3", "k1", "n")}
+            last[row["k3"]] = max(kept, last.get(row["k3"], kept), key=lambda r: r["n"])
+        touched = {row["k3"] for row in given}
+        touched_pairs = {(row["k3"], row["k2"]) for row in given}
+        expected.append(
+            Expected(
+                {
+                    "first": bag({"k1": k, "count": n} for k, n in counts.items()),
+                    "second": bag({"k2": k, "sum": n} for k, n in sums.items()),
+                    "third": bag({**row, "@by": row["n"]} for row in last.values()),
+                    "either": bag({"k3": a, "k2": b, "count": n} for (a, b), n in pairs.items()),
+                },
+                {
+                    "third": bag(last[k] for k in touched),
+                    "either": bag(
+                        {"k3": a, "k2": b, "count": pairs[a, b]} for a, b in touched_pairs
+                    ),
+                },
+            )
+        )
+    keys = {
+        "first": (pa.schema({"k1": pa.int64()}), [(k,) for k in range(6)]),
+        "second": (pa.schema({"k2": pa.int64()}), [(k,) for k in range(5)]),
+        "third": (pa.schema({"k3": pa.string()}), [(c,) for c in "abcd"]),
+        "either": (
+            pa.schema({"k3": pa.string(), "k2": pa.int64()}),
+            [(c, k) for c in "abcd" for k in range(5)],
+        ),
+    }
+    schema = "k1 bigint, k2 bigint, k3 string, n bigint"
+    return Case("deep", {"rows": schema}, {"rows": data}, declare, expected, keys)
+
+
+class MovingDriver(Driver):
+    """Every epoch gets other tables, as from a manager that changes its mind all the time."""
+
+    def start(self, number: int) -> Coordinator:
+        coordinator = super().start(number)
+        run_epoch = coordinator.run_epoch
+
+        def with_other_tables(epoch: int, *given: Any) -> dict[str, Any]:
+            slots = coordinator.settings.slots
+            coordinator._routing.install(
+                {
+                    operator: random_table(self.rng, self.case, operator, slots, BUCKETS)
+                    for operator in self.case.keys
+                    if self.rng.random() < 0.5
+                }
+            )
+            return run_epoch(epoch, *given)
+
+        coordinator.run_epoch = with_other_tables  # type: ignore[method-assign]
+        return coordinator
+
+
+def chosen_by(rng: random.Random) -> Any:
+    """Any of the operators that can, another choice in every epoch, the same in every attempt."""
+    seed = rng.random()
+
+    def choose(program: Program, epoch: int) -> frozenset[str]:
+        coin = random.Random(f"{seed} {epoch}")
+        return frozenset(name for name in sorted(program.splittable) if coin.random() < 0.7)
+
+    return choose
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_any_seed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(seed)
+    case = rng.choice([deep, deep, *CASES])(rng)
+    faults = Faults(rng, kill_write=rng.choice([0.0, 0.005, 0.02]))
+    with quick_folder() as folder, born_local(chosen_by(rng)):
+        driver = MovingDriver(case, faults, folder, warm=rng.random() < 0.5)
+        faults.wrap_storage(monkeypatch)
+        done = driver.run()
+        faults.kill_write = 0.0
+        driver.check_all(done)
+
+
+@pytest.mark.parametrize("how", TAMPERINGS)
+def test_every_tampering_with_partials_is_noticed(
+    how: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No keys are pinned, so what the first level of slots sends is partials and carries."""
+    rng = random.Random(how)
+    case = deep(rng)
+    case.keys = {"first": case.keys["first"]}
+    faults = Faults(rng, twice=0.0, zombie=0.0, abort=0.0, tamper=1.0, tamper_level=1)
+    driver = MovingDriver(case, faults, folder, warm=True)
+    driver.first_slots = 3
+    choose = rng.choice
+    monkeypatch.setattr(
+        rng, "choice", lambda options: how if options is TAMPERINGS else choose(options)
+    )
+
+    with born_local():
+        done = driver.run()
+
+    driver.check_all(done)
+    assert faults.log.count("tamper") == 2 * sum(bool(rows) for rows in case.epochs["rows"])
+
+
+@pytest.fixture
+def folder() -> Any:
+    with quick_folder() as path:
+        yield path
