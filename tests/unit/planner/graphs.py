@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from headgate.planner.key_graph import KeyGraph
+from headgate.routing.hashing import mix
 
 
 def keys(*numbers: int) -> np.ndarray:
@@ -44,8 +45,13 @@ def key_graphs(draw: st.DrawFn, max_keys: int = 12, max_pairs: int = 40) -> KeyG
     return KeyGraph.build([f"op{i}" for i in range(operators)], pairs, loads)
 
 
-def blocks(seed: int, groups: int, keys_each: int, pairs: int, mixing: float) -> KeyGraph:
-    """Two operators whose keys form groups; a share `mixing` of the rows crosses groups."""
+def blocks(
+    seed: int, groups: int, keys_each: int, pairs: int, mixing: float, mixed_hash: bool = False
+) -> KeyGraph:
+    """Two operators whose keys form groups; a share `mixing` of the rows crosses groups.
+
+    Key numbers are their own hash, which the buckets would see through; `mixed_hash` spreads them.
+    """
     rng = np.random.default_rng(seed)
     n = groups * keys_each
     a = np.minimum((rng.pareto(1.2, pairs) * keys_each / 8).astype(np.int64), keys_each - 1)
@@ -54,7 +60,7 @@ def blocks(seed: int, groups: int, keys_each: int, pairs: int, mixing: float) ->
     b = b_group * keys_each + rng.integers(0, keys_each, pairs)
     a = group * keys_each + a
     packed, w = np.unique(a * n + b, return_counts=True)
-    return KeyGraph.build(
-        ["a", "b"],
-        [(0, 1, (packed // n).astype(np.uint64), (packed % n).astype(np.uint64), w.astype(float))],
-    )
+    ha, hb = (packed // n).astype(np.uint64), (packed % n).astype(np.uint64)
+    if mixed_hash:
+        ha, hb = mix(ha + np.uint64(1)), mix(hb + np.uint64(n + 1))
+    return KeyGraph.build(["a", "b"], [(0, 1, ha, hb, w.astype(float))])

@@ -1,0 +1,226 @@
+"""Is a plan worth its migration? Forecasts from the window, discounted by what drifts away.
+
+A plan looks better on the window it was made from than on the rows that follow, for two reasons.
+Some of the next period's pairs were never seen (*drift*): they gain nothing from the plan. And a
+plan fits the chance of its window too, so seen pairs may come out less local than promised; how
+much of a promise was *kept* is learnt from the plans before. Both discounts apply only to pairs
+that the plan touches: what does not move does not change, so no plan means no gain.
+(Future work of Caneill et al. 2016, section 6.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from headgate.planner.floor import floors
+from headgate.planner.key_graph import F64, FREE, I32, I64, KeyGraph
+
+MOST_KEPT = 1.5
+MEMORY = 0.5
+"""Weight of what was learnt before when a new outcome comes in."""
+TOLERANCE = 1.1
+"""Balance counts as broken beyond this multiple of max(alpha, floor); a window is a sample."""
+
+
+@dataclass(frozen=True)
+class Recent:
+    """The last period against the window before it, as weights on the edges of a graph.
+
+    `known` is the last period's weight of pairs that were seen before it, `novel` that of the
+    others; `outside` is the weight of pairs that the graph does not hold at all.
+    """
+
+    known: F64
+    novel: F64
+    outside: float = 0.0
+
+    @classmethod
+    def of(cls, graph: KeyGraph, before: KeyGraph, last: KeyGraph) -> Recent:
+        """`graph` is planned from (usually both together), O(edges log edges)."""
+        at, seen = edges_in(graph, last), edges_in(before, last) >= 0
+
+        def on_edges(mine: npt.NDArray[np.bool_]) -> F64:
+            mine = mine & (at >= 0)
+            return np.bincount(at[mine], last.w[mine], graph.edges).astype(np.float64, copy=False)
+
+        return cls(on_edges(seen), on_edges(~seen), float(last.w[at < 0].sum()))
+
+    @property
+    def total(self) -> float:
+        return float(self.known.sum() + self.novel.sum()) + self.outside
+
+    @property
+    def drift(self) -> float:
+        """Share of the last period's pair weight that the window before it did not hold."""
+        return 1 - float(self.known.sum()) / self.total if self.total else 0.0
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How much of the locality promised on seen pairs was kept in the period after a plan."""
+
+    kept: float = 1.0
+
+    def after(self, promised: float, found: float) -> Calibration:
+        """Learn from a plan's first period: locality on its window, and then on known pairs."""
+        if promised <= 0:
+            return self
+        outcome = min(found / promised, MOST_KEPT)
+        return Calibration(MEMORY * self.kept + (1 - MEMORY) * outcome)
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What is expected of a plan over the horizon, and the verdict, with its reason in a line."""
+
+    locality_now: float
+    locality_planned: float
+    imbalance_now: tuple[float, ...]
+    imbalance_planned: tuple[float, ...]
+    moved_keys: int
+    moved_bytes: int
+    gain_rows: float
+    cost_rows: float
+    worth: bool
+    reason: str
+
+
+def forecast(
+    graph: KeyGraph,
+    current: I32,
+    planned: I32,
+    slots: int,
+    *,
+    horizon_rows: float,
+    recent: Recent | None = None,
+    calibration: Calibration | None = None,
+    rows_per_move: float = 1.0,
+    rows_per_byte: float = 0.0,
+    state_bytes: F64 | None = None,
+    alpha: float = 1.03,
+    tolerance: float = TOLERANCE,
+) -> Forecast:
+    """Expected locality, balance and cost of replacing one placement of the graph by another.
+
+    `horizon_rows` counts rows over keyed edges until the next plan. Moving a key costs
+    `rows_per_move`, and each byte of its state (`state_bytes` per vertex) `rows_per_byte`, in rows
+    that could be sent meanwhile; measure them. Without `recent` the window stands for the last
+    period, and nothing is discounted. A plan is worth it if the remote rows saved exceed its cost
+    and balance does not break, or if balance is broken and the plan mends it.
+    """
+    recent = recent or Recent(graph.w, np.zeros(graph.edges))
+    kept = (calibration or Calibration()).kept
+    moved = (current != planned) & (graph.fixed == FREE)
+    now, change = _localities(graph, current, planned, moved, recent, kept)
+    state = state_bytes if state_bytes is not None else np.zeros(graph.vertices)
+    moved_bytes = float(state[moved].sum())
+    gain = change * horizon_rows
+    cost = float(moved.sum()) * rows_per_move + moved_bytes * rows_per_byte
+    before, after = graph.imbalance(current, slots), graph.imbalance(planned, slots)
+    worth, reason = _verdict(
+        graph, slots, before, after, gain, cost, int(moved.sum()), alpha, tolerance
+    )
+    if worth is None:
+        worth = gain > cost
+        reason = _words(now, now + change, horizon_rows, gain, int(moved.sum()), cost)
+    return Forecast(
+        now,
+        now + change,
+        tuple(before.tolist()),
+        tuple(after.tolist()),
+        int(moved.sum()),
+        round(moved_bytes),
+        gain,
+        cost,
+        worth,
+        reason,
+    )
+
+
+def edges_in(graph: KeyGraph, other: KeyGraph) -> I64:
+    """For every edge of `other` its number in `graph`, -1 where `graph` does not have it."""
+    vertex = np.full(other.vertices, -1, np.int64)
+    for i, operator in enumerate(other.operators):
+        if operator in graph.operators:
+            mine = slice(other.starts[i], other.starts[i + 1])
+            vertex[mine] = graph.find(graph.operators.index(operator), other.h[mine])
+    u, v = vertex[other.u], vertex[other.v]
+    if not graph.edges:
+        return np.full(other.edges, -1, np.int64)
+    size = np.int64(graph.vertices)
+    have, want = graph.u * size + graph.v, u * size + v
+    at = np.minimum(np.searchsorted(have, want), graph.edges - 1)
+    return np.where((u >= 0) & (v >= 0) & (have[at] == want), at, -1).astype(np.int64)
+
+
+def _localities(
+    graph: KeyGraph,
+    current: I32,
+    planned: I32,
+    moved: npt.NDArray[np.bool_],
+    recent: Recent,
+    kept: float,
+) -> tuple[float, float]:
+    """(locality of the last period as things are, expected change under the plan).
+
+    Only known pairs with a moved end change. Of those the plan promises a local share on the
+    window, of which `kept` comes true; what they have now was measured on the last period, which
+    is fair to the placement in force: it was made before.
+    """
+    if not recent.total:
+        return graph.locality(current), 0.0
+    here = current[graph.u] == current[graph.v]
+    now = float((recent.known + recent.novel)[here].sum()) / recent.total
+    touched = moved[graph.u] | moved[graph.v]
+    window = float(graph.w[touched].sum())
+    if not window:
+        return now, 0.0
+    there = planned[graph.u] == planned[graph.v]
+    promised = min(kept * float(graph.w[touched & there].sum()) / window, 1.0)
+    weight = float(recent.known[touched].sum())
+    had = float(recent.known[touched & here].sum())
+    return now, (promised * weight - had) / recent.total
+
+
+def _verdict(
+    graph: KeyGraph,
+    slots: int,
+    before: F64,
+    after: F64,
+    gain: float,
+    cost: float,
+    moved: int,
+    alpha: float,
+    tolerance: float,
+) -> tuple[bool | None, str]:
+    """The verdict where balance decides, else (None, "")."""
+    if not moved:
+        return False, "the plan moves nothing"
+    bound = np.maximum(alpha, floors(graph, slots)) * tolerance
+    over_before, over_after = before / bound, after / bound
+    was, becomes = float(over_before.max()), float(over_after.max())
+    if was > 1 and (becomes <= 1 or becomes - 1 <= (was - 1) / 2):
+        i = int(np.argmax(over_before))
+        return True, (
+            f"max/mean load of {graph.operators[i]} {before[i]:.2f} -> {after[i]:.2f} "
+            f"(allowed {bound[i]:.2f}); moving {moved:,} keys costs {cost:,.0f} rows, "
+            f"{'saves' if gain >= 0 else 'adds'} {abs(gain):,.0f} remote rows"
+        )
+    if becomes > max(1.0, was):
+        i = int(np.argmax(over_after))
+        return False, (
+            f"max/mean load of {graph.operators[i]} would go {before[i]:.2f} -> {after[i]:.2f} "
+            f"(allowed {bound[i]:.2f})"
+        )
+    return None, ""
+
+
+def _words(now: float, then: float, horizon: float, gain: float, moved: int, cost: float) -> str:
+    saves = f"saves {gain:,.0f}" if gain >= 0 else f"adds {-gain:,.0f}"
+    return (
+        f"locality {now:.2f} -> {then:.2f} for the next {horizon:,.0f} rows {saves} remote rows; "
+        f"moving {moved:,} keys costs {cost:,.0f}"
+    )
