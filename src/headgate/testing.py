@@ -29,6 +29,8 @@ import pyarrow.parquet as pq
 
 from headgate.control.checkpoint import Checkpoint
 from headgate.control.coordinator import Coordinator, EpochResult, Settings
+from headgate.control.manager import Manager, plan_with
+from headgate.control.planning import Decides
 from headgate.errors import DeclarationError, HeadgateError
 from headgate.routing.table import RoutingTable
 from headgate.slot.batch_tuple import BatchTuple, Kind
@@ -84,6 +86,7 @@ class LocalRun:
     records: list[dict[str, Any]] = field(default_factory=list)
     states: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     statistics: list[TaskStatistics] = field(default_factory=list)
+    journal: list[dict[str, Any]] = field(default_factory=list)
 
     def rows(self, sink: str) -> list[dict[str, Any]]:
         """All rows a sink got, in order of epochs."""
@@ -118,9 +121,13 @@ def run(
     check_purity: bool = True,
     seed: int = 0,
     before_epoch: Callable[[int], None] | None = None,
+    manager: Manager | Decides | None = None,
     **settings: Any,
 ) -> LocalRun:
-    """Run all epochs of the flow's list sources; resumes if the checkpoint has some already."""
+    """Run all epochs of the flow's list sources; resumes if the checkpoint has some already.
+
+    A `manager` plans between two epochs here, not beside them, so that a run can be repeated.
+    """
     graph = flow.graph()
     sources = [n for n in graph.nodes if n.kind == "source"]
     for node in sources:
@@ -149,6 +156,7 @@ def run(
             deliver,
             clock_ms=clock or ManualClock(),
             sink_uris=sink_uris,
+            planning=plan_with(manager, program, slots, beside=False),
         )
         done = LocalRun(coordinator, outputs)
         epochs = max((len(n.spec.frame.epochs) for n in sources), default=0)
@@ -167,6 +175,7 @@ def run(
                 return result
 
             done.records.append(coordinator.run_epoch(epoch, "local", run_tasks))
+        done.journal = coordinator.journal.read()
         done.states = {n.name: done._read_state(n) for n in program.stateful}
         return done
 

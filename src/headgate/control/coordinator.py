@@ -160,6 +160,7 @@ class Coordinator:
             tables_uri=self.checkpoint.tables.uri,
             statistics_bytes=self._statistics_bytes,
             racks=self.settings.racks,
+            away=frozenset() if self._planning is None else self._planning.manager.born_local,
             chains={} if last is None else last.chains,
             storage_uri=self.checkpoint.state.uri,
             warm_dir=self.settings.warm_dir,

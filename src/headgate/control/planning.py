@@ -42,10 +42,10 @@ class Decides(Protocol):
     @property
     def statistics_bytes(self) -> int:
         """What every slot may spend on statistics."""
+        ...
 
-    @property
-    def born_local(self) -> frozenset[str]:
-        """Operators whose unowned keys are processed where their rows are."""
+    born_local: frozenset[str]
+    """Operators whose unowned keys are processed where their rows are."""
 
     def step(
         self, observed: Sequence[Observed], tables: Mapping[str, RoutingTable]
@@ -71,7 +71,10 @@ class Planning:
             self._under_way = self._thread.submit(self.manager.step, seen, dict(tables))
             return
         self._under_way = Future()
-        self._under_way.set_result(self.manager.step(seen, dict(tables)))
+        try:
+            self._under_way.set_result(self.manager.step(seen, dict(tables)))
+        except Exception as problem:
+            self._under_way.set_exception(problem)
 
     def take(self) -> Decision | None:
         """The decision that is ready, if there is one. A planner that failed changes nothing."""

@@ -10,6 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from headgate.control.checkpoint import Checkpoint
 from headgate.control.coordinator import Coordinator, Settings
+from headgate.control.manager import Manager, plan_with
+from headgate.control.planning import Decides
 from headgate.errors import DeclarationError, EngineError
 from headgate.routing.table import BUCKETS, RoutingTable
 from headgate.runtime.delivery import Delivery, absolute, sink_uris, spark_uri
@@ -30,6 +32,8 @@ def start_flow(
     checkpoint: str,
     trigger: Mapping[str, Any] | None = None,
     tables: Mapping[str, RoutingTable] | None = None,
+    manager: Manager | Decides | None = None,
+    racks: Mapping[str, str] | None = None,
     warm_dir: str | None = None,
     buckets: int = BUCKETS,
     drop_state: Collection[str] = (),
@@ -46,6 +50,9 @@ def start_flow(
         trigger: As for `DataStreamWriter.trigger`, e.g. {"availableNow": True}.
         tables: Routing tables by operator; without one, an operator is hashed (or keeps the
             table it had).
+        manager: `headgate.Manager(...)`: measure while the flow runs and move keys to where
+            their rows are; without one the tables stay as they are.
+        racks: Rack of each host, for a manager that should prefer near slots to far ones.
         warm_dir: Folder on each host for warm copies of state (default: Spark's local dir;
             "off": none).
         buckets: Hash buckets per operator; a power of two, fixed for the life of a checkpoint.
@@ -71,7 +78,9 @@ def start_flow(
         tables=dict(tables or {}),
         drop_state=tuple(drop_state),
         keep_manifests=keep_manifests,
+        racks=dict(racks or {}),
     )
+    planning = plan_with(manager, program, slots)
     coordinator = Coordinator(
         program,
         place,
@@ -79,6 +88,7 @@ def start_flow(
         delivery,
         clock_ms=clock_ms or _wall_clock_ms,
         sink_uris=uris,
+        planning=planning,
     )
     engine = SparkEngine(spark, program, conf=conf)
     query = FlowQuery(coordinator, engine, delivery)

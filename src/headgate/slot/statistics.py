@@ -104,9 +104,9 @@ class Counting:
             return
         top = np.argsort(-groups.sizes, kind="stable")[:LABELLED_KEYS]
         some = groups.take(top)
-        rows = zip(*(column.to_pylist() for column in some.columns.columns), strict=True)
-        for h, values in zip(some.h.tolist(), rows, strict=True):
-            labels.setdefault(h, key_text(values))
+        columns = [column.to_pylist() for column in some.columns.columns]
+        for i, h in enumerate(some.h.tolist()):
+            labels.setdefault(h, key_text([column[i] for column in columns]))
 
 
 def key_text(values: Sequence[Any]) -> str:

@@ -1,0 +1,197 @@
+"""The manager: observe, plan, decide, install. Pure: epochs in, decisions out.
+
+It runs in the driver, between or beside epochs, and touches neither engine nor storage: the
+coordinator brings it what was counted and carries its decisions out. A plan that moves much is
+spread over epochs, hottest keys first. Every decision says in one line why it was made, what it
+should bring, and, later, what it brought.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from headgate.control.observation import gather
+from headgate.control.planning import Decides, Decision, Observed, Planning
+from headgate.errors import DeclarationError
+from headgate.planner.observation import Observation
+from headgate.planner.placing import Pins, Placing, Proposal, Task, make_placing
+from headgate.routing.table import RoutingTable
+from headgate.sketch.space_saving import PAIR_BYTES
+from headgate.slot.program import Program
+from headgate.topology.duration import duration_us
+
+PLANNERS = ("headgate", "online", "offline", "worst-case", "hash")
+LABELS_MAX = 4_096
+MOVES_TOLD = 8
+
+
+@dataclass(frozen=True)
+class Manager:
+    """How a flow places its keys while it runs; give it to `flow.start(manager=…)`.
+
+    Args:
+        planner: "headgate" moves a few keys at a time to where their rows are; "online" and
+            "offline" are the planners of Caneill et al. 2016 (METIS from scratch each period, or
+            once); "hash" only measures; "worst-case" sends apart what belongs together.
+        every_epochs: Epochs from one plan to the next.
+        every: Time from one plan to the next, as "30 seconds" or a timedelta; both must have
+            passed.
+        alpha: No slot should have more than this times the mean load, for every operator.
+        statistics_bytes: Memory of a slot for counting keys and pairs.
+        moves_max: Keys per operator whose state may move with one epoch; the rest of a plan waits.
+        pins_max: Keys per operator with an owner of their own; all others follow their hash.
+        born_local: Process keys without an owner where their rows are, if their state can be
+            merged, and let them live there.
+        seed: For planners that draw.
+    """
+
+    planner: str = "headgate"
+    every_epochs: int = 1
+    every: str | timedelta | None = None
+    alpha: float = 1.05
+    statistics_bytes: int = 1 << 20
+    moves_max: int = 5_000
+    pins_max: int = 262_144
+    born_local: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.planner not in PLANNERS:
+            raise DeclarationError(
+                f"planner={self.planner!r}; there are {', '.join(PLANNERS)}", planner=self.planner
+            )
+        for name, least in (("every_epochs", 1), ("moves_max", 1), ("pins_max", 0)):
+            if getattr(self, name) < least:
+                raise DeclarationError(f"{name}={getattr(self, name)}; it must be at least {least}")
+        if not self.alpha > 1:
+            raise DeclarationError(f"alpha={self.alpha}; it must be above 1: slots are never equal")
+        if self.statistics_bytes < 1 << 12:
+            raise DeclarationError(
+                f"statistics_bytes={self.statistics_bytes}; give at least 4096 bytes"
+            )
+        if self.every is not None:
+            duration_us(self.every)
+
+
+def plan_with(
+    manager: Manager | Decides | None, program: Program, slots: int, *, beside: bool = True
+) -> Planning | None:
+    """A manager at work on a flow; None stays None."""
+    if manager is None:
+        return None
+    if isinstance(manager, Manager):
+        manager = PlacementManager(program, manager, slots)
+    return Planning(manager, beside=beside)
+
+
+class PlacementManager:
+    """Decides for one flow. Keeps what its planner remembers and what is left of a plan."""
+
+    def __init__(self, program: Program, settings: Manager, slots: int) -> None:
+        self.settings = settings
+        self.born_local = program.splittable if settings.born_local else frozenset()
+        task = Task(
+            operators=tuple(node.name for node in program.stateful),
+            edges=program.key_pairs,
+            slots=slots,
+            alpha=settings.alpha,
+            pins_max=settings.pins_max,
+            moves_max=settings.moves_max,
+            born_local=self.born_local,
+            seed=settings.seed,
+        )
+        self._placing: Placing = make_placing(settings.planner, task)
+        self._pairs_max = max(1, slots * settings.statistics_bytes // PAIR_BYTES)
+        self._every_ms = 0 if settings.every is None else duration_us(settings.every) // 1000
+        self._left: dict[str, Pins] = {}
+        self._labels: dict[str, dict[int, str]] = {}
+        self._epochs_since = 0
+        self._planned_ms: int | None = None
+        self._promised: float | None = None
+
+    @property
+    def statistics_bytes(self) -> int:
+        return self.settings.statistics_bytes
+
+    def step(self, observed: Sequence[Observed], tables: Mapping[str, RoutingTable]) -> Decision:
+        """One turn of the loop. Facts are empty when there is nothing to tell."""
+        seen = gather(observed, self._pairs_max)
+        self._learn_labels(seen)
+        facts: dict[str, Any] = {}
+        if self._promised is not None and seen.locality is not None:
+            facts["promised_locality"] = round(self._promised, 4)
+            facts["achieved_locality"] = round(seen.locality, 4)
+            self._promised = None
+        self._placing.observe(seen, tables)
+        self._epochs_since += seen.epochs
+        if self._is_due(seen):
+            proposal = self._placing.propose(seen, tables)
+            self._epochs_since, self._planned_ms = 0, seen.now_ms
+            if proposal is not None:
+                self._left = dict(proposal.pins)
+                facts |= self._told(proposal)
+        changed, moves = self._next_moves(tables)
+        if moves:
+            facts["top_moves"] = moves
+            facts["left"] = {op: len(pins.h) for op, pins in self._left.items() if len(pins.h)}
+        if facts:
+            facts["planner"] = self.settings.planner
+        return Decision(changed, facts)
+
+    # --- inside ----------------------------------------------------------------------------
+    def _is_due(self, seen: Observation) -> bool:
+        if self._epochs_since < self.settings.every_epochs:
+            return False
+        return self._planned_ms is None or seen.now_ms - self._planned_ms >= self._every_ms
+
+    def _next_moves(
+        self, tables: Mapping[str, RoutingTable]
+    ) -> tuple[dict[str, RoutingTable], list[str]]:
+        """The hottest part of what is left of the plan, as far as the budget goes."""
+        changed: dict[str, RoutingTable] = {}
+        told: list[tuple[float, str]] = []
+        for operator, pins in self._left.items():
+            now, self._left[operator] = pins.split(self.settings.moves_max)
+            if not len(now.h):
+                continue
+            table = tables[operator]
+            before = table.route(now.h)
+            room = self.settings.pins_max - len(table.pinned_h)
+            fits = table.is_pinned(now.h)
+            fits[~fits] = (~fits).cumsum()[~fits] <= room
+            now, before = now.take(fits), before[fits]
+            if not len(now.h):
+                continue
+            changed[operator] = table.pin_hashes(now.h, now.slot)
+            for i in range(min(MOVES_TOLD, len(now.h))):
+                if before[i] != now.slot[i]:
+                    told.append((-float(now.rows[i]), self._line(operator, now, before, i)))
+        self._left = {op: pins for op, pins in self._left.items() if len(pins.h)}
+        return changed, [line for _, line in sorted(told)[:MOVES_TOLD]]
+
+    def _line(self, operator: str, pins: Pins, before: Any, i: int) -> str:
+        key = self._labels.get(operator, {}).get(int(pins.h[i]), f"#{int(pins.h[i]):016x}")
+        return (
+            f"{operator} {key!r}: slot {int(before[i])} -> {int(pins.slot[i])}, "
+            f"{pins.rows[i]:,.0f} rows lately, {self._placing.why(operator, pins, i)}"
+        )
+
+    def _told(self, proposal: Proposal) -> dict[str, Any]:
+        self._promised = proposal.locality
+        return {
+            "why": proposal.reason,
+            "planned_keys": {op: len(pins.h) for op, pins in proposal.pins.items()},
+            "predicted_locality": proposal.locality,
+            "predicted_imbalance": dict(proposal.imbalance),
+            "seconds": round(proposal.seconds, 4),
+        }
+
+    def _learn_labels(self, seen: Observation) -> None:
+        for operator, texts in seen.labels.items():
+            known = self._labels.setdefault(operator, {})
+            known.update(texts)
+            while len(known) > LABELS_MAX:
+                del known[next(iter(known))]

@@ -1,0 +1,85 @@
+"""What the manager asks of a planner: watch epochs, and say now and then who should live where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from headgate.planner.observation import Observation
+from headgate.routing.hashing import U64
+from headgate.routing.table import RoutingTable
+
+F64 = npt.NDArray[np.float64]
+I32 = npt.NDArray[np.int32]
+
+
+class Pins(NamedTuple):
+    """Keys, the slots they should have, and how many rows each had lately; hottest first."""
+
+    h: U64
+    slot: I32
+    rows: F64
+
+    @classmethod
+    def hottest_first(cls, h: U64, slot: I32, rows: F64) -> Pins:
+        order = np.lexsort((h, -rows))
+        return cls(h[order], slot[order].astype(np.int32), rows[order])
+
+    def take(self, which: Any) -> Pins:
+        return Pins(self.h[which], self.slot[which], self.rows[which])
+
+    def split(self, at: int) -> tuple[Pins, Pins]:
+        return self.take(slice(None, at)), self.take(slice(at, None))
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A plan: keys to pin, what they should bring, and why, in one line."""
+
+    pins: Mapping[str, Pins]
+    reason: str
+    locality: float | None = None
+    imbalance: Mapping[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+class Placing(Protocol):
+    """A planner at work on one flow."""
+
+    def observe(self, seen: Observation, tables: Mapping[str, RoutingTable]) -> None:
+        """Take in what was seen under these tables."""
+
+    def propose(self, seen: Observation, tables: Mapping[str, RoutingTable]) -> Proposal | None:
+        """A plan from all that was observed; None: all is well as it is."""
+
+    def why(self, operator: str, pins: Pins, i: int) -> str:
+        """Half a line on why this key should live there."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a planner has to place, and within which limits."""
+
+    operators: tuple[str, ...]
+    edges: tuple[tuple[str, str], ...]
+    slots: int
+    alpha: float
+    pins_max: int
+    moves_max: int
+    born_local: frozenset[str]
+    seed: int
+
+
+def make_placing(name: str, task: Task) -> Placing:
+    """The planner of that name. Imported late: they are compiled, and only a manager needs them."""
+    if name == "headgate":
+        from headgate.planner.incremental_placing import IncrementalPlacing
+
+        return IncrementalPlacing(task)
+    from headgate.planner.refit_placing import RefitPlacing
+
+    return RefitPlacing(name, task)

@@ -1,0 +1,140 @@
+"""The manager: settings checked, plans spread hottest first, promises kept in the journal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import headgate as hg
+from headgate.control.manager import Manager
+from headgate.errors import DeclarationError
+from headgate.testing import ListSource, ManualClock, run
+
+
+def pairs(epochs: int, rows: int = 600, groups: int = 12, seed: int = 3) -> list[pa.Table]:
+    """Key b mostly goes with key a = b mod groups, so all of it can be local."""
+    draw = np.random.default_rng(seed)
+    made = []
+    for _ in range(epochs):
+        b = draw.integers(0, groups * 5, rows)
+        noise = draw.random(rows) < 0.05
+        a = np.where(noise, draw.integers(0, groups, rows), b % groups)
+        made.append(pa.table({"a": a, "b": b}))
+    return made
+
+
+def chain(epochs: list[pa.Table]) -> hg.Flow:
+    flow = hg.Flow("pairs")
+    rows = flow.source(ListSource("a long, b long", epochs))
+    first = rows.key_by("a").process(hg.Count(emit="rows"), name="first")
+    first.key_by("b").process(hg.Count(), name="second").to_memory("out")
+    return flow
+
+
+def counted(done: Any, operator: str, key: str) -> dict[int, int]:
+    return {row[key]: row["count"] for row in done.state(operator)}
+
+
+def exact(epochs: list[pa.Table], key: str) -> dict[int, int]:
+    return dict(Counter(v for table in epochs for v in table[key].to_pylist()))
+
+
+def journal(done: Any, kind: str = "plan") -> list[dict[str, Any]]:
+    return [r for r in done.journal if r["kind"] == kind]
+
+
+@pytest.mark.parametrize("planner", ["headgate", "online", "offline", "worst-case", "hash"])
+@pytest.mark.parametrize("born_local", [True, False])
+def test_every_planner_moves_keys_under_a_running_flow_and_counts_stay_right(
+    planner: str, born_local: bool
+) -> None:
+    epochs = pairs(8)
+    manager = Manager(planner=planner, every_epochs=2, born_local=born_local)
+
+    done = run(chain(epochs), slots=3, manager=manager)
+
+    assert counted(done, "first", "a") == exact(epochs, "a")
+    assert counted(done, "second", "b") == exact(epochs, "b")
+    last = done.records[-1]["locality"]
+    if planner in ("headgate", "online", "offline"):
+        assert last > 0.7
+        assert sum(done.records[-1]["moved_rows"].values(), 0) >= 0
+    if planner == "worst-case" and not born_local:
+        assert last < 0.2
+
+
+def test_a_large_plan_is_spread_over_epochs_hottest_first() -> None:
+    epochs = pairs(8)
+    manager = Manager(planner="offline", every_epochs=2, moves_max=10, born_local=False)
+
+    done = run(chain(epochs), slots=3, manager=manager)
+
+    moved = [r["moved_rows"].get("second", 0) for r in done.records]
+    assert max(moved) <= 10
+    assert sum(1 for m in moved if m) > 2
+    assert counted(done, "second", "b") == exact(epochs, "b")
+
+
+def test_a_table_keeps_to_its_size() -> None:
+    done = run(chain(pairs(6)), slots=3, manager=Manager(planner="online", pins_max=7))
+
+    assert all(len(t.pinned_h) <= 7 for t in done.coordinator.tables.values())
+
+
+def test_plans_wait_for_their_time() -> None:
+    clock = ManualClock()
+    manager = Manager(planner="online", every="10 seconds")
+
+    done = run(
+        chain(pairs(6)),
+        slots=3,
+        manager=manager,
+        clock=clock,
+        before_epoch=lambda epoch: clock.advance(4_000),
+    )
+
+    planned = [r["epoch"] for r in journal(done) if "why" in r]
+    assert planned == [1, 4]
+
+
+def test_the_journal_tells_why_what_was_promised_and_what_came_of_it() -> None:
+    done = run(chain(pairs(9)), slots=3, manager=Manager(planner="online", every_epochs=3))
+
+    first, *later = journal(done)
+    assert "remote rows" in first["why"] and first["planner"] == "online"
+    assert first["moves"]["second"] > 0
+    assert all(line.startswith(("first", "second")) for line in first["top_moves"])
+    kept = next(r for r in later if "achieved_locality" in r)
+    assert abs(kept["promised_locality"] - kept["achieved_locality"]) < 0.15
+
+
+def test_a_restart_goes_on_with_the_tables_it_had(tmp_path: Any) -> None:
+    epochs = pairs(8)
+    manager = Manager(planner="offline", every_epochs=2)
+    before = run(chain(epochs[:5]), slots=3, manager=manager, checkpoint=tmp_path)
+
+    after = run(chain(epochs), slots=3, manager=Manager("hash"), checkpoint=tmp_path)
+
+    for operator, table in before.coordinator.tables.items():
+        assert after.coordinator.tables[operator].same_routes(table)
+    assert counted(after, "second", "b") == exact(epochs, "b")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"planner": "magic"},
+        {"every_epochs": 0},
+        {"alpha": 1.0},
+        {"moves_max": 0},
+        {"statistics_bytes": 10},
+        {"every": "soon"},
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(DeclarationError):
+        Manager(**wrong)

@@ -1,0 +1,90 @@
+"""Planning beside the epochs: one decision at a time, never in the stream's way."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from headgate.control.planning import Decision, Observed, Planning
+from headgate.routing.table import RoutingTable, hash_table
+
+TABLES = {"op": hash_table(2)}
+
+
+class Thinker:
+    """Answers with what it saw; waits if it is told to, fails if it is told to."""
+
+    statistics_bytes = 4096
+    born_local: frozenset[str] = frozenset()
+
+    def __init__(self, before: Callable[[], None] = lambda: None) -> None:
+        self.before = before
+        self.seen: list[list[int]] = []
+
+    def step(self, observed: Sequence[Observed], tables: Mapping[str, RoutingTable]) -> Decision:
+        self.before()
+        self.seen.append([o.record["epoch"] for o in observed])
+        return Decision(facts={"saw": self.seen[-1]})
+
+
+def epoch(number: int) -> Observed:
+    return Observed({"epoch": number}, ())
+
+
+def test_between_epochs_a_decision_is_ready_at_once_and_taken_once() -> None:
+    planning = Planning(Thinker(), beside=False)
+
+    assert planning.take() is None
+    planning.observe(epoch(0), TABLES)
+    first = planning.take()
+
+    assert first is not None and first.facts == {"saw": [0]}
+    assert planning.take() is None
+
+
+def test_the_stream_does_not_wait_and_nothing_seen_meanwhile_is_lost() -> None:
+    go_on, begun = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        assert go_on.wait(30)
+
+    planning = Planning(Thinker(wait))
+    planning.observe(epoch(0), TABLES)
+    assert begun.wait(30)
+    planning.observe(epoch(1), TABLES)
+    planning.observe(epoch(2), TABLES)
+
+    assert planning.take() is None
+    go_on.set()
+    assert eventually(planning).facts == {"saw": [0]}
+    planning.observe(epoch(3), TABLES)
+    assert eventually(planning).facts == {"saw": [1, 2, 3]}
+    planning.close()
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_a_planner_that_fails_changes_nothing_and_is_told(beside: bool) -> None:
+    def fail() -> None:
+        raise ValueError("no idea")
+
+    planning = Planning(Thinker(fail), beside=beside)
+    planning.observe(epoch(0), TABLES)
+
+    decision = eventually(planning)
+    assert decision.tables == {}
+    assert decision.facts == {"failed": "ValueError: no idea"}
+    planning.close()
+
+
+def eventually(planning: Planning) -> Decision:
+    """The decision under way, when it is done; waits for the thread and not for time."""
+    under_way: Any = planning._under_way
+    assert under_way is not None
+    under_way.exception(30)
+    decision = planning.take()
+    assert decision is not None
+    return decision
