@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.scenario.born_local import born_local
-from tests.scenario.fault_engine import TAMPERINGS, Faults
+from tests.scenario.fault_engine import TAMPERINGS, Faults, Killed
 from tests.scenario.oracle import CASES, Case, Expected, bag, random_table
 from tests.scenario.test_seeded_faults import BUCKETS, Driver
 
@@ -122,6 +122,13 @@ def test_any_seed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(seed)
     case = rng.choice([deep, deep, *CASES])(rng)
     faults = Faults(rng, kill_write=rng.choice([0.0, 0.005, 0.02]))
+    crash = rng.choice([0.0, 0.02, 0.05])
+
+    def reach(point: str, epoch: int) -> None:
+        if faults.happens(crash, f"driver dies: {point}@{epoch}"):
+            raise Killed(f"{point}@{epoch}")
+
+    monkeypatch.setattr("headgate.control.coordinator.reach", reach)
     with quick_folder() as folder, born_local(chosen_by(rng)):
         driver = MovingDriver(case, faults, folder, warm=rng.random() < 0.5)
         faults.wrap_storage(monkeypatch)

@@ -74,9 +74,11 @@ class Outbox:
 
     def partials(self, node: int, batch: pa.RecordBatch, owners: npt.NDArray[np.int32]) -> None:
         """Send partial states to the slots that own their keys, in order of slot."""
-        for owner in np.unique(owners).tolist():
-            part = batch.take(pa.array(np.flatnonzero(owners == owner)))
-            for piece in _pieces(part):
+        batch = batch.take(pa.array(np.argsort(owners, kind="stable")))
+        counts = np.bincount(owners, minlength=self.plan.slots)
+        starts = np.cumsum(counts) - counts
+        for owner in np.flatnonzero(counts).tolist():
+            for piece in _pieces(batch.slice(int(starts[owner]), int(counts[owner]))):
                 self._emit(Kind.PARTIAL, node, owner, piece.num_rows, piece.serialize())
 
     def drain(self) -> Iterator[BatchTuple]:
