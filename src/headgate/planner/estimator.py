@@ -10,7 +10,7 @@ that the plan touches: what does not move does not change, so no plan means no g
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,8 @@ from headgate.planner.floor import floors
 from headgate.planner.key_graph import F64, FREE, I32, I64, KeyGraph
 
 MOST_KEPT = 1.5
-MEMORY = 0.5
+MOST_AGEING = 0.2
+MEMORY = 0.7
 """Weight of what was learnt before when a new outcome comes in."""
 TOLERANCE = 1.1
 """Balance counts as broken beyond this multiple of max(alpha, floor); a window is a sample."""
@@ -60,16 +61,30 @@ class Recent:
 
 @dataclass(frozen=True)
 class Calibration:
-    """How much of the locality promised on seen pairs was kept in the period after a plan."""
+    """What was learnt from the plans before.
+
+    `kept`: how much of the locality promised on seen pairs came true in the period after a plan.
+    `ageing`: what a placement loses in locality from one period to the next if it stays.
+    """
 
     kept: float = 1.0
+    ageing: float = 0.0
 
     def after(self, promised: float, found: float) -> Calibration:
         """Learn from a plan's first period: locality on its window, and then on known pairs."""
         if promised <= 0:
             return self
         outcome = min(found / promised, MOST_KEPT)
-        return Calibration(MEMORY * self.kept + (1 - MEMORY) * outcome)
+        return replace(self, kept=MEMORY * self.kept + (1 - MEMORY) * outcome)
+
+    def after_staying(self, predicted: float, found: float) -> Calibration:
+        """Learn from what the placement in force at a forecast had, or would have had, next.
+
+        `predicted` is the forecast's `locality_now`. After a plan was installed the other side is
+        still known: route the new period's pairs by the old tables.
+        """
+        ageing = self.ageing + (1 - MEMORY) * (predicted - found)
+        return replace(self, ageing=min(max(ageing, 0.0), MOST_AGEING))
 
 
 @dataclass(frozen=True)
@@ -112,9 +127,8 @@ def forecast(
     and balance does not break, or if balance is broken and the plan mends it.
     """
     recent = recent or Recent(graph.w, np.zeros(graph.edges))
-    kept = (calibration or Calibration()).kept
     moved = (current != planned) & (graph.fixed == FREE)
-    now, change = _localities(graph, current, planned, moved, recent, kept)
+    now, change = _localities(graph, current, planned, moved, recent, calibration or Calibration())
     state = state_bytes if state_bytes is not None else np.zeros(graph.vertices)
     moved_bytes = float(state[moved].sum())
     gain = change * horizon_rows
@@ -162,27 +176,29 @@ def _localities(
     planned: I32,
     moved: npt.NDArray[np.bool_],
     recent: Recent,
-    kept: float,
+    learnt: Calibration,
 ) -> tuple[float, float]:
-    """(locality of the last period as things are, expected change under the plan).
+    """(expected locality if all stays, expected change under the plan).
 
     Only known pairs with a moved end change. Of those the plan promises a local share on the
     window, of which `kept` comes true; what they have now was measured on the last period, which
-    is fair to the placement in force: it was made before.
+    is fair to the placement in force (it was made before), but for what it will lose by ageing.
     """
     if not recent.total:
         return graph.locality(current), 0.0
     here = current[graph.u] == current[graph.v]
-    now = float((recent.known + recent.novel)[here].sum()) / recent.total
+    measured = float((recent.known + recent.novel)[here].sum()) / recent.total
+    now = max(measured - learnt.ageing, 0.0)
     touched = moved[graph.u] | moved[graph.v]
     window = float(graph.w[touched].sum())
     if not window:
         return now, 0.0
     there = planned[graph.u] == planned[graph.v]
-    promised = min(kept * float(graph.w[touched & there].sum()) / window, 1.0)
+    promised = min(learnt.kept * float(graph.w[touched & there].sum()) / window, 1.0)
     weight = float(recent.known[touched].sum())
     had = float(recent.known[touched & here].sum())
-    return now, (promised * weight - had) / recent.total
+    renewed = weight / float(recent.known.sum()) if weight else 0.0
+    return now, (promised * weight - had) / recent.total + renewed * (measured - now)
 
 
 def _verdict(

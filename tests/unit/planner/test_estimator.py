@@ -166,6 +166,18 @@ def test_an_empty_window_forecasts_nothing() -> None:
 
 def test_calibration_learns_and_forgets() -> None:
     learnt = Calibration().after(0.5, 0.4)
-    assert learnt.kept == pytest.approx(0.9)
+    assert 0.8 < learnt.kept < 1
     assert learnt.after(0.0, 0.4) is learnt
-    assert Calibration().after(0.01, 1.0).kept <= 1.25
+    assert Calibration().after(0.01, 1.0).kept <= 1.5
+    for _ in range(40):
+        learnt = learnt.after(0.5, 0.4).after_staying(0.4 - learnt.ageing, 0.37)
+    assert learnt.kept == pytest.approx(0.8, abs=1e-3)
+    assert learnt.ageing == pytest.approx(0.03, abs=1e-3)
+
+
+def test_what_stays_ages_and_what_is_planned_anew_does_not() -> None:
+    young = forecast(PAIR, TOGETHER, APART, 2, horizon_rows=100)
+    old = forecast(PAIR, TOGETHER, APART, 2, horizon_rows=100, calibration=Calibration(ageing=0.1))
+    assert old.locality_now == pytest.approx(young.locality_now - 0.1)
+    assert old.locality_planned == pytest.approx(young.locality_planned)
+    assert old.gain_rows == pytest.approx(young.gain_rows + 10)
