@@ -15,7 +15,8 @@ import numpy as np
 from headgate.errors import HeadgateError
 
 if TYPE_CHECKING:  # a journal needs distances, and no compiler with them
-    from headgate.planner.key_graph import F64, I32, KeyGraph
+    from headgate.planner.adjacency import F64
+    from headgate.planner.key_graph import I32, KeyGraph
 
 CLASSES = ("slot", "host", "rack", "elsewhere")
 COSTS = (0.0, 1.0, 2.0, 4.0)

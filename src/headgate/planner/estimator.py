@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from headgate.planner.adjacency import F64, I64
 from headgate.planner.floor import floors
-from headgate.planner.key_graph import F64, FREE, I32, I64, KeyGraph
+from headgate.planner.key_graph import FREE, I32, KeyGraph
 
 MOST_KEPT = 1.5
 MOST_AGEING = 0.2

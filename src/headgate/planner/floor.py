@@ -11,7 +11,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from headgate.planner.key_graph import F64, FREE, I32, KeyGraph
+from headgate.planner.adjacency import F64
+from headgate.planner.key_graph import FREE, I32, KeyGraph
 
 
 def floors(graph: KeyGraph, slots: int) -> F64:

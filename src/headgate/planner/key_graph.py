@@ -13,30 +13,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from headgate.errors import HeadgateError
+from headgate.planner.adjacency import F64, I64, Adjacency, adjacency_of
 from headgate.routing.hashing import U64
 
-F64 = npt.NDArray[np.float64]
 I32 = npt.NDArray[np.int32]
-I64 = npt.NDArray[np.int64]
 Pairs = tuple[int, int, U64, U64, F64]
 """Pairs of one keyed edge A -> B: (index of A, index of B, keys of A, keys of B, rows)."""
 
 FREE = -1
-
-
-class Adjacency(NamedTuple):
-    """Who is tied to whom: the partners of vertex i are `other[starts[i]:starts[i + 1]]`."""
-
-    starts: I64
-    other: I64
-    weight: F64
 
 
 class CountedPairs(Protocol):
@@ -157,7 +147,7 @@ class KeyGraph:
     @cached_property
     def adjacency(self) -> Adjacency:
         """Both directions of every edge, O(vertices + edges)."""
-        return Adjacency(*_adjacency(self.vertices, self.u, self.v, self.w))
+        return adjacency_of(self.vertices, self.u, self.v, self.w)
 
     def find(self, operator: int, h: U64) -> I64:
         """Vertex number of each key of an operator, -1 for a key that is not in the graph."""
@@ -260,23 +250,3 @@ def _merge(vertices: int, u: I64, v: I64, w: F64) -> tuple[I64, I64, F64]:
         return u, v, w
     at = order[first]
     return u[at], v[at], np.add.reduceat(w[order], first)
-
-
-@njit(cache=True)
-def _adjacency(vertices, u, v, w):  # type: ignore[no-untyped-def]
-    starts = np.zeros(vertices + 1, np.int64)
-    for e in range(len(w)):
-        starts[u[e] + 1] += 1
-        starts[v[e] + 1] += 1
-    for i in range(vertices):
-        starts[i + 1] += starts[i]
-    at = starts[:-1].copy()
-    other = np.empty(2 * len(w), np.int64)
-    weight = np.empty(2 * len(w), np.float64)
-    for e in range(len(w)):
-        a, b = u[e], v[e]
-        other[at[a]], weight[at[a]] = b, w[e]
-        at[a] += 1
-        other[at[b]], weight[at[b]] = a, w[e]
-        at[b] += 1
-    return starts, other, weight

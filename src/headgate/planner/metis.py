@@ -11,7 +11,8 @@ from __future__ import annotations
 import numpy as np
 import pymetis
 
-from headgate.planner.key_graph import F64, FREE, I32, I64, KeyGraph, _adjacency
+from headgate.planner.adjacency import F64, I64, adjacency_of
+from headgate.planner.key_graph import FREE, I32, KeyGraph
 
 TOTAL = float(1 << 28)
 """Sum of the integer weights: METIS counts in 32 bits, and adds both directions of an edge."""
@@ -89,7 +90,7 @@ def _run(
     seed: int,
 ) -> I32:
     kind = pymetis.zero_copy_dtype()
-    starts, other, weight = _adjacency(vertices, u, v, scaled(w, 1).astype(np.float64))
+    starts, other, weight = adjacency_of(vertices, u, v, scaled(w, 1).astype(np.float64))
     options = pymetis.Options(
         seed=(seed + 1) % (1 << 31),  # 0 and 1 are the same to srand()
         ufactor=max(1, round((alpha - 1) * 1000)),

@@ -9,14 +9,15 @@ seeds are tried while the graph is small, and the best is kept. The result is ch
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
 from headgate.errors import HeadgateError
+from headgate.planner.adjacency import F64
 from headgate.planner.distance import Distances, nearest_names
 from headgate.planner.floor import floors
-from headgate.planner.key_graph import F64, FREE, I32, KeyGraph, imbalance_of
+from headgate.planner.key_graph import FREE, I32, KeyGraph, imbalance_of
 from headgate.planner.metis import metis_parts, suits_metis
 from headgate.planner.refine import refine
 from headgate.planner.repair import SLACK, board, repair
@@ -112,6 +113,8 @@ def partition(
     of seeds, by default 8 for small graphs down to 1 for large ones, and 1 for Mt-KaHyPar.
     """
     _refuse(graph, slots, alpha, distances)
+    if quality not in get_args(Quality):
+        raise HeadgateError(f"no partitioner {quality!r}; there are {', '.join(get_args(Quality))}")
     tries = tries or (_affordable(graph) if quality == "metis" else 1)
     best: tuple[tuple[float, float], Partition] | None = None
     for attempt in range(tries if slots > 1 else 1):

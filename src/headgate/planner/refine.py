@@ -12,7 +12,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from headgate.planner.key_graph import FREE, I64
+from headgate.planner.adjacency import I64
+from headgate.planner.key_graph import FREE
 from headgate.planner.repair import SLACK, Board, cheapest_with_room, costs_of, move
 
 MOST_PASSES = 12

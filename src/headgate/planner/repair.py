@@ -15,7 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from headgate.planner.key_graph import F64, FREE, I32, I64, KeyGraph
+from headgate.planner.adjacency import F64, I64
+from headgate.planner.key_graph import FREE, I32, KeyGraph
 
 SLACK = 1e-9
 """Relative room for rounding in every comparison of loads."""

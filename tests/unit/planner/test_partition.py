@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -217,8 +218,10 @@ def test_a_disconnected_graph_is_cut_between_its_parts() -> None:
     assert plan.alpha_holds
 
 
-@pytest.mark.parametrize("wrong", [{"slots": 0}, {"alpha": 0.9}, {"alpha": float("nan")}])
-def test_nonsense_is_refused(wrong: dict[str, float]) -> None:
+@pytest.mark.parametrize(
+    "wrong", [{"slots": 0}, {"alpha": 0.9}, {"alpha": float("nan")}, {"quality": "best"}]
+)
+def test_nonsense_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(HeadgateError):
         partition(BIG, **({"slots": 6} | wrong))
 
