@@ -22,7 +22,8 @@ import matplotlib.pyplot as plt
 
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES = ROOT / "docs" / "figures"
-PAGES = (ROOT / "README.md", ROOT / "docs" / "guide" / "performance.md")
+GUIDE = ROOT / "docs" / "guide"
+PAGES = (ROOT / "README.md", GUIDE / "performance.md", GUIDE / "locality.md")
 LABELS = {
     "headgate": "Headgate",
     "tws": "PySpark, transformWithStateInPandas",
@@ -122,12 +123,48 @@ def growth(found: dict[str, Any]) -> str:
     return table(["setting", "rows/s"], rows)
 
 
+def edges(found: dict[str, Any]) -> str:
+    options = found["options"]
+    head = ["heaviest pairs known", *(f"{n} slots" for n in found["locality"])]
+    rows = [["hash, none", *(f"{share:.1%}" for share in found["hash_locality"].values())]]
+    for i, k in enumerate(found["edges"]):
+        name = f"{k:,}" if k != found["edges"][-1] else f"all, {k:,} on average"
+        rows.append([name, *(f"{shares[i]:.1%}" for shares in found["locality"].values())])
+    note = (
+        f"\n\nLocality on the {options['period']:,} rows that follow a window of "
+        f"{options['window']:,} rows, mean of {options['windows']} windows of `{found['data']}`; "
+        f"alpha {options['alpha']:g}; raw numbers in `docs/figures/edges.json`."
+    )
+    draw_edges(found)
+    return table(head, rows) + note
+
+
+def draw_edges(found: dict[str, Any]) -> None:
+    plt.rcParams.update({"svg.hashsalt": "headgate", "font.family": "sans-serif"})
+    figure, axes = plt.subplots(figsize=(8, 3.4), layout="constrained")
+    shades = plt.get_cmap("viridis")
+    for i, (slots, shares) in enumerate(found["locality"].items()):
+        color = shades(0.85 * i / max(1, len(found["locality"]) - 1))
+        axes.plot(found["edges"], shares, marker="o", markersize=4, color=color, label=slots)
+        axes.axhline(found["hash_locality"][slots], color=color, linewidth=0.8, linestyle=":")
+    axes.set_xscale("log")
+    axes.set_ylim(0, None)
+    axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+    axes.set_xlabel("heaviest pairs known to the planner, logarithmic (dotted: hash)")
+    axes.set_ylabel("locality on the rows after")
+    axes.legend(title="slots", frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(FIGURES / "edges.svg", metadata={"Date": None}, facecolor="white")
+    plt.close(figure)
+
+
 WRITERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "chain": chain,
     "wide": wide,
     "fixed-cost": fixed_cost,
     "state": state,
     "growth": growth,
+    "edges": edges,
 }
 
 

@@ -1,5 +1,6 @@
 """Headgate: stateful streaming on Spark in vectorised Python that decides where keys live."""
 
+from headgate.control.manager import Manager
 from headgate.errors import HeadgateError
 from headgate.flow import Flow
 from headgate.operator import (
@@ -21,6 +22,7 @@ from headgate.operator import (
     Update,
 )
 from headgate.routing.table import RoutingTable, hash_table
+from headgate.routing.table_folder import load_tables
 
 __all__ = [
     "Count",
@@ -30,6 +32,7 @@ __all__ = [
     "HeadgateError",
     "KeyedRows",
     "Last",
+    "Manager",
     "Max",
     "Mean",
     "MeanOfLast",
@@ -43,4 +46,5 @@ __all__ = [
     "Tumbling",
     "Update",
     "hash_table",
+    "load_tables",
 ]

@@ -54,11 +54,23 @@ def growth(json_file: Path | None, quick: bool, console: Console) -> None:
     _save(found, json_file, console)
 
 
+def edges(json_file: Path | None, quick: bool, console: Console) -> None:
+    """Locality on rows to come against the number of pairs a planner knows (paper's figure 12)."""
+    from headgate.experiment.bench.edges import QUICK, EdgesOptions, run_edges
+
+    found = run_edges(QUICK if quick else EdgesOptions(), console.print)
+    most = max(found["locality"], key=int)
+    shares = zip((f"{k:,}" for k in found["edges"]), found["locality"][most], strict=True)
+    _show(console, f"locality with {most} slots, by pairs known", dict(shares), "{:.1%}")
+    _save(found, json_file, console)
+
+
 ALL: dict[str, Callable[[Path | None, bool, Console], None]] = {
     "chain": chain,
     "wide": wide,
     "fixed-cost": fixed_cost,
     "growth": growth,
+    "edges": edges,
 }
 
 

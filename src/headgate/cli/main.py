@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from headgate.cli.analyze import analyze
 from headgate.cli.bench import BENCHES, bench_app
 from headgate.cli.demo import demo
 from headgate.cli.inspect import inspect
@@ -55,6 +56,7 @@ def main(
 
 app.command()(demo)
 app.command()(run)
+app.command()(analyze)
 app.command()(inspect)
 app.command()(report)
 app.add_typer(bench_app(BENCHES), name="bench")

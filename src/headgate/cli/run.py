@@ -10,20 +10,31 @@ from rich.console import Console
 
 from headgate.cli.console import INTERRUPTED, fail, speaker, told_plainly, write_json
 from headgate.cli.live import follow
-from headgate.errors import HeadgateError
+from headgate.errors import HeadgateError, UnknownSlot
 from headgate.experiment.epoch_view import EpochView, RunView
 from headgate.experiment.number_text import short
+from headgate.routing.table import RoutingTable
+from headgate.routing.table_folder import load_tables
 
 if TYPE_CHECKING:
     from headgate.flow import Flow
     from headgate.runtime.query import FlowQuery
+
+DEFAULT_SLOTS = 4
 
 
 def run(
     target: Annotated[
         str, typer.Argument(metavar="APP.PY:FLOW", help="A Flow, or a function (spark) -> Flow.")
     ],
-    slots: Annotated[int, typer.Option(min=1, help="Instances of every operator.")] = 4,
+    slots: Annotated[
+        int | None,
+        typer.Option(min=1, help="Instances of every operator. [default: that of --tables, or 4]"),
+    ] = None,
+    tables: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Start with the routing tables of `headgate analyze`."),
+    ] = None,
     checkpoint: Annotated[
         str | None,
         typer.Option(help="Folder or URI of the checkpoint. [default: artifacts/FLOW/checkpoint]"),
@@ -52,13 +63,16 @@ def run(
     with told_plainly():
         if once and every:
             raise HeadgateError("--once and --every exclude each other")
-        settings = _settings(conf or [], master)
-        _run(target, slots, checkpoint, _trigger(once, every), epochs, settings, json_file)
+        settings = spark_settings(conf or [], master)
+        routing = {} if tables is None else load_tables(tables)
+        count = _slot_count(slots, routing)
+        _run(target, count, routing, checkpoint, _trigger(once, every), epochs, settings, json_file)
 
 
 def _run(
     target: str,
     slots: int,
+    tables: dict[str, RoutingTable],
     checkpoint: str | None,
     trigger: dict[str, Any] | None,
     epochs: int | None,
@@ -77,8 +91,11 @@ def _run(
         flow = flow_of(found, spark)
         place = checkpoint or f"artifacts/{flow.name}/checkpoint"
         console.print(f"flow [bold]{flow.name}[/], {slots} slots, checkpoint {place}")
+        if tables:
+            told = ", ".join(f"{op} ({len(t.pinned_h):,} keys)" for op, t in tables.items())
+            console.print(f"routing tables for {told}")
         console.print(f"[dim]Ctrl-C stops it; Spark's log is in {log}[/]\n")
-        views, stopped = _follow(flow, spark, slots, place, trigger, epochs, console)
+        views, stopped = _follow(flow, spark, slots, tables, place, trigger, epochs, console)
     finally:
         spark.stop()
     _tell(console, views, place)
@@ -93,6 +110,7 @@ def _follow(
     flow: Flow,
     spark: Any,
     slots: int,
+    tables: dict[str, RoutingTable],
     place: str,
     trigger: dict[str, Any] | None,
     epochs: int | None,
@@ -104,7 +122,7 @@ def _follow(
     views: list[EpochView] = []
     query: FlowQuery | None = None
     try:
-        query = flow.start(spark, slots=slots, checkpoint=place, trigger=trigger)
+        query = flow.start(spark, slots=slots, checkpoint=place, trigger=trigger, tables=tables)
         follow(query, console, stop_after=epochs, seen=views)
         if query.isActive:
             query.stop()
@@ -118,7 +136,8 @@ def _follow(
     return views, False
 
 
-def _settings(given: list[str], master: str | None) -> dict[str, str]:
+def spark_settings(given: list[str], master: str | None) -> dict[str, str]:
+    """Spark settings from --conf KEY=VALUE and --master."""
     settings = {}
     for text in given:
         name, equals, value = text.partition("=")
@@ -126,6 +145,21 @@ def _settings(given: list[str], master: str | None) -> dict[str, str]:
             raise HeadgateError(f"--conf {text!r} is not of the form KEY=VALUE")
         settings[name] = value
     return settings | ({"spark.master": master} if master else {})
+
+
+def _slot_count(asked: int | None, tables: dict[str, RoutingTable]) -> int:
+    """As asked, else as the tables need; checked before Spark starts."""
+    for operator, table in tables.items():
+        if asked is None:
+            asked = table.slots
+        elif table.slots != asked:
+            raise UnknownSlot(
+                f"the routing table of {operator!r} is for {table.slots} slots, the flow is to run "
+                f"{asked}; give --slots {table.slots}, or analyse again with --slots {asked}",
+                operator=operator,
+                slots=asked,
+            )
+    return asked or DEFAULT_SLOTS
 
 
 def _trigger(once: bool, every: str | None) -> dict[str, Any] | None:

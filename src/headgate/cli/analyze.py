@@ -1,0 +1,157 @@
+"""`headgate analyze`: count the key pairs of a data set, place its keys, write routing tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from headgate.cli.console import speaker, told_plainly, write_json
+from headgate.cli.run import DEFAULT_SLOTS, spark_settings
+from headgate.errors import HeadgateError
+from headgate.experiment.number_text import percent, times
+
+if TYPE_CHECKING:
+    from headgate.experiment.analyze_result import Analysis, AnalyzeOptions
+    from headgate.planner.partition import Quality
+
+_QUALITIES = ("metis", "mt-kahypar")
+
+
+def analyze(
+    data: Annotated[str, typer.Argument(help="File or folder (Parquet, CSV, JSON), or a URI.")],
+    key: Annotated[
+        list[str], typer.Option(metavar="COLUMN[,COLUMN]", help="Key of an operator, in order.")
+    ],
+    operator: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Its name in the flow. [default: the columns]"),
+    ] = None,
+    edge: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FROM:TO", help="Who feeds whom. [default: each key the next]"),
+    ] = None,
+    slots: Annotated[int, typer.Option(min=1, help="Slots of the flow.")] = DEFAULT_SLOTS,
+    alpha: Annotated[float, typer.Option(min=1.0, help="Bound of max/mean load.")] = 1.03,
+    out: Annotated[Path, typer.Option(help="Folder for tables and report.")] = Path(
+        "artifacts/analysis"
+    ),
+    max_pins: Annotated[
+        int | None,
+        typer.Option(min=1, help="Entries per table, heaviest keys first. [default: 262144]"),
+    ] = None,
+    max_edges: Annotated[
+        int | None,
+        typer.Option(min=1, help="Pairs to plan with, heaviest first. [default: 5000000]"),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same tables.")] = 0,
+    quality: Annotated[str, typer.Option(help="First cut: metis or mt-kahypar.")] = "metis",
+    form: Annotated[
+        str | None, typer.Option("--format", help="What Spark reads. [default: by the file name]")
+    ] = None,
+    schema: Annotated[
+        str | None, typer.Option(help="Columns and types as the flow's source declares them.")
+    ] = None,
+    curve: Annotated[bool, typer.Option(help="Also plan from fewer pairs, for a curve.")] = True,
+    master: Annotated[
+        str | None, typer.Option(help="Spark master. [default: HEADGATE_MASTER or local[*]]")
+    ] = None,
+    conf: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Spark setting; may be repeated.")
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Also write the figures there ('-': stdout).")
+    ] = None,
+) -> None:
+    """Count all pairs of keys that follow each other, place the keys so that few rows change slot,
+    and write routing tables, figures and a report.
+
+    `headgate run APP --tables DIR` starts a flow with them.
+    """
+    from headgate.experiment.analyze_data import format_of, shape_of
+    from headgate.experiment.analyze_result import MAX_EDGES, AnalyzeOptions
+    from headgate.planner.tables import CAP
+
+    with told_plainly():
+        if quality not in _QUALITIES:
+            raise HeadgateError(f"--quality {quality}: choose {' or '.join(_QUALITIES)}")
+        shape = shape_of(key, operator or (), edge or ())
+        options = AnalyzeOptions(
+            data=data,
+            form=form or format_of(data),
+            shape=shape,
+            slots=slots,
+            alpha=alpha,
+            seed=seed,
+            quality=cast("Quality", quality),
+            max_pins=max_pins or CAP,
+            max_edges=max_edges or MAX_EDGES,
+            schema=schema,
+            curve=curve,
+        )
+        _run(options, spark_settings(conf or [], master), out, json_file)
+
+
+def _run(
+    options: AnalyzeOptions, settings: dict[str, str], out: Path, json_file: Path | None
+) -> None:
+    from headgate.experiment.analyze import analyze as analyze_data
+    from headgate.experiment.analyze import write
+    from headgate.runtime.session import local_session
+
+    console = speaker(json_file)
+    log = Path("artifacts/spark.log")
+    with console.status("[dim]starting Spark[/]"):
+        spark = local_session(f"headgate analyze {options.data}", conf=settings, log_file=log)
+    stages = _Stages(console)
+    try:
+        analysis = analyze_data(spark, options, stages)
+    finally:
+        stages.close()
+        spark.stop()
+    files = write(analysis, out, stages)
+    _tell(console, analysis)
+    console.print(f"\nReport: [bold]{files[-1]}[/]")
+    console.print(f"[dim]Start with it: headgate run APP.PY:FLOW --tables {out}[/]")
+    if json_file is not None:
+        write_json(json_file, analysis.facts())
+
+
+class _Stages:
+    """Shows the stage that runs, then what it found."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._status = console.status("")
+        self._stage = ""
+
+    def begin(self, stage: str) -> None:
+        self._stage = stage
+        self._status.update(f"[dim]{stage}[/]")
+        self._status.start()
+
+    def end(self, found: str, seconds: float) -> None:
+        self._status.stop()
+        self._console.print(f"[green]✓[/] {self._stage:10} {found} [dim]{seconds:.1f} s[/]")
+
+    def close(self) -> None:
+        self._status.stop()
+
+
+def _tell(console: Console, analysis: Analysis) -> None:
+    shown = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    shown.add_column("")
+    for name in ("tables", "hash", "floor"):
+        shown.add_column(name, justify="right")
+    locality = percent(analysis.expected.locality), percent(analysis.hashed.locality)
+    shown.add_row("rows staying in slot", *locality, "")
+    for name, ratio in analysis.expected.imbalance.items():
+        hashed, floor = analysis.hashed.imbalance[name], analysis.floor[name]
+        shown.add_row(f"busiest slot, {name}", times(ratio), times(hashed), times(floor))
+    console.print()
+    console.print(shown)
+    for note in analysis.notes:
+        console.print(f"[yellow]![/] {note}")
