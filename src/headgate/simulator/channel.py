@@ -71,15 +71,16 @@ class Endpoint:
         self.links = {peer: link for peer, link in self.links.items() if peer is MANAGER}
 
     def send(self, peer: Address, message: Any) -> Frame:
-        link = self.link(peer)
-        frame = Frame(self.address, peer, link.number, link.next_out, link.next_in, message)
+        link = self.links.get(peer) or self.link(peer)
+        seq = link.next_out
+        link.next_out = seq + 1
+        frame = Frame(self.address, peer, link.number, seq, link.next_in, message)
         link.unacked.append(frame)
-        link.next_out += 1
         return frame
 
     def receive(self, frame: Frame) -> list[Any] | None:
         """Messages that are now in order; None if the frame is of another connection."""
-        link = self.link(frame.sender)
+        link = self.links.get(frame.sender) or self.link(frame.sender)
         if frame.number != link.number:
             if frame.sender is not MANAGER or frame.number < link.number:
                 return None

@@ -28,6 +28,7 @@ from headgate.simulator.message import (
     Lost,
     Migrate,
     Part,
+    ReconfigurationDue,
     Reconnect,
     Restore,
     Resume,
@@ -43,7 +44,11 @@ from headgate.simulator.shape import MANAGER, Address, Wiring
 PATIENCE = 60.0  # before a frame is sent again
 PATIENCE_MAX = 500.0
 DETECTION = 15.0
+PERIOD = 50.0  # after which a manager that was started again makes a plan
 GAP = 6.0  # between two tuples of a source, on average
+
+
+SOUND_PARTS = (Instance, Manager, Endpoint)
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,12 @@ class Parts:
     instance: type[Instance] = Instance
     manager: type[Manager] = Manager
     endpoint: type[Endpoint] = Endpoint
+
+    @property
+    def mistake(self) -> str:
+        """What is wrong, in a sentence; nothing if all parts are sound."""
+        odd = [p for p in (self.manager, self.instance, self.endpoint) if p not in SOUND_PARTS]
+        return (odd[0].__doc__ or "").partition("\n")[0] if odd else ""
 
 
 Line = tuple[float, Address, Address, Any]  # of the trace; made into an Event when asked for
@@ -122,8 +133,8 @@ class Cluster:
         moved = kind is Migrate
         if moved:
             self.oracle.migrated(sender, process.machine.generation, process.address)
-        crash = self.faults.strikes(kind)
         instructions: list[Instruction] = process.machine.on(sender, message)
+        crash = self.faults.strikes(kind, len(instructions))
         if crash is not None:
             instructions = instructions[: crash.after]
         for instruction in instructions:
@@ -248,6 +259,7 @@ class Cluster:
         for address in self.wiring.instances:
             self.network.after(DETECTION * self.rng.random(), self.detect, address)
         self.network.after(0.0, self.deliver, process, MANAGER, Boot())
+        self.network.after(PERIOD, self.tell, MANAGER, ReconfigurationDue())
 
     def start_instance(self, address: Address) -> None:
         machine = self.parts.instance(address, self.wiring, self.logs.get(address, ()))

@@ -54,12 +54,17 @@ class Weather:
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """The process that handles the `nth` message of this kind dies after `after` instructions."""
+    """The process that handles the `nth` message of this kind dies after `after` instructions.
+
+    If `acting`, only messages count that make the process do several things: the last answer
+    that the manager waits for, the last PROPAGATE of an instance's predecessors.
+    """
 
     kind: str
     nth: int
     after: int
     downtime: float
+    acting: bool = False
 
 
 @dataclass(slots=True)
@@ -68,20 +73,25 @@ class Faults:
 
     weather: Weather = field(default_factory=Weather)
     crashes: tuple[Crash, ...] = ()
-    _seen: Counter[str] = field(default_factory=Counter)
-    _armed: dict[str, dict[int, Crash]] = field(default_factory=dict)
+    _seen: Counter[tuple[str, bool]] = field(default_factory=Counter)
+    _armed: dict[tuple[str, bool, int], Crash] = field(default_factory=dict)
+    _kinds: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        for crash in self.crashes:
-            self._armed.setdefault(crash.kind, {})[crash.nth] = crash
+        self._armed = {(c.kind, c.acting, c.nth): c for c in self.crashes}
+        self._kinds = frozenset(c.kind for c in self.crashes)
 
-    def strikes(self, kind: type[Any]) -> Crash | None:
-        """The crash that another message of this kind brings, if any."""
-        armed = self._armed.get(kind.__name__)
-        if armed is None:
-            return None
-        self._seen[kind.__name__] += 1
-        return armed.pop(self._seen[kind.__name__], None)
+    def strikes(self, kind: type[Any], instructions: int) -> Crash | None:
+        """The crash that a message brings which was answered by so many instructions, if any."""
+        name = kind.__name__
+        return None if name not in self._kinds else self._strikes(name, instructions > 1)
+
+    def _strikes(self, name: str, acts: bool) -> Crash | None:
+        for acting in (False, True) if acts else (False,):
+            self._seen[name, acting] += 1
+            if crash := self._armed.pop((name, acting, self._seen[name, acting]), None):
+                return crash
+        return None
 
 
 RECOVERING = ("Lost", "Restore", "Restored", "Resume", "Resumed")
@@ -102,8 +112,9 @@ def _crashes(rng: random.Random) -> tuple[Crash, ...]:
 
 
 def _crash(rng: random.Random, kind: str, latest: int) -> Crash:
-    nth = 1 if kind in ("Boot", "Lost") else rng.randint(1, latest)
-    return Crash(kind, nth, rng.choice((0, 0, 1, 2, 3, 99)), 5 + 60 * rng.random())
+    acting = rng.random() < 0.5
+    nth = rng.randint(1, 2 if acting or kind in ("Boot", "Lost") else latest)
+    return Crash(kind, nth, rng.choice((0, 1, 2, 3, 5, 99)), 5 + 60 * rng.random(), acting)
 
 
 def _weather(rng: random.Random) -> Weather:

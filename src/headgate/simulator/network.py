@@ -20,7 +20,8 @@ class Network:
     """What is under way, and when it arrives."""
 
     def __init__(self, rng: random.Random, weather: Weather) -> None:
-        self.weather = weather
+        self._loss, self._duplicate = weather.loss, weather.duplicate
+        self._straggler, self._slow_links = weather.straggler, weather.slow_links
         self.now = 0.0
         self.lost = self.doubled = 0
         self._random = rng.random
@@ -50,30 +51,30 @@ class Network:
         arrival = self.arrival(sender, receiver)
         if arrival is None:
             return
-        self.at(arrival, arrive, *args)
-        if self.weather.duplicate and self._random() < self.weather.duplicate:
+        self._scheduled += 1
+        heappush(self._queue, (arrival, self._scheduled, arrive, args))
+        if self._duplicate and self._random() < self._duplicate:
             self.doubled += 1
-            self.at(self.now + self._delay(sender, receiver), arrive, *args)
+            self.after(self._delay(sender, receiver), arrive, *args)
 
     def arrival(self, sender: Address, receiver: Address) -> float | None:
         """When a datagram sent now arrives; None if never."""
-        if self.weather.loss and self._random() < self.weather.loss:
+        if self._loss and self._random() < self._loss:
             self.lost += 1
             return None
         return self.now + self._delay(sender, receiver)
 
     def _delay(self, sender: Address, receiver: Address) -> float:
-        weather, random_number = self.weather, self._random
-        pair = (sender, receiver)
-        typical = self._typical.get(pair)
+        typical = self._typical.get((sender, receiver))
         if typical is None:
-            typical = 1 + 3 * random_number()
-            if sender.operator == receiver.operator:
-                typical *= 1 + 9 * random_number()  # siblings send each other state, not tuples
-            if random_number() < weather.slow_links:
-                typical *= 6
-            self._typical[pair] = typical
-        delay = typical * (0.2 + 1.6 * random_number())
-        if weather.straggler and random_number() < weather.straggler:
+            typical = self._typical[sender, receiver] = self._draw_typical(sender, receiver)
+        delay = typical * (0.2 + 1.6 * self._random())
+        if self._straggler and self._random() < self._straggler:
             delay *= 12
         return delay
+
+    def _draw_typical(self, sender: Address, receiver: Address) -> float:
+        typical = 1 + 3 * self._random()
+        if sender.operator == receiver.operator:
+            typical *= 1 + 9 * self._random()  # siblings send each other state, not tuples
+        return typical * 6 if self._random() < self._slow_links else typical

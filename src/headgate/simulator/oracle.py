@@ -29,6 +29,12 @@ IN_FLIGHT = Address("in flight", -1)
 class Violation(Exception):
     """A promise was broken; the message says which, where and for which key or tuple."""
 
+    def __init__(
+        self, message: str, *, operator: str | None = None, tuple_id: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.operator, self.tuple_id = operator, tuple_id
+
 
 class Oracle:
     """What is true so far, in the current generation."""
@@ -88,7 +94,9 @@ class Oracle:
         name = (operator, data.id, data.trail)
         if name in self.seen:
             raise Violation(
-                f"tuple {data.id} by way of {data.trail} met {address}: processed twice"
+                f"tuple {data.id} by way of {data.trail} met {address}: processed twice",
+                operator=operator,
+                tuple_id=data.id,
             )
         self.seen.add(name)
         self.history.setdefault(address, []).append(apply)
@@ -98,12 +106,18 @@ class Oracle:
         if owner != address:
             raise Violation(
                 f"tuple {data.id} met {address} without its state: key {short(key)} of "
-                f"{operator} belongs to {owner}"
+                f"{operator} belongs to {owner}",
+                operator=operator,
+                tuple_id=data.id,
             )
         self.counts[operator][key] += 1
         place = (operator, key, sender)
         if self.latest.get(place, -1) >= data.number:
-            raise Violation(f"tuple {data.id} from {sender} was overtaken on its way to {address}")
+            raise Violation(
+                f"tuple {data.id} from {sender} was overtaken on its way to {address}",
+                operator=operator,
+                tuple_id=data.id,
+            )
         self.latest[place] = data.number
         if self.record.base.id != self.record.target.id:
             self.tally["during"] += 1
@@ -115,7 +129,11 @@ class Oracle:
         self.tally["held"] += 1
         target = self.record.target.routers[operator].slot(key)
         if self.owner[operator][key] == address or target != address.slot:
-            raise Violation(f"{address} holds tuple {hold.data.id} for no reason")
+            raise Violation(
+                f"{address} holds tuple {hold.data.id} for no reason",
+                operator=operator,
+                tuple_id=hold.data.id,
+            )
 
     def migrates(self, sender: Address, generation: int, to: Address, message: Migrate) -> None:
         """A state leaves."""
@@ -126,14 +144,18 @@ class Oracle:
         moving = self._moving(sender, to)
         for key in moving:
             if owner[key] != sender:
-                raise Violation(f"{sender} gives away key {short(key)}, which is {owner[key]}'s")
+                raise Violation(
+                    f"{sender} gives away key {short(key)}, which belongs to {owner[key]}",
+                    operator=operator,
+                )
             owner[key] = IN_FLIGHT
             self.moves[operator, key] += 1
         wanted = {k: c for k in moving if (c := self.counts[operator][k])}
         if dict(message.states) != wanted:
             raise Violation(
                 f"{sender} sends {to} the counts {_shorts(message.states)}, true is "
-                f"{_shorts(wanted)}"
+                f"{_shorts(wanted)}",
+                operator=operator,
             )
         self.tally["migrations"] += 1
         self.tally["keys_moved"] += len(wanted)
@@ -169,7 +191,8 @@ class Oracle:
                     if found != wanted.get(key):
                         raise Violation(
                             f"{address} holds {found or 'nothing'} for key {short(key)}, true is "
-                            f"{true[key]}, and the key belongs to {owner[key]}"
+                            f"{true[key]}, and the key belongs to {owner[key]}",
+                            operator=instance.operator,
                         )
 
     def check_end(self, instances: Sequence[Instance], idle: bool) -> None:
@@ -181,8 +204,12 @@ class Oracle:
                     if (operator.name, data.id, trail) not in self.seen:
                         raise Violation(
                             f"tuple {data.id} by way of {trail or 'the log'} never met "
-                            f"{operator.name}: lost, or held for ever"
+                            f"{operator.name}: lost, or held for ever",
+                            operator=operator.name,
+                            tuple_id=data.id,
                         )
+        if len(instances) < sum(o.instances for o in self.shape.operators):
+            raise Violation("an instance that crashed was never started again")
         self.check_holders(instances)
         for name in self.stateful:
             found: Counter[int] = Counter()

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from headgate.simulator.cluster import GAP, Cluster, Line, Parts
-from headgate.simulator.faults import CRASHING_INSTANCE, CRASHING_MANAGER, draw_faults
+from headgate.simulator.faults import CRASHING_INSTANCE, CRASHING_MANAGER, Faults, draw_faults
 from headgate.simulator.message import ReconfigurationDue, SnapshotDue
 from headgate.simulator.oracle import Violation
 from headgate.simulator.shape import MANAGER, Wiring, draw_shape
@@ -37,22 +37,31 @@ class Report:
     violation: str | None
     figures: Counter[str]
     trace: list[Event] = field(repr=False)
+    operator: str | None = None  # where it went wrong, and with which tuple, if known
+    tuple_id: int | None = None
 
     @property
     def ok(self) -> bool:
         return self.violation is None
+
+    def story(self) -> list[Event]:
+        """The part of the trace that has to do with the violation."""
+        return [event for event in self.trace if event.concerns(self.tuple_id, self.operator)]
 
 
 def simulate(
     seed: int,
     *,
     topology: str = "any",
-    faults: str = "all",
+    faults: str | Faults = "all",
     tuples: int = 40,
     parts: Parts = SOUND,
     whole_trace: bool = False,
 ) -> Report:
     """Run one seed to its end. The same arguments always give the same run.
+
+    `faults` is a profile (`all`, `none`, `network`, `crash`) or a fault plan of one's own, which
+    serves for one run.
 
     A run of the default size handles some 1,000 events in a few milliseconds.
     """
@@ -64,21 +73,23 @@ def simulate(
         draw_logs(wiring, rng, tuples),
         first_plan(wiring),
         SeededPlanner(rng),
-        draw_faults(faults, rng),
+        draw_faults(faults, rng) if isinstance(faults, str) else faults,
         rng,
         parts,
         trace,
     )
     _schedule(cluster, rng, tuples)
     with _no_collector():
-        events, violation = _run(cluster)
+        events, found = _run(cluster)
     return Report(
         seed,
         wiring.shape.name,
         len(wiring.instances),
-        violation,
+        None if found is None else str(found),
         _figures(cluster, events, tuples),
         [Event(*line) for line in trace],
+        None if found is None else found.operator,
+        None if found is None else found.tuple_id,
     )
 
 
@@ -103,7 +114,7 @@ def _no_collector() -> Iterator[None]:
             gc.enable()
 
 
-def _run(cluster: Cluster) -> tuple[int, str | None]:
+def _run(cluster: Cluster) -> tuple[int, Violation | None]:
     """Events handled, and what went wrong, if anything."""
     events = 0
     step = cluster.network.step
@@ -114,9 +125,9 @@ def _run(cluster: Cluster) -> tuple[int, str | None]:
                 raise Violation(f"not at its end after {events:,} events")
         cluster.oracle.check_end(cluster.instances, cluster.idle)
     except Violation as found:
-        return events, str(found)
+        return events, found
     except Exception:
-        return events, "a machine broke: " + traceback.format_exc(limit=-3)
+        return events, Violation("a machine broke: " + traceback.format_exc(limit=-3))
     return events, None
 
 

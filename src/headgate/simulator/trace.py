@@ -25,7 +25,18 @@ class Event(NamedTuple):
             where = f"{self.receiver}"
         else:
             where = f"{self.sender} -> {self.receiver}"
-        return f"{self.time:8.1f}  {where:16}  {told(self.message)}"
+        said = told(self.message)
+        if isinstance(self.message, Data) and self.receiver.operator in self.message.keys:
+            said += f", key {short(self.message.keys[self.receiver.operator])}"
+        return f"{self.time:8.1f}  {where:16}  {said}"
+
+    def concerns(self, tuple_id: int | None, operator: str | None) -> bool:
+        """Is this about a certain tuple, or protocol at a certain operator?"""
+        if isinstance(self.message, Data):
+            return self.message.id == tuple_id
+        if isinstance(self.message, Crash | Lost):
+            return True
+        return operator in (None, self.sender.operator, self.receiver.operator)
 
 
 def told(message: Any) -> str:
@@ -58,8 +69,7 @@ def _crash(crash: Crash) -> str:
 
 
 def _data(data: Data) -> str:
-    keys = " ".join(f"{name}:{short(key)}" for name, key in data.keys.items())
-    return f"tuple {data.id} by way of {data.trail or 'the log'}, keys {keys}"
+    return f"tuple {data.id} by way of {data.trail or 'the log'}"
 
 
 def _reconf(message: SendReconf) -> str:
