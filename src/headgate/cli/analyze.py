@@ -13,6 +13,7 @@ from headgate.cli.console import speaker, told_plainly, write_json
 from headgate.cli.run import DEFAULT_SLOTS, spark_settings
 from headgate.errors import HeadgateError
 from headgate.experiment.number_text import percent, times
+from headgate.routing.table_folder import check_folder
 
 if TYPE_CHECKING:
     from headgate.experiment.analyze_result import Analysis, AnalyzeOptions
@@ -78,6 +79,7 @@ def analyze(
     with told_plainly():
         if quality not in _QUALITIES:
             raise HeadgateError(f"--quality {quality}: choose {' or '.join(_QUALITIES)}")
+        check_folder(out)  # before minutes of work
         shape = shape_of(key, operator or (), edge or ())
         options = AnalyzeOptions(
             data=data,

@@ -47,10 +47,8 @@ def save_tables(tables: Mapping[str, RoutingTable], folder: str | Path) -> dict[
     A folder that holds Parquet files of another kind is refused, before anything is written.
     """
     files, place = _open(folder)
+    old = check_folder(folder)
     files.create_dir(place, recursive=True)
-    old = _parquet_files(files, place)
-    for path in old:
-        _facts(files, path)
     written = {}
     for operator, table in tables.items():
         path = written[operator] = f"{place}/{operator}{_SUFFIX}"
@@ -59,6 +57,15 @@ def save_tables(tables: Mapping[str, RoutingTable], folder: str | Path) -> dict[
     for path in set(old) - set(written.values()):
         files.delete_file(path)
     return written
+
+
+def check_folder(folder: str | Path) -> list[str]:
+    """The tables that are in a folder now; an error if there is Parquet of another kind."""
+    files, place = _open(folder)
+    found = _parquet_files(files, place)
+    for path in found:
+        _check(files, path)
+    return found
 
 
 def _open(folder: str | Path) -> tuple[Any, str]:
@@ -78,7 +85,7 @@ def _parquet_files(files: Any, place: str) -> list[str]:
     )
 
 
-def _facts(files: Any, path: str) -> pa.Schema:
+def _check(files: Any, path: str) -> None:
     try:
         schema = pq.read_schema(path, filesystem=files)
     except pa.ArrowException as problem:
@@ -89,9 +96,8 @@ def _facts(files: Any, path: str) -> pa.Schema:
             "tables in a folder of their own",
             file=path,
         )
-    return schema
 
 
 def _read(files: Any, path: str) -> RoutingTable:
-    _facts(files, path)
+    _check(files, path)
     return RoutingTable.from_arrow(pq.read_table(path, filesystem=files))
