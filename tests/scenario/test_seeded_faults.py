@@ -19,12 +19,13 @@ import pyarrow.parquet as pq
 import pytest
 from tests.scenario.fault_engine import TAMPERINGS, Faults, FaultyEngine, Killed
 from tests.scenario.oracle import CASES, Case, bag, ordered, random_table
+from tests.scenario.restless import Restless
 
 from headgate.control.checkpoint import Checkpoint
 from headgate.control.coordinator import Coordinator, Settings
 from headgate.control.faults import CRASH_POINTS
-from headgate.control.planning import Decision, Planning
-from headgate.slot.program import Program, compile_flow
+from headgate.control.planning import Planning
+from headgate.slot.program import compile_flow
 from headgate.state.storage import Storage
 from headgate.state.store import StateStore
 from headgate.state.warm_copy import forget_mappings
@@ -41,25 +42,6 @@ def folder() -> Iterator[Path]:
     place = "/dev/shm" if Path("/dev/shm").is_dir() else None
     with tempfile.TemporaryDirectory(dir=place) as made:
         yield Path(made)
-
-
-class Restless:
-    """A manager that changes its mind about everything, all the time."""
-
-    statistics_bytes = 4096
-
-    def __init__(self, rng: random.Random, case: Case, program: Program, slots: int) -> None:
-        self.rng, self.case, self.slots = rng, case, slots
-        self.born_local = frozenset(op for op in program.splittable if rng.random() < 0.7)
-
-    def step(self, observed: Any, tables: Any) -> Decision:
-        rng = self.rng
-        changed = {
-            operator: random_table(rng, self.case, operator, self.slots, BUCKETS)
-            for operator in self.case.keys
-            if rng.random() < 0.4
-        }
-        return Decision(changed, {"why": "restless", "planned": sorted(changed)})
 
 
 class Driver:
@@ -105,7 +87,7 @@ class Driver:
     def planning(self, slots: int) -> Planning | None:
         if self.rng.random() < 0.4:
             return None
-        manager = Restless(self.rng, self.case, self.program, slots)
+        manager = Restless(self.rng, self.case, self.program, slots, BUCKETS)
         return Planning(manager, beside=self.rng.random() < 0.3)
 
     def deliver(self, sink: Node, epoch: int, files: list[dict[str, Any]]) -> None:

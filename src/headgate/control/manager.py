@@ -25,6 +25,7 @@ from headgate.topology.duration import duration_us
 
 PLANNERS = ("headgate", "online", "offline", "worst-case", "hash")
 LABELS_MAX = 4_096
+LEAST = {"every_epochs": 1, "warm_up_epochs": 0, "moves_max": 1, "pins_max": 0}
 MOVES_TOLD = 8
 
 
@@ -37,6 +38,7 @@ class Manager:
             "offline" are the planners of Caneill et al. 2016 (METIS from scratch each period, or
             once); "hash" only measures; "worst-case" sends apart what belongs together.
         every_epochs: Epochs from one plan to the next.
+        warm_up_epochs: Epochs that are only measured before the first plan.
         every: Time from one plan to the next, as "30 seconds" or a timedelta; both must have
             passed.
         alpha: No slot should have more than this times the mean load, for every operator.
@@ -50,6 +52,7 @@ class Manager:
 
     planner: str = "headgate"
     every_epochs: int = 1
+    warm_up_epochs: int = 0
     every: str | timedelta | None = None
     alpha: float = 1.05
     statistics_bytes: int = 1 << 20
@@ -63,7 +66,7 @@ class Manager:
             raise DeclarationError(
                 f"planner={self.planner!r}; there are {', '.join(PLANNERS)}", planner=self.planner
             )
-        for name, least in (("every_epochs", 1), ("moves_max", 1), ("pins_max", 0)):
+        for name, least in LEAST.items():
             if getattr(self, name) < least:
                 raise DeclarationError(f"{name}={getattr(self, name)}; it must be at least {least}")
         if not self.alpha > 1:
@@ -92,7 +95,7 @@ class PlacementManager:
 
     def __init__(self, program: Program, settings: Manager, slots: int) -> None:
         self.settings = settings
-        self.born_local = program.splittable if settings.born_local else frozenset()
+        self._splittable = program.splittable if settings.born_local else frozenset()
         task = Task(
             operators=tuple(node.name for node in program.stateful),
             edges=program.key_pairs,
@@ -100,7 +103,7 @@ class PlacementManager:
             alpha=settings.alpha,
             pins_max=settings.pins_max,
             moves_max=settings.moves_max,
-            born_local=self.born_local,
+            born_local=self._splittable,
             seed=settings.seed,
         )
         self._placing: Placing = make_placing(settings.planner, task)
@@ -109,12 +112,17 @@ class PlacementManager:
         self._left: dict[str, Pins] = {}
         self._labels: dict[str, dict[int, str]] = {}
         self._epochs_since = 0
+        self._epochs_left_to_watch = settings.warm_up_epochs
         self._planned_ms: int | None = None
         self._promised: float | None = None
 
     @property
     def statistics_bytes(self) -> int:
         return self.settings.statistics_bytes
+
+    @property
+    def born_local(self) -> frozenset[str]:
+        return frozenset() if self._epochs_left_to_watch > 0 else self._splittable
 
     def step(self, observed: Sequence[Observed], tables: Mapping[str, RoutingTable]) -> Decision:
         """One turn of the loop. Facts are empty when there is nothing to tell."""
@@ -127,6 +135,9 @@ class PlacementManager:
             self._promised = None
         self._placing.observe(seen, tables)
         self._epochs_since += seen.epochs
+        self._epochs_left_to_watch -= seen.epochs
+        if self._epochs_left_to_watch > 0:
+            return Decision()
         if self._is_due(seen):
             proposal = self._placing.propose(seen, tables)
             self._epochs_since, self._planned_ms = 0, seen.now_ms

@@ -44,8 +44,10 @@ class Decides(Protocol):
         """What every slot may spend on statistics."""
         ...
 
-    born_local: frozenset[str]
-    """Operators whose unowned keys are processed where their rows are."""
+    @property
+    def born_local(self) -> frozenset[str]:
+        """Operators whose unowned keys are processed where their rows are, from now on."""
+        ...
 
     def step(
         self, observed: Sequence[Observed], tables: Mapping[str, RoutingTable]

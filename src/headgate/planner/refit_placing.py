@@ -34,6 +34,7 @@ class RefitPlacing:
         self._before: KeyGraph | None = None
         self._calibration = Calibration()
         self._promised: float | None = None
+        self._staying: float | None = None
         self._plans_made = 0
 
     def observe(self, seen: Observation, tables: Mapping[str, RoutingTable]) -> None:
@@ -72,6 +73,7 @@ class RefitPlacing:
         for sketch in (*self._pairs.values(), *self._loads.values()):
             sketch.reset()
         if not judged.worth:
+            self._staying = judged.locality_now
             return Proposal({}, f"nothing moved: {judged.reason}", judged.locality_now)
         self._plans_made += 1
         self._promised = graph.locality(planned)
@@ -90,7 +92,11 @@ class RefitPlacing:
         return "its part of the new plan lives there"
 
     def _calibrate(self, graph: KeyGraph, current: I32, recent: Recent | None) -> None:
-        """How much of the last plan's promise was kept on pairs that it knew?"""
+        """How much of the last plan's promise was kept on pairs that it knew? And if it stayed?"""
+        if self._staying is not None:
+            found = graph.locality(current)
+            self._calibration = self._calibration.after_staying(self._staying, found)
+            self._staying = None
         if self._promised is None or recent is None or not recent.known.sum():
             return
         stayed = current[graph.u] == current[graph.v]

@@ -1,7 +1,8 @@
 """A driver that a test kills: `crash_driver.py FOLDER`, then a line of JSON on stdin says go.
 
 It makes its SparkSession first and says "ready", so that a test can start the next driver while
-the last one runs. The function sink appends what it is called with to a file.
+the last one runs. The function sink appends what it is called with to a file. A manager that is
+never content moves keys from epoch to epoch.
 """
 
 from __future__ import annotations
@@ -14,10 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.scenario.oracle import Case, chain
+from tests.scenario.restless import Restless
 from tests.spark.feeding import ONCE, frames
 from tests.spark.session import LOCAL, session_on
 
 from headgate.control.faults import VARIABLE
+from headgate.routing.table import BUCKETS
+from headgate.slot.program import compile_flow
 
 EPOCHS = 13
 CHECKPOINT, LOG, OUT = "checkpoint", "log.jsonl", "out"
@@ -44,9 +48,11 @@ def main(folder: Path) -> None:
     streams["sums"].to(log, name="log")
     streams["sums"].to_parquet(str(folder / OUT), name="parquet")
     streams["sums"].to_table("table")
+    program = compile_flow(flow.graph())
     query = flow.start(
         spark, slots=told["slots"], checkpoint=str(folder / CHECKPOINT), trigger=ONCE,
         keep_manifests=3,
+        manager=Restless(random.Random(told["crash_at"]), mine, program, told["slots"], BUCKETS),
     )  # fmt: skip
     query.awaitTermination()
     table = query.table("table").toArrow().to_pylist()

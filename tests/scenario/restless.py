@@ -1,0 +1,32 @@
+"""The worst manager there can be, for tests of everything that must hold whatever is decided."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from tests.scenario.oracle import Case, random_table
+
+from headgate.control.planning import Decision
+from headgate.slot.program import Program
+
+
+class Restless:
+    """A manager that changes its mind about everything, all the time."""
+
+    statistics_bytes = 4096
+
+    def __init__(
+        self, rng: random.Random, case: Case, program: Program, slots: int, buckets: int
+    ) -> None:
+        self.rng, self.case, self.slots, self.buckets = rng, case, slots, buckets
+        self.born_local = frozenset(op for op in program.splittable if rng.random() < 0.7)
+
+    def step(self, observed: Any, tables: Any) -> Decision:
+        rng = self.rng
+        changed = {
+            operator: random_table(rng, self.case, operator, self.slots, self.buckets)
+            for operator in self.case.keys
+            if rng.random() < 0.4
+        }
+        return Decision(changed, {"why": "restless", "planned": sorted(changed)})
