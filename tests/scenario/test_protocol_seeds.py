@@ -101,7 +101,7 @@ def test_a_broken_order_shows_as_a_tuple_without_its_state(mistake: str) -> None
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_other_ways_that_should_hold_do(variant: str) -> None:
-    run_all(range(20_000, 20_000 + SEEDS), parts=VARIANTS[variant])
+    run_all(range(20_000, 20_000 + SEEDS // 2), parts=VARIANTS[variant])
 
 
 @pytest.mark.slow

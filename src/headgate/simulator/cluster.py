@@ -2,7 +2,7 @@
 
 A crash takes a process with all its memory and channels. A manager starts again from stable
 storage. An instance starts again blank and waits to be restored; a failure detector tells the
-manager, some time later and as often as he comes back and it is still true.
+manager some time later, and again whenever a manager starts and finds it still true.
 """
 
 from __future__ import annotations
@@ -43,11 +43,9 @@ from headgate.simulator.shape import MANAGER, Address, Wiring
 
 PATIENCE = 60.0  # before a frame is sent again
 PATIENCE_MAX = 500.0
-DETECTION = 15.0
+DETECTION = 15.0  # until a crash is noticed, about
 PERIOD = 50.0  # after which a manager that was started again makes a plan
 GAP = 6.0  # between two tuples of a source, on average
-
-
 SOUND_PARTS = (Instance, Manager, Endpoint)
 
 

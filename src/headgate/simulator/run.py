@@ -61,9 +61,7 @@ def simulate(
     """Run one seed to its end. The same arguments always give the same run.
 
     `faults` is a profile (`all`, `none`, `network`, `crash`) or a fault plan of one's own, which
-    serves for one run.
-
-    A run of the default size handles some 1,000 events in a few milliseconds.
+    serves for one run. A run of the default size is some 600 events, a few milliseconds.
     """
     rng = random.Random(seed)
     wiring = Wiring(draw_shape(topology, rng))
