@@ -13,9 +13,11 @@ from rich.console import Console
 from rich.table import Table
 
 from headgate.cli.console import INTERRUPTED, err, speaker, told_plainly, write_json
+from headgate.cli.demo_phases import Phases
 from headgate.cli.live import follow
 from headgate.experiment.epoch_view import EpochView, RunView
-from headgate.experiment.number_text import number, percent, short, times
+from headgate.experiment.number_text import number
+from headgate.experiment.plan_view import plan_views
 from headgate.experiment.record import Machine
 
 _TOP = 8
@@ -26,6 +28,9 @@ def demo(
     epochs: Annotated[int, typer.Option(min=1, help="How many epochs.")] = 20,
     slots: Annotated[int, typer.Option(min=1, help="Instances of every operator.")] = 4,
     seed: Annotated[int, typer.Option(help="The same seed gives the same posts.")] = 7,
+    hash_epochs: Annotated[
+        int, typer.Option(min=0, help="Epochs with hashed keys before the manager takes over.")
+    ] = 8,
     out: Annotated[Path, typer.Option(help="Folder for all the demo makes.")] = Path(
         "artifacts/demo"
     ),
@@ -37,12 +42,14 @@ def demo(
     report.
 
     Posts are counted by region, passed on, and counted by hashtag: two stateful operators in a row
-    on Spark. Takes about a minute and needs no data and no cluster.
+    on Spark. Keys are hashed first; then the manager moves them, while the flow runs, to where
+    their rows are. Takes about a minute and needs no data and no cluster.
     """
     from headgate.experiment.demo import DemoOptions
 
     with told_plainly():
-        _run(DemoOptions(out, rows_per_epoch, epochs, slots, seed), speaker(json_file), json_file)
+        options = DemoOptions(out, rows_per_epoch, epochs, slots, seed, hash_epochs)
+        _run(options, speaker(json_file), json_file)
 
 
 def _run(options: Any, console: Console, json_file: Path | None) -> None:
@@ -55,7 +62,8 @@ def _run(options: Any, console: Console, json_file: Path | None) -> None:
     console.print("[bold]Headgate demo[/]: posts → count by region → count by hashtag")
     console.print(
         f"[dim]{options.epochs} epochs of {options.rows_per_epoch:,} seeded posts, "
-        f"{options.slots} slots, hash routing[/]\n"
+        f"{options.slots} slots; hashed keys, and from epoch {options.hash_epochs} on the "
+        "manager at work[/]\n"
     )
     with console.status("[dim]making posts and starting Spark[/]"), ThreadPoolExecutor(1) as aside:
         files_to_come = aside.submit(write_input, options)
@@ -77,7 +85,9 @@ def _run(options: Any, console: Console, json_file: Path | None) -> None:
         spark.stop()
     run = RunView.of(views)
     clock = {"flow_seconds": flow_seconds, "rows_per_second_end_to_end": run.rows / flow_seconds}
-    _tell(console, run, verdict, clock)
+    plans = plan_views(query.journal())
+    phases = Phases.of(views, options.hash_epochs, plans)
+    _tell(console, run, verdict, clock, phases)
     extra = Extra("What came out", _html(options, verdict))
     write_report(str(options.checkpoint), options.report, title="Trends demo", extras=[extra])
     clock["total_seconds"] = time.perf_counter() - begun
@@ -86,31 +96,29 @@ def _run(options: Any, console: Console, json_file: Path | None) -> None:
     )
     console.print(f"[dim]Look inside: headgate inspect {options.checkpoint}[/]")
     if json_file is not None:
-        write_json(json_file, _json(options, run, views, verdict, clock))
+        write_json(json_file, _json(options, run, views, verdict, clock) | phases.to_json())
     if not verdict.agrees:
         raise typer.Exit(1)
 
 
-def _tell(console: Console, run: RunView, verdict: Any, clock: dict[str, float]) -> None:
+def _tell(
+    console: Console, run: RunView, verdict: Any, clock: dict[str, float], phases: Phases
+) -> None:
     figures = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
-    figures.add_column("the run")
-    figures.add_column(justify="right")
-    moved = max(1, run.bytes_local + run.bytes_shuffled)
-    for name, value in (
-        ("rows", f"{run.rows:,}"),
-        ("rows/s, median epoch", number(run.rows_per_second_median)),
-        ("rows/s, end to end", number(clock["rows_per_second_end_to_end"])),
-        ("median epoch", number(run.epoch_seconds_median, "s")),
-        ("rows staying in slot", percent(run.locality)),
-        ("busiest slot over mean", times(run.imbalance_median)),
-        ("bytes shuffled", short(run.bytes_shuffled, "B")),
-        ("of all bytes moved", f"{run.bytes_shuffled / moved:.1%}"),
-    ):
-        figures.add_row(name, value)
+    figures.add_column("per epoch, medians")
+    figures.add_column("hash", justify="right")
+    figures.add_column("manager", justify="right")
+    for name, before, after in phases.compared():
+        figures.add_row(name, before, after)
+    figures.add_row("", "", "")
+    figures.add_row("rows in all", "", f"{run.rows:,}")
+    figures.add_row("rows/s, end to end", "", number(clock["rows_per_second_end_to_end"]))
     grid = Table.grid(padding=(0, 3, 0, 0))
     grid.add_row(figures, _top("hashtag", verdict.by_hashtag), _top("region", verdict.by_region))
     console.print()
     console.print(grid)
+    for line in phases.told():
+        console.print(line, highlight=False)
     mark = "[green]✓[/]" if verdict.agrees else "[red]✗[/]"
     console.print(f"\n{mark} {verdict.sentence} [dim](fold: {verdict.fold_seconds:.1f} s)[/]")
 

@@ -225,6 +225,8 @@ class Coordinator:
         if decision is not None:
             self._routing.install(decision.tables)
         self._routing.save()
+        if decision is not None and decision.outcome:
+            self.journal.append("outcome", epoch=epoch, **decision.outcome)
         if decision is not None and decision.facts:
             moves = {op: len(m.routes) for op, m in self._routing.moves.items()}
             self.journal.append("plan", epoch=epoch, moves=moves, **decision.facts)

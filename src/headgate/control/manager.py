@@ -129,15 +129,12 @@ class PlacementManager:
         seen = gather(observed, self._pairs_max)
         self._learn_labels(seen)
         facts: dict[str, Any] = {}
-        if self._promised is not None and seen.locality is not None:
-            facts["promised_locality"] = round(self._promised, 4)
-            facts["achieved_locality"] = round(seen.locality, 4)
-            self._promised = None
+        outcome = self._outcome(seen)
         self._placing.observe(seen, tables)
         self._epochs_since += seen.epochs
         self._epochs_left_to_watch -= seen.epochs
         if self._epochs_left_to_watch > 0:
-            return Decision()
+            return Decision(outcome=outcome)
         if self._is_due(seen):
             proposal = self._placing.propose(seen, tables)
             self._epochs_since, self._planned_ms = 0, seen.now_ms
@@ -150,9 +147,20 @@ class PlacementManager:
             facts["left"] = {op: len(pins.h) for op, pins in self._left.items() if len(pins.h)}
         if facts:
             facts["planner"] = self.settings.planner
-        return Decision(changed, facts)
+        return Decision(changed, facts, outcome)
 
     # --- inside ----------------------------------------------------------------------------
+    def _outcome(self, seen: Observation) -> dict[str, Any]:
+        """What the last plan promised against what these epochs had."""
+        promised, self._promised = self._promised, None
+        if promised is None or seen.locality is None:
+            return {}
+        return {
+            "predicted_locality": round(promised, 4),
+            "achieved_locality": round(seen.locality, 4),
+            "error": round(promised - seen.locality, 4),
+        }
+
     def _is_due(self, seen: Observation) -> bool:
         if self._epochs_since < self.settings.every_epochs:
             return False

@@ -30,10 +30,14 @@ class Observed:
 
 @dataclass(frozen=True)
 class Decision:
-    """Tables to install (none: all stay), and what the journal should know about it."""
+    """Tables to install (none: all stay), and what the journal should know about it.
+
+    `outcome` is what came of the decision before: promised and achieved.
+    """
 
     tables: Mapping[str, RoutingTable] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
+    outcome: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Decides(Protocol):

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
+from headgate.control.manager import Manager
 from headgate.errors import HeadgateError
 from headgate.experiment.workload import EpochFiles, trends, write_epochs
 from headgate.flow import Flow
@@ -40,6 +41,7 @@ class DemoOptions:
     epochs: int = 20
     slots: int = 4
     seed: int = 7
+    hash_epochs: int = 8
 
     @property
     def input(self) -> Path:
@@ -140,7 +142,10 @@ def demo_flow(read: Callable[[SparkSession], DataFrame], counts: Path) -> Flow:
 
 
 def start_demo(spark: SparkSession, options: DemoOptions, files: EpochFiles) -> FlowQuery:
-    """Start the flow over all files, an epoch each; it ends by itself."""
+    """Start the flow over all files, an epoch each; it ends by itself.
+
+    Keys are hashed for the first `hash_epochs`; then the manager, who has watched, takes over.
+    """
 
     def read(session: SparkSession) -> DataFrame:
         stream = session.readStream.schema(SCHEMA)
@@ -153,6 +158,7 @@ def start_demo(spark: SparkSession, options: DemoOptions, files: EpochFiles) -> 
         slots=options.slots,
         checkpoint=str(options.checkpoint),
         trigger={"availableNow": True},
+        manager=Manager(warm_up_epochs=options.hash_epochs, seed=options.seed),
     )
 
 

@@ -13,10 +13,12 @@ from headgate.experiment import figure
 from headgate.experiment.diagram import draw
 from headgate.experiment.epoch_view import EpochView, RunView, epoch_records
 from headgate.experiment.number_text import number, percent, short, times
+from headgate.experiment.plan_view import mean_error, plan_views
 from headgate.experiment.report_page import PAGE
 
 Record = Mapping[str, Any]
 _SHOWN_EPOCHS = 200
+_SHOWN_MOVES = 24
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ def render(
         extras="".join(section(extra.title, extra.html) for extra in extras),
         figures=_figures(records, views, run),
         operators=_operators(describe, records),
-        events=_events(journal),
+        events=_plans(journal) + _events(journal),
         epochs=_epochs(views),
         epoch_count=len(views),
     )
@@ -189,9 +191,35 @@ def _operators(describe: Mapping[str, Any], records: Sequence[Record]) -> str:
     return table(head, rows, words=3) if rows else "<p>No stateful operator.</p>"
 
 
+def _plans(journal: Sequence[Record]) -> str:
+    """What the manager moved and why, what it promised and what came of it."""
+    plans = plan_views(journal)
+    if not plans:
+        return ""
+    rows = [
+        [
+            str(plan.epoch),
+            plan.why,
+            f"{plan.moved_keys:,}",
+            percent(plan.predicted_locality),
+            percent(plan.achieved_locality),
+        ]
+        for plan in plans[-_SHOWN_EPOCHS:]
+    ]
+    head = ["epoch", "why", "keys moved", "predicted locality", "achieved"]
+    error = mean_error(plans)
+    aside = "" if error is None else f"Mean error of the predicted locality: {error:.3f}. "
+    moves = [line for plan in plans for line in plan.top_moves][:_SHOWN_MOVES]
+    told = "".join(f"<li>{escape(line)}</li>" for line in moves)
+    if told:
+        told = f"<p>The heaviest moves, first plans first:</p><ul>{told}</ul>"
+    html = f'<p class="aside">{escape(aside)}</p>' + table(head, rows, words=2) + told
+    return section("What the manager did", html)
+
+
 def _events(journal: Sequence[Record]) -> str:
-    """Everything but epochs and starts: retries, plans, moves, scalings."""
-    others = [r for r in journal if r["kind"] not in ("epoch", "start")]
+    """Everything but epochs, starts and plans: retries, scalings."""
+    others = [r for r in journal if r["kind"] not in ("epoch", "start", "plan", "outcome")]
     if not others:
         return ""
     hidden = ("schema", "kind", "epoch")
