@@ -65,12 +65,24 @@ def edges(json_file: Path | None, quick: bool, console: Console) -> None:
     _save(found, json_file, console)
 
 
+def manage(json_file: Path | None, quick: bool, console: Console) -> None:
+    """What counting pairs and moving state cost, against the same flow without a manager."""
+    from headgate.experiment.bench.manage import QUICK, ManageOptions, run_manage
+
+    found = run_manage(QUICK if quick else ManageOptions(), console.print)
+    _show(console, "rows per second", found["rows_per_s"], "{:,.0f}")
+    ratios = {name: found[name] for name in ("counting_over_plain", "migrating_epoch_over_median")}
+    _show(console, "ratios", ratios, "{:.2f}")
+    _save(found, json_file, console)
+
+
 ALL: dict[str, Callable[[Path | None, bool, Console], None]] = {
     "chain": chain,
     "wide": wide,
     "fixed-cost": fixed_cost,
     "growth": growth,
     "edges": edges,
+    "manage": manage,
 }
 
 
