@@ -11,6 +11,7 @@ from headgate.cli.analyze import analyze
 from headgate.cli.bench import BENCHES, bench_app
 from headgate.cli.demo import demo
 from headgate.cli.inspect import inspect
+from headgate.cli.replay import replay
 from headgate.cli.report import report
 from headgate.cli.run import run
 
@@ -58,5 +59,6 @@ app.command()(demo)
 app.command()(run)
 app.command()(analyze)
 app.command()(inspect)
+app.command()(replay)
 app.command()(report)
 app.add_typer(bench_app(BENCHES), name="bench")

@@ -1,0 +1,218 @@
+"""The planners of `headgate replay`, behind one door.
+
+Before the first row that counts, a planner sees the first window. Then it is asked at the start of
+every period (planners that start from scratch) and at the end of every epoch (the incremental one)
+for entries to change. `oracle` alone is shown the period to come: it is a bound, not a planner.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from headgate.errors import HeadgateError
+from headgate.experiment.replay_owners import SKETCH_PAIRS, Epoch, Owners
+from headgate.experiment.replay_trace import I32, I64, Trace
+from headgate.planner.baseline import plan_hash, plan_worst_case
+from headgate.planner.incremental import IncrementalPlanner
+from headgate.planner.incremental_words import IncrementalSettings, SeenKeys, SeenPairs
+from headgate.planner.key_graph import KeyGraph
+from headgate.planner.metis import metis_parts, suits_metis
+from headgate.planner.partition import partition
+from headgate.sketch.space_saving import PairSketch
+
+
+@dataclass(frozen=True)
+class ReplayOptions:
+    """What to replay: see `headgate replay --help`."""
+
+    planner: str
+    window: int
+    period: int
+    slots: int = 6
+    epoch: int = 500
+    alpha: float = 1.03
+    seed: int = 0
+    strict: bool = False
+    settings: IncrementalSettings = field(default_factory=IncrementalSettings)
+
+
+class Change(NamedTuple):
+    """New owners of keys (by number) of one key column; -1 takes an entry away."""
+
+    column: int
+    numbers: I64
+    slots: I32
+
+
+class Planner(Protocol):
+    """What a replay asks of a planner."""
+
+    def begin(self, owners: Owners) -> list[Change]:
+        """The plan of the first window."""
+
+    def period(self, owners: Owners, first: int) -> list[Change]:
+        """Asked before row `first`, where a period begins; not for the first one."""
+
+    def epoch(self, owners: Owners, epoch: Epoch) -> list[Change]:
+        """Asked after every epoch that counts."""
+
+
+class FromScratch:
+    """Plans a whole window at once; keys outside it lose their entry."""
+
+    def __init__(
+        self, options: ReplayOptions, plan: Callable[[KeyGraph, ReplayOptions], I32], **how: bool
+    ) -> None:
+        self._options, self._plan = options, plan
+        self._once, self._ahead = how.get("once", False), how.get("ahead", False)
+
+    def begin(self, owners: Owners) -> list[Change]:
+        return self._fit(owners, self._options.window)
+
+    def period(self, owners: Owners, first: int) -> list[Change]:
+        return [] if self._once else self._fit(owners, first)
+
+    def epoch(self, owners: Owners, epoch: Epoch) -> list[Change]:
+        return []
+
+    def _fit(self, owners: Owners, first: int) -> list[Change]:
+        o = self._options
+        rows = (first, first + o.period) if self._ahead else (first - o.window, first)
+        graph = window_graph(owners.trace, *rows)
+        slot = self._plan(graph, o)
+        changes = []
+        for k, column in enumerate(owners.trace.keys):
+            entry = np.full(len(column.h), -1, np.int32)
+            mine = slice(graph.starts[k], graph.starts[k + 1])
+            entry[np.searchsorted(column.h, graph.h[mine])] = slot[mine]
+            numbers = np.flatnonzero(entry != owners.entry[k])
+            changes.append(Change(k, numbers, entry[numbers]))
+        return changes
+
+
+class Incremental:
+    """Headgate's own planner, fed as the manager feeds it on Spark: by bounded statistics."""
+
+    def __init__(self, options: ReplayOptions, columns: int) -> None:
+        self._options = options
+        self.planner = IncrementalPlanner(
+            columns,
+            [(k, k + 1) for k in range(columns - 1)],
+            options.slots,
+            horizon_rows=options.period,
+            alpha=options.alpha,
+            settings=options.settings,
+            seed=options.seed,
+            pairs_max=SKETCH_PAIRS * options.slots,
+        )
+        _compile(columns)
+
+    def begin(self, owners: Owners) -> list[Change]:
+        """One plan from scratch; then the window is shown to the planner, epoch by epoch."""
+        o = self._options
+        graph = window_graph(owners.trace, 0, o.window, pairs_max=SKETCH_PAIRS * o.slots)
+        slot = partition(graph, o.slots, alpha=o.alpha, seed=o.seed).slot
+        changes = []
+        for k, column in enumerate(owners.trace.keys):
+            mine = slice(graph.starts[k], graph.starts[k + 1])
+            numbers = np.searchsorted(column.h, graph.h[mine])
+            changes.append(Change(k, numbers, slot[mine]))
+            owners.install(k, numbers, slot[mine])
+        for first in range(0, o.window, o.epoch):
+            self._observe(owners, owners.route(first, min(first + o.epoch, o.window)))
+        return changes
+
+    def period(self, owners: Owners, first: int) -> list[Change]:
+        return []
+
+    def epoch(self, owners: Owners, epoch: Epoch) -> list[Change]:
+        self._observe(owners, epoch)
+        changes = []
+        for moves in self.planner.plan():
+            h = owners.trace.keys[moves.operator].h
+            changes.append(Change(moves.operator, np.searchsorted(h, moves.h), moves.target))
+        for k, gone in enumerate(self.planner.released()):
+            numbers = np.searchsorted(owners.trace.keys[k].h, gone)
+            changes.append(Change(k, numbers, np.full(len(gone), -1, np.int32)))
+        return changes
+
+    def _observe(self, owners: Owners, epoch: Epoch) -> None:
+        self.planner.observe(
+            owners.seen_keys(epoch),
+            owners.seen_pairs(epoch),
+            epoch.slot_rows(self._options.slots),
+        )
+
+
+def _metis(graph: KeyGraph, options: ReplayOptions) -> I32:
+    if not suits_metis(graph, options.slots):
+        return _hash(graph, options)
+    return metis_parts(graph, options.slots, alpha=options.alpha, seed=options.seed)
+
+
+def _hash(graph: KeyGraph, options: ReplayOptions) -> I32:
+    slot = plan_hash(graph, np.zeros(graph.vertices, np.int32), options.slots)
+    assert slot is not None
+    return slot
+
+
+def _apart(graph: KeyGraph, options: ReplayOptions) -> I32:
+    nowhere = np.zeros(graph.vertices, np.int32)
+    slot = plan_worst_case(graph, nowhere, options.slots, seed=options.seed)
+    assert slot is not None
+    return slot
+
+
+PLANNERS: dict[str, Callable[[ReplayOptions, int], Planner]] = {
+    "hash": lambda options, _: FromScratch(options, _hash, once=True),
+    "offline": lambda options, _: FromScratch(options, _metis, once=True),
+    "online": lambda options, _: FromScratch(options, _metis),
+    "headgate": Incremental,
+    "oracle": lambda options, _: FromScratch(options, _metis, ahead=True),
+    "worst-case": lambda options, _: FromScratch(options, _apart),
+}
+
+
+def make_planner(options: ReplayOptions, columns: int) -> Planner:
+    """The planner of that name, for so many key columns."""
+    if options.planner not in PLANNERS:
+        raise HeadgateError(
+            f"no planner is called {options.planner!r}; there are {', '.join(PLANNERS)}",
+            planner=options.planner,
+        )
+    return PLANNERS[options.planner](options, columns)
+
+
+def window_graph(trace: Trace, first: int, end: int, pairs_max: int | None = None) -> KeyGraph:
+    """The key graph of some rows: exact, or by a sketch of `pairs_max` pairs an edge."""
+    names = [column.name for column in trace.keys]
+    pairs = []
+    for k in range(len(names) - 1):
+        a, b = trace.keys[k], trace.keys[k + 1]
+        ha, hb = a.h[a.number[first:end]], b.h[b.number[first:end]]
+        if pairs_max is None:
+            pairs.append((k, k + 1, ha, hb, np.ones(len(ha))))
+        else:
+            sketch = PairSketch(pairs_max)
+            sketch.update(ha, hb)
+            pairs.append((k, k + 1, sketch.a, sketch.b, sketch.count - sketch.error))
+    return KeyGraph.build(names, pairs)
+
+
+def _compile(columns: int) -> None:
+    """Run every kernel once on nothing, so that no plan's time contains compiling it."""
+    tiny = IncrementalPlanner(columns, [(0, 1)], 2, horizon_rows=1)
+    key, one = np.array([1], np.uint64), np.ones(1)
+    seen = SeenKeys(key, one, np.zeros(1, np.int32), np.ones(1, np.uint8))
+    tiny.observe([seen] * columns, [SeenPairs(0, 1, key, key, one)], np.ones((columns, 2)))
+    tiny.plan()
+
+
+def timed(changes: Callable[[], Sequence[Change]]) -> tuple[Sequence[Change], float]:
+    started = time.perf_counter()
+    return changes(), time.perf_counter() - started

@@ -1,0 +1,344 @@
+"""The incremental planner: after every epoch a few keys move to where their rows already are.
+
+A plan from scratch forgets where keys live and moves most of them. This planner keeps a placement
+and improves it: only keys that were just seen are judged, each by the weight of its partners per
+slot, the price of load there, and the price of a move. `headgate replay` measures it and the
+manager runs it on Spark: pure, deterministic for a seed, bounded in memory.
+
+How much imbalance is tolerated is learnt: a slot's share wobbles from epoch to epoch, more so where
+keys come in bursts, and chasing what the next epoch undoes only costs moves and locality. So the
+tolerance of an operator is in proportion to that wobble, and never below alpha - 1.
+
+New keys of an operator whose state can be merged are *newborn*: they were processed where their
+rows were, and the next plan makes the best slot their owner. That is an adoption, not a move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from headgate.errors import HeadgateError
+from headgate.planner.incremental_kernel import Weights, Yard, place_keys, take_keys, take_pairs
+from headgate.planner.incremental_memory import (
+    F64,
+    I32,
+    I64,
+    KEYS,
+    LOAD_SCALE,
+    PAIR_SCALE,
+    PAIRS,
+    age,
+    empty_memory,
+    find_keys,
+    forget_keys,
+    forget_pairs,
+    with_room,
+)
+from headgate.planner.incremental_words import (
+    IncrementalSettings,
+    KeyMoves,
+    Reason,
+    SeenKeys,
+    SeenPairs,
+)
+from headgate.routing.hashing import U64
+
+NO_BUDGET = 1 << 62
+
+
+class IncrementalPlanner:
+    """Places the keys of `operators` operators that are tied by `edges` over `slots` slots.
+
+    Args:
+        operators: How many keyed operators; they are known by number, in the order of the flow.
+        edges: Pairs of operators (source, target) whose keys follow each other.
+        slots: Instances of every operator.
+        horizon_rows: The unit of memory: rows after which the past counts for less, about a period.
+        alpha: Imbalance that is always tolerated.
+        settings: See `IncrementalSettings`.
+        seed: Breaks ties between slots.
+        keys_max: Keys remembered per operator; beyond it the coldest are released.
+        pairs_max: Pairs remembered over all edges; beyond it the lightest are forgotten.
+        nearness: Optional slots x slots matrix, 1 for the same slot down to 0 for the farthest: how
+            much of a row is saved when its two keys are in these slots.
+    """
+
+    def __init__(
+        self,
+        operators: int,
+        edges: Iterable[tuple[int, int]],
+        slots: int,
+        *,
+        horizon_rows: float,
+        alpha: float = 1.03,
+        settings: IncrementalSettings | None = None,
+        seed: int = 0,
+        keys_max: int = 262_144,
+        pairs_max: int = 196_608,
+        nearness: F64 | None = None,
+    ) -> None:
+        self.operators, self.slots, self.alpha = operators, slots, alpha
+        self.edges = frozenset(edges)
+        self.horizon_rows = float(horizon_rows)
+        self.settings = settings or IncrementalSettings()
+        self.keys_max, self.pairs_max = keys_max, pairs_max
+        self._nearness = np.empty((0, 0)) if nearness is None else np.ascontiguousarray(nearness)
+        self._refuse()
+        self._memory = empty_memory(operators, slots)
+        self._first_slot = seed % slots
+        self._epoch = 0
+        self._plan = 0
+        self._touched: list[I64] = []
+        self._tracked = np.zeros(operators, np.int64)
+        self._released: list[list[U64]] = [[] for _ in range(operators)]
+
+    # --- taking in -------------------------------------------------------------------------
+    def observe(self, keys: Sequence[SeenKeys], pairs: Iterable[SeenPairs], slot_rows: F64) -> None:
+        """One epoch: keys per operator, pairs per edge, and rows per operator and slot.
+
+        O(keys + pairs), plus the pairs of keys whose owner is not who the planner thought.
+        """
+        s = self.settings
+        rows = float(slot_rows.sum(axis=1).max(initial=0.0))
+        age(
+            self._memory,
+            2.0 ** (rows / (s.pair_memory * self.horizon_rows)),
+            2.0 ** (rows / (s.load_memory * self.horizon_rows)),
+        )
+        self._measure(slot_rows, rows)
+        fade = 0.5 ** (1.0 / s.burst_epochs)
+        self._memory.bursts[:] *= fade
+        self._epoch += 1
+        for operator, seen in enumerate(keys):
+            self._take_keys(operator, seen, fade)
+        for told in pairs:
+            self._take_pairs(told)
+
+    def remember(self, operator: int, h: U64, slot: I32) -> None:
+        """Tell owners of keys that were placed before: by an offline plan, or an earlier run."""
+        nothing = np.zeros(len(h))
+        seen = SeenKeys(h, nothing, slot.astype(np.int32), np.zeros(len(h), np.uint8))
+        self._take_keys(operator, seen, 1.0)
+
+    # --- planning --------------------------------------------------------------------------
+    def plan(self, budget: int | None = None) -> list[KeyMoves]:
+        """New owners for keys touched since the last plan; at most `budget` of them are moves.
+
+        The hottest keys are judged first, operator by operator.
+        """
+        memory = self._memory
+        touched = np.concatenate([*self._touched, np.empty(0, np.int64)])
+        touched = touched[
+            np.lexsort((memory.h[touched], -memory.load[touched], memory.op[touched]))
+        ]
+        newborn = memory.fresh[touched] == 1
+        gain = place_keys(
+            memory,
+            touched,
+            self._yard(),
+            self._weights(),
+            self._epoch,
+            NO_BUDGET if budget is None else budget,
+            self._first_slot,
+        )
+        self._touched, self._plan = [], self._plan + 1
+        changed = newborn | (memory.owner[touched] != memory.was[touched])
+        touched, gain, newborn = touched[changed], gain[changed], newborn[changed]
+        op = memory.op[touched]
+        return [
+            self._moves(o, touched[op == o], gain[op == o], newborn[op == o])
+            for o in range(self.operators)
+        ]
+
+    def released(self) -> list[U64]:
+        """Keys of each operator forgotten since the last call; they may give up their entry."""
+        told = [
+            np.concatenate([*parts, np.empty(0, np.uint64)]).astype(np.uint64)
+            for parts in self._released
+        ]
+        self._released = [[] for _ in range(self.operators)]
+        return told
+
+    # --- asking ----------------------------------------------------------------------------
+    def owners(self, operator: int, h: U64) -> I32:
+        """The owner of each key, -1 for keys that the planner does not know."""
+        at = find_keys(self._memory, operator, h)
+        return np.where(at >= 0, self._memory.owner[at], -1).astype(np.int32)
+
+    def table(self, operator: int) -> tuple[U64, I32]:
+        """All known keys of an operator and their owners, sorted by key."""
+        n = int(self._memory.used[KEYS])
+        mine = np.flatnonzero(self._memory.op[:n] == operator)
+        order = mine[np.argsort(self._memory.h[mine])]
+        return self._memory.h[order].copy(), self._memory.owner[order].copy()
+
+    @property
+    def expected_locality(self) -> float:
+        """Share of the remembered pair weight whose keys share a slot now."""
+        n = int(self._memory.used[KEYS])
+        toward = self._memory.toward[:n]
+        total = float(toward.sum())
+        local = float(toward[np.arange(n), self._memory.owner[:n]].sum())
+        return local / total if total > 0 else 1.0
+
+    @property
+    def expected_imbalance(self) -> F64:
+        """Max/mean planned load of each operator."""
+        mean = self._memory.planned.mean(axis=1)
+        return np.where(mean > 0, self._memory.planned.max(axis=1) / np.maximum(mean, 1e-300), 1.0)
+
+    @property
+    def tolerance(self) -> F64:
+        """Imbalance above 1 that each operator is granted at present."""
+        wobble = np.sqrt(self._memory.wobble)
+        return np.maximum(max(self.alpha - 1.0, 1e-3), self.settings.wobble_tolerance * wobble)
+
+    def explain(self, moves: KeyMoves, i: int) -> str:
+        """Half a line on why this key lives there now."""
+        rows = (
+            f"{moves.there[i]:.1f} of its rows meet their partner there, {moves.here[i]:.1f} here"
+        )
+        match Reason(int(moves.reason[i])):
+            case Reason.ADOPTED:
+                return f"new: {moves.there[i]:.1f} of its rows were there"
+            case Reason.PARTNERS:
+                return rows
+            case Reason.LOAD:
+                return f"its slot was too full ({rows})"
+
+    # --- inside ----------------------------------------------------------------------------
+    def _refuse(self) -> None:
+        wrong = None
+        if self.slots < 1:
+            wrong = f"{self.slots} slots; it takes at least one"
+        elif not self.alpha >= 1:
+            wrong = f"alpha {self.alpha}; max/mean load is never below 1"
+        elif not self.horizon_rows > 0:
+            wrong = f"a horizon of {self.horizon_rows} rows; give about a period's"
+        elif self.keys_max < 8 or self.pairs_max < 4:
+            wrong = (
+                f"room for {self.keys_max} keys and {self.pairs_max} pairs; give 8 and 4 or more"
+            )
+        elif self._nearness.size and self._nearness.shape != (self.slots, self.slots):
+            wrong = f"a nearness matrix of shape {self._nearness.shape} for {self.slots} slots"
+        elif any(not 0 <= o < self.operators for edge in self.edges for o in edge):
+            wrong = f"edges {sorted(self.edges)} between {self.operators} operators"
+        if wrong:
+            raise HeadgateError(f"an incremental planner with {wrong}", slots=self.slots)
+
+    def _take_keys(self, operator: int, seen: SeenKeys, fade: float) -> None:
+        if not len(seen.h):
+            return
+        unknown = find_keys(self._memory, operator, seen.h) < 0
+        new = int(unknown.sum())
+        if self._tracked[operator] + new > self.keys_max:
+            if new > self.keys_max // 2:  # more than fit: the heaviest of them
+                coldest = np.argsort(seen.rows[unknown], kind="stable")[: new - self.keys_max // 2]
+                stay = np.ones(len(seen.h), np.bool_)
+                stay[np.flatnonzero(unknown)[coldest]] = False
+                seen = seen.take(stay)
+                new = self.keys_max // 2
+            self._release(operator, new)
+        self._memory = with_room(self._memory, new, 0)
+        self._tracked[operator] += new
+        self._touched.append(
+            take_keys(self._memory, operator, *seen, self._epoch, self._plan, fade)
+        )
+
+    def _take_pairs(self, told: SeenPairs) -> None:
+        if not len(told.rows):
+            return
+        used, room = int(self._memory.used[PAIRS]), self.pairs_max
+        if used + len(told.rows) > room:
+            most = room // 4
+            if len(told.rows) > most:
+                heaviest = np.sort(np.argsort(-told.rows, kind="stable")[:most])
+                told = told.take(heaviest)
+            if used + len(told.rows) > room:
+                forget_pairs(self._memory, room - max(room // 4, len(told.rows)))
+        self._memory = with_room(self._memory, 0, len(told.rows))
+        take_pairs(self._memory, *told)
+
+    def _release(self, operator: int, new: int) -> None:
+        """Make room: the coldest keys of the operator go, an eighth of them at least."""
+        n = int(self._memory.used[KEYS])
+        mine = np.flatnonzero(self._memory.op[:n] == operator)
+        surplus = len(mine) + new - self.keys_max
+        goes = min(len(mine), max(surplus, self.keys_max // 8))
+        gone = mine[np.argsort(self._memory.load[mine], kind="stable")[:goes]]
+        self._released[operator].append(self._memory.h[gone].copy())
+        waiting = [self._memory.h[t].copy() for t in self._touched]
+        operators = [self._memory.op[t].copy() for t in self._touched]
+        forget_keys(self._memory, gone)
+        self._tracked[operator] -= goes
+        self._touched = [self._still_there(h, op) for h, op in zip(waiting, operators, strict=True)]
+
+    def _still_there(self, h: U64, op: I32) -> I64:
+        at = np.full(len(h), -1, np.int64)
+        for o in range(self.operators):
+            at[op == o] = find_keys(self._memory, o, h[op == o])
+        return at[at >= 0]
+
+    def _measure(self, slot_rows: F64, rows: float) -> None:
+        """Measured loads fade; their wobble is how far an epoch's shares are from them."""
+        memory, s = self._memory, self.settings
+        for o in range(self.operators):
+            mean, now = memory.measured[o].mean(), slot_rows[o].mean()
+            if mean > 0 and now > 0:
+                off = slot_rows[o] / now - memory.measured[o] / mean
+                keep = max(1 - 0.5 ** (rows / self.horizon_rows), 1.0 / (self._epoch + 1))
+                memory.wobble[o] += (float((off**2).mean()) - memory.wobble[o]) * keep
+        memory.measured[:] *= 0.5 ** (rows / (s.slot_memory * self.horizon_rows))
+        memory.measured[:] += slot_rows
+
+    def _yard(self) -> Yard:
+        memory = self._memory
+        planned = np.maximum(memory.planned.mean(axis=1), 1e-300)
+        measured = memory.measured.mean(axis=1, keepdims=True)
+        above = np.where(measured > 0, memory.measured / np.maximum(measured, 1e-300) - 1.0, 0.0)
+        return Yard(
+            planned / memory.scale[LOAD_SCALE],
+            np.maximum(memory.bursts.mean(axis=1), 1e-300),
+            above,
+            self.tolerance,
+            self.tolerance * self.settings.burst_tolerance,
+            self._nearness,
+        )
+
+    def _weights(self) -> Weights:
+        s = self.settings
+        return Weights(
+            s.move_rows,
+            s.inertia,
+            s.doubt,
+            s.price,
+            s.steepness,
+            s.measured,
+            s.burst_price,
+            0.5 ** (1.0 / s.burst_epochs),
+            s.least_rows,
+            s.passes,
+        )
+
+    def _moves(
+        self, operator: int, keys: I64, gain: F64, newborn: npt.NDArray[np.bool_]
+    ) -> KeyMoves:
+        memory = self._memory
+        unit = 1.0 / memory.scale[PAIR_SCALE]
+        source, target = memory.was[keys], memory.owner[keys]
+        here, there = memory.toward[keys, source] * unit, memory.toward[keys, target] * unit
+        reason = np.where(there > here, Reason.PARTNERS, Reason.LOAD)
+        return KeyMoves(
+            operator,
+            memory.h[keys].copy(),
+            source.copy(),
+            target.copy(),
+            np.where(newborn, Reason.ADOPTED, reason).astype(np.int32),
+            gain,
+            memory.load[keys] / memory.scale[LOAD_SCALE],
+            here,
+            there,
+        )

@@ -1,0 +1,231 @@
+"""The two hot loops of the incremental planner: take rows in, and judge the keys they touched.
+
+A key is worth to a slot what its pairs would save there, less what its load costs there:
+
+    value(s) = trust * toward[s] - load * price(fullness(s)) - burst * price'(burst fullness(s))
+               + (move_rows + inertia * weight, if s is its owner)
+
+Fullness is the planned load of the slot, with this key in it, over the mean, plus what the slot was
+measured above the mean (the plan may be wrong: an integral term). The price is 0 up to the mean,
+rises to `price` at the tolerance, and steeply above it. One price per operator and slot holds both
+balance constraints at once, and neighbours that gain little leave a full slot first.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from headgate.planner.incremental_memory import (
+    F64,
+    KEYS,
+    LOAD_SCALE,
+    NOBODY,
+    PAIR_SCALE,
+    PAIRS,
+    place_of_key,
+    place_of_pair,
+)
+
+
+class Weights(NamedTuple):
+    """The planner's settings as the kernel needs them, in rows and shares."""
+
+    move_rows: float
+    inertia: float
+    doubt: float
+    price: float
+    steepness: float
+    measured: float
+    burst_price: float
+    burst_fade: float
+    least_rows: float
+    passes: int
+
+
+class Yard(NamedTuple):
+    """What holds for one plan: means per operator, tolerances, and how near slots are."""
+
+    mean_load: F64
+    mean_burst: F64
+    above: F64  # measured load of operator and slot over its mean, less 1
+    tolerance: F64
+    burst_tolerance: F64
+    nearness: F64  # 1 on the diagonal; empty if all other slots are equally far
+
+
+@njit(cache=True)
+def take_keys(memory, operator, h, rows, slot, newborn, epoch, plan, fade):  # type: ignore[no-untyped-def]
+    """Add loads; returns the numbers of keys not yet touched in this plan. Room must be there."""
+    touched = np.empty(len(h), np.int64)
+    n = 0
+    now = memory.scale[LOAD_SCALE]
+    for i in range(len(h)):
+        at = place_of_key(memory.key_map, memory.h, memory.op, operator, h[i])
+        k = memory.key_map[at]
+        if k < 0:
+            k = np.int32(memory.used[KEYS])
+            memory.used[KEYS] += 1
+            memory.key_map[at] = k
+            memory.h[k], memory.op[k] = h[i], operator
+            memory.owner[k], memory.fresh[k] = slot[i], newborn[i]
+            memory.load[k] = memory.burst[k] = 0.0
+            memory.burst_epoch[k] = epoch
+            memory.toward[k, :] = 0.0
+            memory.first[k], memory.stamp[k] = NOBODY, -1
+        else:
+            memory.fresh[k] &= newborn[i]
+            if memory.owner[k] != slot[i]:
+                settle(memory, k, slot[i], epoch, fade)
+        memory.burst[k] *= fade ** (epoch - memory.burst_epoch[k])
+        memory.burst_epoch[k] = epoch
+        s = memory.owner[k]
+        memory.load[k] += rows[i] * now
+        memory.burst[k] += rows[i]
+        memory.planned[operator, s] += rows[i] * now
+        memory.bursts[operator, s] += rows[i]
+        if memory.stamp[k] != plan:
+            memory.stamp[k] = plan
+            touched[n] = k
+            n += 1
+    return touched[:n]
+
+
+@njit(cache=True)
+def take_pairs(memory, op_a, op_b, a, b, rows):  # type: ignore[no-untyped-def]
+    """Add pairs of known keys; others are left out. Room must be there."""
+    now = memory.scale[PAIR_SCALE]
+    for i in range(len(rows)):
+        u = memory.key_map[place_of_key(memory.key_map, memory.h, memory.op, op_a, a[i])]
+        v = memory.key_map[place_of_key(memory.key_map, memory.h, memory.op, op_b, b[i])]
+        if u < 0 or v < 0:
+            continue
+        at = place_of_pair(memory.pair_map, memory.u, memory.v, u, v)
+        e = memory.pair_map[at]
+        if e < 0:
+            e = np.int32(memory.used[PAIRS])
+            memory.used[PAIRS] += 1
+            memory.pair_map[at] = e
+            memory.u[e], memory.v[e], memory.weight[e] = u, v, 0.0
+            memory.next_u[e] = memory.first[u]
+            memory.first[u] = e
+            memory.next_v[e] = memory.first[v]
+            memory.first[v] = e
+        weight = rows[i] * now
+        memory.weight[e] += weight
+        memory.toward[u, memory.owner[v]] += weight
+        memory.toward[v, memory.owner[u]] += weight
+
+
+@njit(cache=True)
+def settle(memory, k, slot, epoch, fade):  # type: ignore[no-untyped-def]
+    """Make a slot the owner of a key, and tell its partners. O(pairs of the key)."""
+    s = memory.owner[k]
+    e = memory.first[k]
+    while e >= 0:
+        if memory.u[e] == k:
+            other, following = memory.v[e], memory.next_u[e]
+        else:
+            other, following = memory.u[e], memory.next_v[e]
+        memory.toward[other, s] -= memory.weight[e]
+        memory.toward[other, slot] += memory.weight[e]
+        e = following
+    o = memory.op[k]
+    memory.burst[k] *= fade ** (epoch - memory.burst_epoch[k])
+    memory.burst_epoch[k] = epoch
+    memory.planned[o, s] -= memory.load[k]
+    memory.planned[o, slot] += memory.load[k]
+    memory.bursts[o, s] -= memory.burst[k]
+    memory.bursts[o, slot] += memory.burst[k]
+    memory.owner[k] = slot
+
+
+@njit(cache=True)
+def price(fullness, base, tolerance, steepness):  # type: ignore[no-untyped-def]
+    """What a row of load costs in a slot, in rows of locality. Continuous, 0 up to the mean."""
+    if fullness <= 1.0:
+        return 0.0
+    cost = base * (fullness - 1.0) / tolerance
+    if fullness > 1.0 + tolerance:
+        cost += steepness * base * (fullness - 1.0 - tolerance) / tolerance
+    return cost
+
+
+@njit(cache=True)
+def judge(memory, k, yard, weights, value):  # type: ignore[no-untyped-def]
+    """Fill in what every slot is worth to a key; returns the weight of its pairs, in rows."""
+    slots = len(value)
+    o, home = memory.op[k], memory.owner[k]
+    unit = 1.0 / memory.scale[PAIR_SCALE]
+    load = memory.load[k] / memory.scale[LOAD_SCALE]
+    burst = memory.burst[k]
+    weight = 0.0
+    for s in range(slots):
+        value[s] = max(memory.toward[k, s], 0.0) * unit
+        weight += value[s]
+    if len(yard.nearness):
+        near = np.zeros(slots)
+        for s in range(slots):
+            for t in range(slots):
+                near[s] += yard.nearness[s, t] * value[t]
+        value[:] = near
+    trust = weight / (weight + weights.doubt) if weight > 0.0 else 0.0
+    for s in range(slots):
+        enters = 0.0 if s == home else 1.0
+        full = memory.planned[o, s] / memory.scale[LOAD_SCALE] + enters * load
+        full = full / yard.mean_load[o] + weights.measured * yard.above[o, s]
+        value[s] = trust * value[s] - load * price(
+            full, weights.price, yard.tolerance[o], weights.steepness
+        )
+        if weights.burst_price > 0.0:
+            full = (memory.bursts[o, s] + enters * burst) / yard.mean_burst[o]
+            value[s] -= burst * price(
+                full, weights.burst_price, yard.burst_tolerance[o], weights.steepness
+            )
+    if not memory.fresh[k]:
+        value[home] += weights.move_rows + weights.inertia * weight
+    return weight
+
+
+@njit(cache=True)
+def place_keys(memory, keys, yard, weights, epoch, budget, first_slot):  # type: ignore[no-untyped-def]
+    """Move each of these keys to where it is worth most, in this order, a few passes.
+
+    At most `budget` keys that are not newborn change owner; a key that has moved may move again.
+    Returns the gain of each key's last move, 0 if it stayed. Ties: the owner, then slots from
+    `first_slot` on. Cost O(keys * slots + pairs of keys that move).
+    """
+    slots = memory.planned.shape[1]
+    value = np.empty(slots)
+    gain = np.zeros(len(keys))
+    for k in keys:
+        memory.was[k] = memory.owner[k]
+    moved = 0
+    for turn in range(weights.passes):
+        for i in range(len(keys)):
+            k = keys[i]
+            newborn = memory.fresh[k] == 1
+            if not newborn and memory.load[k] < weights.least_rows * memory.scale[LOAD_SCALE]:
+                continue
+            judge(memory, k, yard, weights, value)
+            home = memory.owner[k]
+            best = home
+            for s in range(slots):
+                t = (s + first_slot) % slots
+                if value[t] > value[best] + 1e-9:
+                    best = t
+            if best == home:
+                continue
+            free = newborn or memory.was[k] != home
+            if not free:
+                if moved >= budget:
+                    continue
+                moved += 1
+            gain[i] = value[best] - value[home]
+            settle(memory, k, best, epoch, weights.burst_fade)
+        if turn == 0:
+            for k in keys:
+                memory.fresh[k] = 0
+    return gain
