@@ -4,7 +4,7 @@ For every seed: no tuple lost, none processed twice, none without its state, one
 every moment, one routing version at the end. And the other way round: each of a list of mistakes
 is caught, so the judge is awake.
 
-HEADGATE_SEEDS sets how many seeds run per topology (200). A seed that fails is replayed with
+HEADGATE_SEEDS sets how many seeds run per topology (150). A seed that fails is replayed with
 `headgate simulate --seed N --topology NAME --trace`.
 """
 
@@ -28,7 +28,7 @@ from headgate.simulator.faults import (
 from headgate.simulator.run import SOUND, Parts, simulate
 from headgate.simulator.shape import SHAPES
 
-SEEDS = int(os.environ.get("HEADGATE_SEEDS", "200"))
+SEEDS = int(os.environ.get("HEADGATE_SEEDS", "150"))
 SEEDS_SLOW = 4000
 CAUGHT_WITHIN = 1000
 
