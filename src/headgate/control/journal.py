@@ -110,9 +110,13 @@ def epoch_record(
         "source_rows": total.source_rows,
         "edges": edges,
         "locality": local / (local + remote) if local + remote else None,
-        "bytes_shuffled": sum(e["remote_bytes"] for e in edges.values()),
+        "bytes_shuffled": sum(e["remote_bytes"] for e in edges.values())
+        + sum(total.merge_bytes.values()),
         "bytes_local": sum(e["local_bytes"] for e in edges.values()),
         "bytes_by_distance": _bytes_by_distance(plan, total, edges, engine.get("hosts")),
+        "away_rows": _by_operator(total.away_rows),
+        "merge_rows": _by_operator(total.merge_rows),
+        "merge_bytes": total.merge_bytes,
         "loads": loads,
         "imbalance": {op: imbalance(by_slot) for op, by_slot in loads.items()},
         "operator_ms": _operator_ms(timings, plan.slots),
@@ -127,6 +131,10 @@ def epoch_record(
         "attempts": attempts,
         **engine,
     }
+
+
+def _by_operator(counts: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+    return {op: sum(by_slot.values()) for op, by_slot in sorted(counts.items())}
 
 
 def imbalance(loads: list[int]) -> float | None:
@@ -183,7 +191,7 @@ def _edges(program: Program, total: Control) -> dict[str, dict[str, Any]]:
             "local_bytes": local_bytes,
             "remote_bytes": remote_bytes,
             "locality": local_rows / (local_rows + remote_rows) if counts[0] + counts[1] else None,
-            "between_slots": program.depth[edge.producer] > 0,
+            "between_slots": program.output_level(edge.producer) > 0,
             "grouping": edge.grouping.kind,
         }
     return told

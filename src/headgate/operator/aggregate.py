@@ -93,6 +93,10 @@ class Aggregate(StatefulOperator):
         """The held columns of every group after the partials; may raise SumOverflow."""
         raise self._not_mergeable()
 
+    def why_not_merged(self) -> str:
+        """Why `merges` says no, half a sentence."""
+        return "what it keeps of parts of a key's rows cannot be merged"
+
     # The contract -----------------------------------------------------------------------------
 
     def state_fields(self, rows: pa.Schema, key: Sequence[str]) -> StateFields:
@@ -154,6 +158,20 @@ class Aggregate(StatefulOperator):
     def mergeable(self, rows: pa.Schema, key: Sequence[str]) -> bool:
         """Not `emit="running"`, which needs what is held, nor `ordered`, which needs all rows."""
         return self._may_split and self.merges(rows)
+
+    def why_not_mergeable(self, rows: pa.Schema, key: Sequence[str]) -> str:
+        if self.emit == "running":
+            return (
+                "emit='running' gives every row the value after it, which only the slot that owns "
+                "the key knows; emit='updates' or 'rows' can be split"
+            )
+        if not self.ordered and not self.merges(rows):
+            return self.why_not_merged()
+        return super().why_not_mergeable(rows, key)
+
+    @property
+    def emits_at_end(self) -> bool:
+        return self.emit == "updates"
 
     def absorb(self, partials: Partials, state: StateSession, clock: EpochClock) -> Output:
         """As `process`: a key whose sum would overflow stays, and its partials are dead."""

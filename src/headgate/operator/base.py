@@ -104,6 +104,11 @@ class StatefulOperator:
         """
         return None
 
+    @property
+    def emits_at_end(self) -> bool:
+        """May `finish` return rows? If not, consumers of a split operator need not wait for it."""
+        return True
+
     # Work in pieces --------------------------------------------------------------------------
 
     def mergeable(self, rows: pa.Schema, key: Sequence[str]) -> bool:
@@ -116,6 +121,12 @@ class StatefulOperator:
         order, floats do not.
         """
         return False
+
+    def why_not_mergeable(self, rows: pa.Schema, key: Sequence[str]) -> str:
+        """Why `mergeable` says no, and the way out if there is one: half a sentence."""
+        if self.ordered:
+            return "ordered=True needs all rows of a key in one place"
+        return "what it makes of parts of a key's rows cannot be merged into what it makes of all"
 
     def absorb(self, partials: Partials, state: StateSession, clock: EpochClock) -> Output | None:
         """Merge partials into the stored state of their keys, as if their rows had come here.

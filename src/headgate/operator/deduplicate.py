@@ -67,5 +67,12 @@ class Deduplicate(StatefulOperator):
             return Output(rows.batch)
         return Output(rows.batch.take(pa.array(passed)), origins=passed)
 
+    def why_not_mergeable(self, rows: pa.Schema, key: Sequence[str]) -> str:
+        return "whether a row is the first of its key must be known when it comes"
+
+    @property
+    def emits_at_end(self) -> bool:
+        return False
+
     def describe(self) -> dict[str, Any]:
         return {"operator": "Deduplicate"}

@@ -137,6 +137,15 @@ class Last(StatefulOperator):
     def mergeable(self, rows: pa.Schema, key: Sequence[str]) -> bool:
         return self.by is not None and not self.ordered
 
+    def why_not_mergeable(self, rows: pa.Schema, key: Sequence[str]) -> str:
+        if self.by is None:
+            return "which row came last is not known between tasks; name a column of times with by="
+        return super().why_not_mergeable(rows, key)
+
+    @property
+    def emits_at_end(self) -> bool:
+        return self.emit == "updates"
+
     def absorb(self, partials: Partials, state: StateSession, clock: EpochClock) -> Output:
         if not self.mergeable(partials.batch.schema, partials.schema.key.names):
             raise self._not_mergeable()

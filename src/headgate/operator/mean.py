@@ -65,6 +65,12 @@ class Mean(Aggregate):
         kind = rows.field(str(self.column)).type
         return not self.exact or (pa.types.is_integer(kind) and kind.bit_width <= 32)
 
+    def why_not_merged(self) -> str:
+        return (
+            f"sums of column {self.column!r} are floats, which round differently when added in "
+            "another order; exact=False allows that"
+        )
+
     def merge(self, partials: Partials, groups: Groups, held: Held) -> dict[str, Any]:
         return {
             name: group_sum(groups, to_words(partials.column(name))[0], held[name])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -105,6 +106,9 @@ class MeanOfLast(Aggregate):
     def result(self, held: Held | StateRows) -> pa.Array:
         total: Words = held["last"].sum(axis=1)
         return quotient(total, held["count"])
+
+    def why_not_mergeable(self, rows: pa.Schema, key: Sequence[str]) -> str:
+        return f"which values are the last {self.n} is a matter of order"
 
     def describe(self) -> dict[str, Any]:
         return {"operator": "MeanOfLast", "column": self.column, "n": self.n}

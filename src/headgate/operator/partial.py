@@ -1,4 +1,4 @@
-"""Partial state: what the rows of a key come to in a slot that does not own the key.
+"""Partial state: what the rows of a key come to in a task that does not own the key.
 
 There the operator runs as ever, on a state that is empty and private (`PartialState`). What it has
 written by the end, one row per key and sub-key, is sent to the owner, which merges it into what it
@@ -90,8 +90,13 @@ class Partials:
         """The distinct keys, or key and sub-key pairs: the state rows to merge into."""
         names = self.schema.sub.names
         if not names:
-            return self._keyed.groups
+            return self.keys
         return self._keyed.sub_groups(names, [self._keyed.column(name) for name in names])
+
+    @property
+    def keys(self) -> Groups:
+        """The distinct keys, whatever their sub-keys."""
+        return self._keyed.groups
 
     def column(self, name: str) -> pa.Array:
         """A value column of the state, null where the partial has none."""

@@ -67,6 +67,12 @@ class Sum(Aggregate):
     def merges(self, rows: pa.Schema) -> bool:
         return not (self.exact and pa.types.is_floating(self.value_type(rows)))
 
+    def why_not_merged(self) -> str:
+        return (
+            f"floats (column {self.column!r}) round differently when added in another order; "
+            "exact=False allows that"
+        )
+
     def merge(self, partials: Partials, groups: Groups, held: Held) -> dict[str, Any]:
         column = partials.column("sum")
         if self.exact and pa.types.is_floating(column.type):

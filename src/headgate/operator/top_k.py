@@ -134,6 +134,9 @@ class TopK(StatefulOperator):
     def mergeable(self, rows: pa.Schema, key: Sequence[str]) -> bool:
         return self.measure.merges(rows)
 
+    def why_not_mergeable(self, rows: pa.Schema, key: Sequence[str]) -> str:
+        return f"floats (weight={self.weight!r}) round differently when added in another order"
+
     def absorb(self, partials: Partials, state: StateSession, clock: EpochClock) -> Output:
         return self.measure.absorb(partials, state, clock)
 

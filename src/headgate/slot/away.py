@@ -77,9 +77,9 @@ def run_absorb(
     parts: list[pa.RecordBatch],
     session: StateSession,
     dead: DeadLetters,
-) -> Output:
-    """Merge what other slots made of this slot's keys; a partial that does not fit is dead."""
+) -> tuple[Output, Partials]:
+    """Merge what other tasks made of this slot's keys; a partial that does not fit is dead."""
     partials = Partials(pa.concat_batches(parts), program.state_schemas[node.id])
     output = as_output(node.spec.absorb(partials, session, plan.clock))
     dead.refuse(node.name, partials.batch, output.dead)
-    return output
+    return output, partials

@@ -50,10 +50,12 @@ class Outbox:
         self._routers: dict[str, RoutingTable] = {}
 
     def send(self, edge: Edge, rows: Rows) -> Rows | None:
-        """Route rows of an edge; returns those that stay in this slot (None: none do)."""
+        """Route rows of an edge; returns those that stay in this task (None: none do)."""
         rows = rows.select(self.program.edge_columns[edge.id])
         if edge.grouping.kind == "local":
             return rows
+        if not self.program.graph.exchanges(edge):
+            return self._keep(edge, self._apply_null_policy(edge, rows))
         if edge.grouping.kind == "all":
             return self._send_to_all(edge, rows)
         rows = self._apply_null_policy(edge, rows)
@@ -74,12 +76,17 @@ class Outbox:
 
     def partials(self, node: int, batch: pa.RecordBatch, owners: npt.NDArray[np.int32]) -> None:
         """Send partial states to the slots that own their keys, in order of slot."""
+        name = self.program.graph.nodes[node].name
+        sent = self.control.merge_bytes
         batch = batch.take(pa.array(np.argsort(owners, kind="stable")))
         counts = np.bincount(owners, minlength=self.plan.slots)
         starts = np.cumsum(counts) - counts
         for owner in np.flatnonzero(counts).tolist():
             for piece in _pieces(batch.slice(int(starts[owner]), int(counts[owner]))):
-                self._emit(Kind.PARTIAL, node, owner, piece.num_rows, piece.serialize())
+                payload = piece.serialize()
+                self._emit(Kind.PARTIAL, node, owner, piece.num_rows, payload)
+                if owner != self.slot:
+                    sent[name] = sent.get(name, 0) + payload.size
 
     def drain(self) -> Iterator[BatchTuple]:
         """Tuples that are full; call between chunks so that memory stays bounded."""
@@ -93,6 +100,11 @@ class Outbox:
         yield from self.drain()
 
     # --- inside ----------------------------------------------------------------------------
+    def _keep(self, edge: Edge, rows: Rows) -> Rows:
+        """Rows of a split operator stay where they are, and what they came from stays known."""
+        self._account(edge, rows, local=True)
+        return rows
+
     def _apply_null_policy(self, edge: Edge, rows: Rows) -> Rows:
         policy = edge.grouping.nulls
         columns = [rows.batch.column(name) for name in edge.grouping.key]

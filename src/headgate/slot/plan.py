@@ -60,7 +60,9 @@ class Control:
 
     sent and received: (producer level, producer, slot) -> [tuples, rows, sum of seals, bytes].
     loads: rows processed, by operator and slot; away_rows: those of them whose key another slot
-    owns; merge_rows: partials merged, by operator and owner.
+    owns (of a split operator: all), under "source" what source tasks did; merge_rows: partials
+    merged, by operator and owner, which for a split operator are part of its load; merge_bytes:
+    bytes of partials that left their task.
     """
 
     sent: dict[str, list[int]] = field(default_factory=dict)
@@ -70,6 +72,7 @@ class Control:
     loads: dict[str, dict[str, int]] = field(default_factory=dict)
     away_rows: dict[str, dict[str, int]] = field(default_factory=dict)
     merge_rows: dict[str, dict[str, int]] = field(default_factory=dict)
+    merge_bytes: dict[str, int] = field(default_factory=dict)
     edges: dict[str, list[int]] = field(default_factory=dict)
     state: dict[str, dict[str, list[int]]] = field(default_factory=dict)
     moved: dict[str, int] = field(default_factory=dict)
@@ -101,7 +104,7 @@ class Control:
                 merge_slots(mine.setdefault(operator, {}), by_slot, add=name in _ROWS_BY_SLOT)
         for sink, files in other.sinks.items():
             self.sinks.setdefault(sink, []).extend(files)
-        for name in ("moved", "late", "dead", "source_rows"):
+        for name in ("merge_bytes", "moved", "late", "dead", "source_rows"):
             mine = getattr(self, name)
             for key, count in getattr(other, name).items():
                 mine[key] = mine.get(key, 0) + count

@@ -1,9 +1,11 @@
 """A declared flow, compiled: in which level each operator has all its rows, and which columns
 each edge carries. Engine-neutral and picklable (no DataFrame, no sink function inside).
 
-Depth of an operator = the longest chain of exchanging edges before it. The flow needs as many
-levels (shuffles) as its greatest depth. Columns that no later operator wants never leave the
-source.
+Depth of an operator = the level at which it has everything and ends its epoch: the longest chain of
+exchanging edges before it. The flow needs as many levels (shuffles) as its greatest depth. A split
+operator has its rows where its producers make them, at `rows_level`, and its partials one level
+later; rows that it only passes on do not wait for these. Columns that no later operator wants never
+leave the source.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ class Program:
 
     graph: FlowGraph
     depth: dict[int, int]
+    rows_level: dict[int, int]
     edge_columns: dict[int, tuple[str, ...]]
     node_schema: dict[int, pa.Schema]
     lineage: tuple[str, ...]
@@ -37,6 +40,10 @@ class Program:
     def levels(self) -> int:
         """How many shuffles an epoch takes; at least one, so that every slot has a task."""
         return max(1, *self.depth.values())
+
+    def output_level(self, node: int) -> int:
+        """The last level in which this operator may put out rows."""
+        return _output_level(self.graph.nodes[node], self.rows_level[node], self.depth[node])
 
     @cached_property
     def order(self) -> tuple[Node, ...]:
@@ -55,10 +62,16 @@ class Program:
         return tuple(self.graph.of_kind("stateful"))
 
     @cached_property
+    def split(self) -> tuple[Node, ...]:
+        return tuple(node for node in self.stateful if node.split)
+
+    @cached_property
     def key_pairs(self) -> tuple[tuple[str, str], ...]:
         """Operators that follow each other, (producer, consumer), with no exchange in between.
 
-        Only between these can a placement keep a row in its slot.
+        Only between these can a placement keep a row in its slot. Rows that a split operator
+        passes on are not where its key lives, but where the operator before it had them; those it
+        makes at the end of its epoch are.
         """
         last: dict[int, set[str]] = {}
         found: set[tuple[str, str]] = set()
@@ -66,12 +79,14 @@ class Program:
             arriving: set[str] = set()
             for edge in self.graph.inputs(node.id):
                 before = self.graph.nodes[edge.producer]
-                origins = {before.name} if before.kind == "stateful" else last[before.id]
-                if edge.grouping.kind == "fields":
-                    found |= {(origin, node.name) for origin in origins}
-                elif not edge.grouping.exchanges:
-                    arriving |= origins
-            last[node.id] = arriving
+                if not self.graph.exchanges(edge):
+                    arriving |= last[before.id]
+                elif edge.grouping.kind == "fields":
+                    found |= {(origin, node.name) for origin in last[before.id]}
+            if node.split:
+                last[node.id] = arriving | ({node.name} if node.spec.emits_at_end else set())
+            else:
+                last[node.id] = {node.name} if node.kind == "stateful" else arriving
         return tuple(sorted(found))
 
     @cached_property
@@ -108,13 +123,14 @@ class Program:
         """Operators that can process a key's rows in any slot: what `EpochPlan.away` may name.
 
         Their state is mergeable, and some of their rows come from a slot: rows straight from a
-        source have no slot to stay in.
+        source have no slot to stay in. Those declared split do it anyway.
         """
         return frozenset(
             node.name
             for node in self.stateful
-            if node.spec.mergeable(self.input_schema(node.id), node.key)
-            and any(self.depth[e.producer] > 0 for e in self.graph.inputs(node.id))
+            if not node.split
+            and node.spec.mergeable(self.input_schema(node.id), node.key)
+            and any(self.output_level(e.producer) > 0 for e in self.graph.inputs(node.id))
         )
 
     def waits(self, edge: Edge, level: int) -> bool:
@@ -160,22 +176,34 @@ def ttl_ms(operator: StatefulOperator) -> int | None:
 
 def compile_flow(graph: FlowGraph) -> Program:
     """Depths, column pruning and lineage of a flow; linear in its size."""
-    depth = _depths(graph)
+    rows_level, depth = _levels(graph)
     edge_columns, wanted = _prune(graph)
     node_schema: dict[int, pa.Schema] = {}
     for index in graph.order:
         node = graph.nodes[index]
         node_schema[index] = _pruned_output(graph, node, wanted, edge_columns, node_schema)
     lineage = (ORDER,) if any(is_ordered(n) for n in graph.nodes) else ()
-    return Program(_without_engine_objects(graph), depth, edge_columns, node_schema, lineage)
+    return Program(
+        _without_engine_objects(graph), depth, rows_level, edge_columns, node_schema, lineage
+    )
 
 
-def _depths(graph: FlowGraph) -> dict[int, int]:
+def _levels(graph: FlowGraph) -> tuple[dict[int, int], dict[int, int]]:
+    """For every node, the last level in which it gets rows, and the one in which it ends."""
+    rows_level: dict[int, int] = {}
     depth: dict[int, int] = {}
+    put_out: dict[int, int] = {}
     for index in graph.order:
-        steps = [depth[e.producer] + e.grouping.exchanges for e in graph.inputs(index)]
-        depth[index] = max(steps, default=0)
-    return depth
+        node = graph.nodes[index]
+        steps = [put_out[e.producer] + graph.exchanges(e) for e in graph.inputs(index)]
+        rows_level[index] = max(steps, default=0)
+        depth[index] = rows_level[index] + node.split
+        put_out[index] = _output_level(node, rows_level[index], depth[index])
+    return rows_level, depth
+
+
+def _output_level(node: Node, rows_level: int, depth: int) -> int:
+    return rows_level if node.split and not node.spec.emits_at_end else depth
 
 
 def _prune(graph: FlowGraph) -> tuple[dict[int, tuple[str, ...]], dict[int, set[str]]]:

@@ -106,6 +106,9 @@ class SlotTask(Task):
 
     def run_stateful(self, node: Node) -> None:
         """Open the operator's state if there is work for it; name its new files if it changed."""
+        if node.split:
+            self.run_node(node)
+            self.send_partials(node)
         waiting = self.inbox.pop(node.id, [])
         start = self.services.clock_ns()
         rows = self._in_order(node, concat(waiting)) if waiting else None
@@ -197,20 +200,22 @@ class SlotTask(Task):
         self.count_load(node, len(rows))
         if self.counting is not None:
             self.counting.load(node.name, keyed.groups)
-        if output.late:
-            self.control.late[node.name] = self.control.late.get(node.name, 0) + output.late
+        self.count_late(node, output)
         self._keep_carry(node, output)
         self.dispatch(node, made)
 
     def _absorb(self, node: Node, partials: list[pa.RecordBatch], session: StateSession) -> None:
-        """Merge what other slots made of the rows of this slot's keys."""
-        output = self.guard(
+        """Merge what other tasks made of the rows of this slot's keys."""
+        output, merged = self.guard(
             node,
             partials[0],
             lambda: away.run_absorb(self.program, self.plan, node, partials, session, self.dead),
         )
-        count = sum(part.num_rows for part in partials)
-        self._count_by_slot(self.control.merge_rows, node, count)
+        self._count_by_slot(self.control.merge_rows, node, len(merged))
+        if node.split:
+            self.count_load(node, len(merged))
+            if self.counting is not None:
+                self.counting.load(node.name, merged.keys)
         self._keep_carry(node, output)
 
     def _keep_carry(self, node: Node, output: Output) -> None:

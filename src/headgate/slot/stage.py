@@ -41,6 +41,8 @@ def run_source_task(
 ) -> Iterator[BatchTuple]:
     """Level 0: read one source partition, run what needs no slot, route the rest.
 
+    A split operator's rows are folded over all chunks, and its partials sent at the end.
+
     `batches` are (source number, rows) as the engine reads them.
     """
     task = Task(program, plan, services, level=0, producer=partition, slot=None)
@@ -48,6 +50,8 @@ def run_source_task(
         for source, chunk in _chunks(batches):
             _take_in(task, program.sources[source], chunk)
             yield from task.outbox.drain()
+        for node in program.split:
+            task.send_partials(node)
         yield from task.close()
     except HeadgateError as problem:
         yield task.failed(problem)
@@ -90,6 +94,9 @@ def _take_in(task: Task, source: Node, chunk: pa.RecordBatch) -> None:
     for node in task.program.order:
         if node.kind != "source":
             task.run_node(node)
+    for node in task.program.split:
+        if task.split.is_full(node):
+            task.send_partials(node)
     task.services.timed(0, task.producer, source.name, batch.num_rows, start)
 
 

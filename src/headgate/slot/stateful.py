@@ -166,6 +166,10 @@ def run_finish(
     made = node.spec.finish(session, plan.clock, carry)
     if made is None:
         return None
+    if made.num_rows and not node.spec.emits_at_end:
+        raise WrongOutput(
+            f"finish returned {made.num_rows} rows, but emits_at_end says that it returns none"
+        )
     batch = conform(made, program.node_schema[node.id])
     lineage = {name: np.zeros(batch.num_rows, np.int64) for name in program.lineage}
     rows = Rows(batch, lineage)

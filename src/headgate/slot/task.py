@@ -14,6 +14,8 @@ from typing import Any
 import pyarrow as pa
 
 from headgate.errors import HeadgateError
+from headgate.operator.base import Output
+from headgate.slot.away import owners_of
 from headgate.slot.batch_tuple import BatchTuple, Kind, digest_of
 from headgate.slot.failure import DeadLetters, from_exception, to_record
 from headgate.slot.outbox import Outbox
@@ -21,6 +23,8 @@ from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
 from headgate.slot.rows import Rows, by_origin
 from headgate.slot.sink_files import SinkFiles
+from headgate.slot.split import SplitStates
+from headgate.slot.stateful import run_process
 from headgate.slot.stateless import run_stateless
 from headgate.slot.statistics import Counting
 from headgate.state.store import StateStore
@@ -70,6 +74,7 @@ class Task:
         takes_dead = program.graph.dead_letters is not None
         self.dead = DeadLetters(plan, producer, wanted=takes_dead)
         self.inbox: dict[int, list[Rows]] = {}
+        self.split = SplitStates(program)
 
     def _start_counting(self) -> Counting | None:
         if self.slot is None or not self.plan.statistics_bytes:
@@ -92,7 +97,7 @@ class Task:
             self.inbox.setdefault(edge.consumer, []).append(staying)
 
     def run_node(self, node: Node) -> None:
-        """Run a stateless operator or sink on what has come in."""
+        """Run a stateless or split operator, or a sink, on what has come in."""
         waiting = self.inbox.pop(node.id, None)
         if not waiting:
             return
@@ -100,8 +105,9 @@ class Task:
             for rows in waiting:
                 self.sinks.add(node.name, rows)
             return
+        run = self._run_split if node.split else self._run_stateless
         for rows in by_origin(waiting):
-            self._run_stateless(node, rows)
+            run(node, rows)
 
     def _run_stateless(self, node: Node, rows: Rows) -> None:
         start = self.services.clock_ns()
@@ -110,12 +116,41 @@ class Task:
         self.count_load(node, len(rows))
         self.dispatch(node, made)
 
+    def _run_split(self, node: Node, rows: Rows) -> None:
+        """Fold rows into the task's own state; what they came from stays known, as they do not
+        come to where their key lives.
+        """
+        start = self.services.clock_ns()
+        session = self.split.session(node)
+        made, output, _ = self.guard(
+            node,
+            rows.batch,
+            lambda: run_process(self.program, self.plan, node, rows, session, self.dead),
+        )
+        self.count_load(node, len(rows))
+        self._count_by_slot(self.control.away_rows, node, len(rows))
+        self.count_late(node, output)
+        self.services.timed(self.level, self.producer, node.name, len(rows), start)
+        self.dispatch(node, made)
+
+    def send_partials(self, node: Node) -> None:
+        """What a split operator's rows have come to in this task, to the owners of the keys."""
+        partial = self.split.take(node)
+        if partial is not None:
+            owners = owners_of(self.program, self.plan, node, partial)
+            self.outbox.partials(node.id, partial, owners)
+
+    def count_late(self, node: Node, output: Output) -> None:
+        if output.late:
+            self.control.late[node.name] = self.control.late.get(node.name, 0) + output.late
+
     def count_load(self, node: Node, rows: int) -> None:
         if self.slot is not None:
             self._count_by_slot(self.control.loads, node, rows)
 
     def _count_by_slot(self, counts: dict[str, dict[str, int]], node: Node, rows: int) -> None:
-        by_slot, slot = counts.setdefault(node.name, {}), str(self.slot)
+        by_slot = counts.setdefault(node.name, {})
+        slot = "source" if self.slot is None else str(self.slot)
         by_slot[slot] = by_slot.get(slot, 0) + rows
 
     def guard(self, node: Node, sample: pa.RecordBatch | None, run: Callable[[], Any]) -> Any:

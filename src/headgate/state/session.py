@@ -176,6 +176,10 @@ class StateSession:
         """Forget the last mark and keep what was done since."""
         self._undo.release()
 
+    def forget_changes(self) -> None:
+        """Let go of what was noted for a commit: nothing of this state will be committed."""
+        self._touched = TouchedLog(self._table)
+
     def commit(self) -> Chain:
         """Write the delta, compact if due, stamp the warm copy; returns the state's new chain."""
         task = self._task

@@ -108,7 +108,13 @@ class FlowBuilder:
         return FlowGraph(self.name, tuple(self._nodes), tuple(self._edges), self._dead_letters)
 
     def _add(
-        self, kind: Any, name: str | None, schema: pa.Schema, spec: Any, key: tuple[str, ...] = ()
+        self,
+        kind: Any,
+        name: str | None,
+        schema: pa.Schema,
+        spec: Any,
+        key: tuple[str, ...] = (),
+        split: bool = False,
     ) -> int:
         taken = {n.name for n in self._nodes}
         if name is None:
@@ -123,7 +129,7 @@ class FlowBuilder:
                 f"flow {self.name!r} already has an operator called {name!r}; choose another name=",
                 name=name,
             )
-        self._nodes.append(Node(len(self._nodes), name, kind, schema, spec, key))
+        self._nodes.append(Node(len(self._nodes), name, kind, schema, spec, key, split))
         return len(self._nodes) - 1
 
     def _connect(self, producers: Iterable[int], consumer: int, grouping: Grouping) -> None:
@@ -239,8 +245,13 @@ class Stream:
         return Stream(self.flow, tuple(producers), self.schema)
 
     # --- stateful --------------------------------------------------------------------------
-    def process(self, operator: Any, *, name: str | None = None) -> Stream:
-        """Run a stateful operator; the stream must be keyed (`key_by` or `globally`) before."""
+    def process(self, operator: Any, *, name: str | None = None, split: bool = False) -> Stream:
+        """Run a stateful operator; the stream must be keyed (`key_by` or `globally`) before.
+
+        `split`: process rows where they are, also in the tasks that read the sources, and send only
+        partial states, one per key and task, to the slots that own the keys. Results are the same;
+        it pays where keys repeat. The operator must be mergeable.
+        """
         self._refuse_dead_letters()
         if not self.grouping.keyed:
             raise MissingKey(
@@ -251,7 +262,9 @@ class Stream:
         key = self.grouping.key
         operator.state_fields(self.schema, key)
         schema = operator.output_schema(self.schema, key)
-        node = self.flow._add("stateful", name, schema, operator, key)
+        if split:
+            _check_mergeable(operator, self.schema, key, name)
+        node = self.flow._add("stateful", name, schema, operator, key, split)
         self.flow._connect(self.producers, node, self.grouping)
         return Stream(self.flow, (node,), schema)
 
@@ -355,6 +368,18 @@ def _check_key_type(field: pa.Field) -> None:
             "key by its parts, or map it to a string first",
             column=field.name,
         )
+
+
+def _check_mergeable(
+    operator: Any, rows: pa.Schema, key: tuple[str, ...], name: str | None
+) -> None:
+    if operator.mergeable(rows, key) and not operator.ordered:
+        return
+    raise DeclarationError(
+        f"{operator!r} cannot be split: {operator.why_not_mergeable(rows, key)}. "
+        "Change that, or leave out split=True",
+        operator=name or type(operator).__name__,
+    )
 
 
 def _check_name(name: str, what: str) -> None:

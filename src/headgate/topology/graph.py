@@ -78,7 +78,11 @@ class SinkSpec:
 
 @dataclass(frozen=True)
 class Node:
-    """One operator, source or sink; `schema` is what it puts out (a sink: what it takes)."""
+    """One operator, source or sink; `schema` is what it puts out (a sink: what it takes).
+
+    `split`: a stateful operator whose rows are processed where they are; only partial states travel
+    to the owners of the keys.
+    """
 
     id: int
     name: str
@@ -86,6 +90,7 @@ class Node:
     schema: pa.Schema
     spec: Any = None
     key: tuple[str, ...] = ()
+    split: bool = False
 
 
 @dataclass(frozen=True)
@@ -115,6 +120,10 @@ class FlowGraph:
             if node.name == name:
                 return node
         raise KeyError(name)
+
+    def exchanges(self, edge: Edge) -> bool:
+        """May rows of this edge leave the task they are in? Not those of a split operator."""
+        return edge.grouping.exchanges and not self.nodes[edge.consumer].split
 
     def inputs(self, node: int) -> list[Edge]:
         return [e for e in self.edges if e.consumer == node]

@@ -70,11 +70,16 @@ class Epoch:
     services: Services
 
     def run(self, rows: Sequence[Row]) -> tuple[Control, list[list[BatchTuple]]]:
-        batch = pa.RecordBatch.from_pylist(
-            list(rows), pa.schema({n: pa.int64() for n in ("a", "b", "v")})
-        )
+        return self.run_in_pieces([rows])
+
+    def run_in_pieces(
+        self, pieces: Sequence[Sequence[Row]]
+    ) -> tuple[Control, list[list[BatchTuple]]]:
+        schema = pa.schema({n: pa.int64() for n in ("a", "b", "v")})
         wanted = self.program.node_schema[self.program.sources[0].id].names
-        given = [(0, batch.select(wanted))]
+        given = [
+            (0, pa.RecordBatch.from_pylist(list(rows), schema).select(wanted)) for rows in pieces
+        ]
         moving = list(run_source_task(self.program, self.plan, self.services, 0, given))
         sent = [moving]
         for level in range(1, self.program.levels + 1):
