@@ -101,9 +101,10 @@ def _run(
     options: AnalyzeOptions, settings: dict[str, str], out: Path, json_file: Path | None
 ) -> None:
     from headgate.experiment.analyze import analyze as analyze_data
-    from headgate.experiment.analyze import write
+    from headgate.experiment.analyze import check_solver, write
     from headgate.runtime.session import local_session
 
+    check_solver(options.quality)
     console = speaker(json_file)
     log = Path("artifacts/spark.log")
     with console.status("[dim]starting Spark[/]"):

@@ -22,7 +22,7 @@ from headgate.experiment.analyze_data import check_columns, read_data, told_by_s
 from headgate.experiment.analyze_pairs import Pairs, Shape, graph_of, local_share
 from headgate.experiment.analyze_result import Analysis, AnalyzeOptions, Outlook, TopPair
 from headgate.planner.key_graph import KeyGraph
-from headgate.planner.partition import partition
+from headgate.planner.partition import Quality, partition
 from headgate.planner.tables import to_tables
 from headgate.routing.hashing import U64
 from headgate.routing.table_folder import save_tables
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from headgate.experiment.analyze_count import CountedPairs
 
 TOP_PAIRS = 24
+TRIES = 4
+MANY_EDGES = 1_000_000
 
 
 class Progress(Protocol):
@@ -65,6 +67,7 @@ def analyze(spark: SparkSession, options: AnalyzeOptions, progress: Progress) ->
                 alpha=options.alpha,
                 seed=options.seed,
                 quality=options.quality,
+                tries=_tries(graph),
             )
             tables = to_tables(graph, plan, options.slots, cap=options.max_pins)
             expected = _outlook(pairs, tables)
@@ -110,6 +113,13 @@ def write(analysis: Analysis, folder: Path, progress: Progress) -> list[Path]:
     return [*files, told, report]
 
 
+def check_solver(quality: Quality) -> None:
+    """Cut a graph of two keys, to see that the solver is there before minutes of counting."""
+    one = np.zeros(1, np.uint64)
+    graph = KeyGraph.build(("a", "b"), [(0, 1, one, one, np.ones(1))])
+    partition(graph, 2, quality=quality)
+
+
 # --- inside ---------------------------------------------------------------------------------
 class _Clock:
     """Stages with their seconds, told to whoever watches."""
@@ -126,6 +136,11 @@ class _Clock:
         yield found
         self.seconds[name] = time.perf_counter() - begun
         self._progress.end(", ".join(found), self.seconds[name])
+
+
+def _tries(graph: KeyGraph) -> int | None:
+    """More seeds than a manager takes, which plans between two epochs: 4 while that is seconds."""
+    return TRIES if graph.edges <= MANY_EDGES else None
 
 
 def _outlook(pairs: CountedPairs, tables: Tables) -> Outlook:
@@ -146,6 +161,7 @@ def _curve(
             alpha=options.alpha,
             seed=options.seed,
             quality=options.quality,
+            tries=_tries(graph),
             cap=options.max_pins,
         )
         points.append((k, local_share(pairs.traffic(tables))))

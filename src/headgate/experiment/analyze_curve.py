@@ -44,9 +44,10 @@ def tables_from_top(
     alpha: float = 1.03,
     seed: int = 0,
     quality: Quality = "metis",
+    tries: int | None = None,
     cap: int = CAP,
 ) -> Tables:
     """The tables of a planner that knows only the k heaviest pairs."""
     known = graph.top_edges(k)
-    plan = partition(known, slots, alpha=alpha, seed=seed, quality=quality)
+    plan = partition(known, slots, alpha=alpha, seed=seed, quality=quality, tries=tries)
     return to_tables(known, plan, slots, cap=cap)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from html import escape
+from itertools import pairwise
 
 from headgate.experiment import analyze_figure as draw
 from headgate.experiment.analyze_result import Analysis
@@ -14,8 +15,9 @@ from headgate.experiment.report_page import SECTIONS_PAGE
 def render(analysis: Analysis) -> str:
     """The whole page."""
     shape, options = analysis.options.shape, analysis.options
-    chain = " → ".join(shape.operators)
-    if len(shape.edges) != len(shape.operators) - 1 or len(shape.edges) > 1:
+    if shape.edges == tuple(pairwise(range(len(shape.operators)))):
+        chain = " → ".join(shape.operators)
+    else:
         chain = ", ".join(name.replace("->", " → ") for name in shape.edge_names)
     sections = [
         section("What to expect", f'<div class="figures">{_pictures(analysis)}</div>'),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 import headgate as hg
 from headgate.errors import DeclarationError, HeadgateError, UnknownColumn
-from headgate.experiment.analyze import write
+from headgate.experiment.analyze import check_solver, write
 from headgate.experiment.analyze_curve import hash_tables, steps_to, tables_from_top
 from headgate.experiment.analyze_data import check_columns, format_of, shape_of
 from headgate.experiment.analyze_pairs import (
@@ -193,6 +194,15 @@ def test_steps_grow_evenly_and_end_with_all() -> None:
     assert steps_to(10_000) == [10, 32, 100, 316, 1000, 3162, 10_000]
 
 
+def test_a_missing_solver_is_told_before_counting() -> None:
+    check_solver("metis")
+    if find_spec("mtkahypar") is None:
+        with pytest.raises(HeadgateError, match=r"headgate\[quality\]"):
+            check_solver("mt-kahypar")
+    else:
+        check_solver("mt-kahypar")
+
+
 def test_no_pairs_known_is_hash_routing() -> None:
     shape = shape_of(["region", "hashtag"])
     rows = trends(2_000, seed=1, epoch=0).select(shape.columns)
@@ -212,6 +222,13 @@ def test_the_report_is_one_page_with_pictures_and_no_links() -> None:
     assert "http" not in page and "<script" not in page
     assert "posts &lt;1&gt;.parquet" in page and "&lt;i&gt;" in page
     assert "region → hashtag" in page
+
+
+@pytest.mark.parametrize(
+    ("shape", "title"), [(CHAIN, "a → b → c"), (TREE, "a → b, a → c"), (JOIN, "a → c, b → c")]
+)
+def test_the_title_draws_the_flow(shape: Shape, title: str) -> None:
+    assert f"<h1>Analysis of {title}</h1>" in render(analysis_of(random_rows(1), shape, 2))
 
 
 def test_a_longer_chain_has_a_picture_per_edge() -> None:
