@@ -14,6 +14,7 @@ from headgate.cli.inspect import inspect
 from headgate.cli.replay import replay
 from headgate.cli.report import report
 from headgate.cli.run import run
+from headgate.cli.simulate import simulate
 
 _EPILOG = """
 **Start here**
@@ -61,4 +62,5 @@ app.command()(analyze)
 app.command()(inspect)
 app.command()(replay)
 app.command()(report)
+app.command()(simulate)
 app.add_typer(bench_app(BENCHES), name="bench")

@@ -25,7 +25,7 @@ from headgate.topology.duration import duration_us
 
 PLANNERS = ("headgate", "online", "offline", "worst-case", "hash")
 LABELS_MAX = 4_096
-LEAST = {"every_epochs": 1, "warm_up_epochs": 0, "moves_max": 1, "pins_max": 0}
+LEAST = {"every_epochs": 1, "memory_epochs": 1, "warm_up_epochs": 0, "moves_max": 1, "pins_max": 0}
 MOVES_TOLD = 8
 
 
@@ -47,6 +47,7 @@ class Manager:
         pins_max: Keys per operator with an owner of their own; all others follow their hash.
         born_local: Process keys without an owner where their rows are, if their state can be
             merged, and let them live there.
+        memory_epochs: About how many epochs the "headgate" planner looks back.
         seed: For planners that draw.
     """
 
@@ -59,6 +60,7 @@ class Manager:
     moves_max: int = 5_000
     pins_max: int = 262_144
     born_local: bool = True
+    memory_epochs: int = 5
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -80,20 +82,31 @@ class Manager:
 
 
 def plan_with(
-    manager: Manager | Decides | None, program: Program, slots: int, *, beside: bool = True
+    manager: Manager | Decides | None,
+    program: Program,
+    slots: int,
+    *,
+    racks: Mapping[str, str] | None = None,
+    beside: bool = True,
 ) -> Planning | None:
     """A manager at work on a flow; None stays None."""
     if manager is None:
         return None
     if isinstance(manager, Manager):
-        manager = PlacementManager(program, manager, slots)
+        manager = PlacementManager(program, manager, slots, racks)
     return Planning(manager, beside=beside)
 
 
 class PlacementManager:
     """Decides for one flow. Keeps what its planner remembers and what is left of a plan."""
 
-    def __init__(self, program: Program, settings: Manager, slots: int) -> None:
+    def __init__(
+        self,
+        program: Program,
+        settings: Manager,
+        slots: int,
+        racks: Mapping[str, str] | None = None,
+    ) -> None:
         self.settings = settings
         self._splittable = program.splittable if settings.born_local else frozenset()
         task = Task(
@@ -104,7 +117,9 @@ class PlacementManager:
             pins_max=settings.pins_max,
             moves_max=settings.moves_max,
             born_local=self._splittable,
+            memory_epochs=settings.memory_epochs,
             seed=settings.seed,
+            racks=racks or {},
         )
         self._placing: Placing = make_placing(settings.planner, task)
         self._pairs_max = max(1, slots * settings.statistics_bytes // PAIR_BYTES)

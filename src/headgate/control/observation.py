@@ -40,6 +40,7 @@ def gather(observed: Sequence[Observed], pairs_max: int) -> Observation:
         slot_rows=_slot_rows(observed),
         labels=labels,
         locality=_mean_locality(observed),
+        hosts=tuple(last.get("hosts") or ()),
     )
 
 

@@ -47,3 +47,4 @@ class Observation:
     slot_rows: Mapping[str, F64]
     labels: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     locality: float | None = None
+    hosts: tuple[str, ...] = ()

@@ -71,7 +71,9 @@ class Task:
     pins_max: int
     moves_max: int
     born_local: frozenset[str]
+    memory_epochs: int
     seed: int
+    racks: Mapping[str, str] = field(default_factory=dict)
 
 
 def make_placing(name: str, task: Task) -> Placing:

@@ -80,7 +80,7 @@ def start_flow(
         keep_manifests=keep_manifests,
         racks=dict(racks or {}),
     )
-    planning = plan_with(manager, program, slots)
+    planning = plan_with(manager, program, slots, racks=racks)
     coordinator = Coordinator(
         program,
         place,

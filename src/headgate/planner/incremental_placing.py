@@ -1,0 +1,219 @@
+"""The incremental planner at work: a few keys at a time, and now and then a fresh look.
+
+Greedy moves of single keys do not find their way out of every corner: when large keys should change
+places, their partners hold them. So every few epochs the recent pairs are partitioned from scratch,
+parts renamed so that most keys stay; the estimator says whether that pays, and if so it is
+installed. The first plan is such a fresh look too. What the planner expects of itself is measured
+on the pairs it remembers, which flatters it; the difference to what came true is learnt and taken
+off.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+import numpy as np
+
+from headgate.planner.distance import Distances
+from headgate.planner.estimator import Calibration, Recent, forecast
+from headgate.planner.incremental import IncrementalPlanner
+from headgate.planner.incremental_words import KeyMoves, Reason, SeenKeys, SeenPairs
+from headgate.planner.key_graph import I32, KeyGraph
+from headgate.planner.observation import Observation
+from headgate.planner.partition import partition
+from headgate.planner.placing import Pins, Proposal, Task
+from headgate.planner.relabel import relabel
+from headgate.planner.tables import placement
+from headgate.routing.table import RoutingTable
+from headgate.sketch.space_saving import PairSketch
+
+PAIRS_MAX = 1 << 18
+LEARNING = 0.3
+LOOKS = 5  # fresh looks per memory
+ROWS_PER_MOVE = 2.0  # a key that moves is read, sent and written: more work than a row
+
+
+class IncrementalPlacing:
+    """Feeds an `IncrementalPlanner` with observations and turns its moves into pins."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._index = {name: i for i, name in enumerate(task.operators)}
+        self._recent_pairs = {edge: PairSketch(PAIRS_MAX) for edge in task.edges}
+        self._recent_loads = {name: PairSketch(PAIRS_MAX) for name in task.operators}
+        self._look_every = max(1, round(task.memory_epochs / LOOKS))
+        self._look_in = 0
+        self._before: KeyGraph | None = None
+        self._calibration = Calibration()
+        self._promised: float | None = None
+        self._planner: IncrementalPlanner | None = None
+        self._distances: Distances | None = None
+        self._expected: float | None = None
+        self._flattery = 0.0
+        self._moves: dict[str, KeyMoves] = {}
+
+    def observe(self, seen: Observation, tables: Mapping[str, RoutingTable]) -> None:
+        planner = self._planner_for(seen)
+        keys = [self._seen_keys(name, seen, tables[name]) for name in self._task.operators]
+        pairs = [
+            SeenPairs(self._index[a], self._index[b], *found)
+            for (a, b), found in seen.pairs.items()
+        ]
+        none = np.zeros(self._task.slots)
+        slot_rows = np.stack([seen.slot_rows.get(name, none) for name in self._task.operators])
+        planner.observe(keys, pairs, slot_rows)
+        self._count(seen)
+        if self._expected is not None and seen.locality is not None:
+            self._flattery += LEARNING * (self._expected - seen.locality - self._flattery)
+
+    def propose(self, seen: Observation, tables: Mapping[str, RoutingTable]) -> Proposal | None:
+        started = time.perf_counter()
+        assert self._planner is not None, "observe comes before propose"
+        self._look_in -= seen.epochs
+        if self._look_in <= 0:
+            fresh = self._fresh_look(tables, started)
+            if fresh is not None:
+                return fresh
+        planned = self._planner.plan(self._task.moves_max)
+        self._moves = {self._task.operators[m.operator]: m for m in planned}
+        pins = {name: Pins(m.h, m.target, m.rows) for name, m in self._moves.items() if len(m)}
+        self._expected = self._planner.expected_locality
+        if not pins:
+            return None
+        return Proposal(
+            pins,
+            _in_words(planned),
+            self._expected - self._flattery,
+            dict(zip(self._task.operators, self._planner.expected_imbalance.tolist(), strict=True)),
+            time.perf_counter() - started,
+        )
+
+    def why(self, operator: str, pins: Pins, i: int) -> str:
+        moves = self._moves.get(operator)
+        if moves is None or self._planner is None:
+            return "its part of the plan from scratch lives there"
+        at = np.flatnonzero(moves.h == pins.h[i])
+        return self._planner.explain(moves, int(at[0])) if len(at) else "planned before"
+
+    # --- inside ----------------------------------------------------------------------------
+    def _planner_for(self, seen: Observation) -> IncrementalPlanner:
+        if self._planner is None:
+            task = self._task
+            if len(set(seen.hosts)) > 1 and len(seen.hosts) == task.slots:
+                self._distances = Distances.of(seen.hosts, task.racks or None)
+            cost = None if self._distances is None else self._distances.cost
+            rows = max(1.0, seen.rows / seen.epochs)
+            self._planner = IncrementalPlanner(
+                len(task.operators),
+                [(self._index[a], self._index[b]) for a, b in task.edges],
+                task.slots,
+                horizon_rows=rows * task.memory_epochs,
+                alpha=task.alpha,
+                seed=task.seed,
+                keys_max=max(8, task.pins_max),
+                nearness=None if cost is None else 1.0 - cost / cost.max(),
+            )
+        return self._planner
+
+    def _seen_keys(self, name: str, seen: Observation, table: RoutingTable) -> SeenKeys:
+        loads = seen.loads.get(name)
+        if loads is None:
+            nothing = np.empty(0)
+            return SeenKeys(
+                nothing.astype(np.uint64),
+                nothing,
+                nothing.astype(np.int32),
+                nothing.astype(np.uint8),
+            )
+        owner, newborn = table.route(loads.h), np.zeros(len(loads.h), np.uint8)
+        if name in self._task.born_local:
+            newborn = (~table.is_pinned(loads.h)).astype(np.uint8)
+            owner = np.where(newborn == 1, loads.slot, owner)
+        return SeenKeys(loads.h, loads.rows, owner.astype(np.int32), newborn)
+
+    def _count(self, seen: Observation) -> None:
+        """Recent pairs and loads, for the next fresh look; older ones count for less."""
+        fade = 0.5 ** (seen.epochs / self._look_every)
+        for sketch in (*self._recent_pairs.values(), *self._recent_loads.values()):
+            sketch.decay(fade)
+        for edge, found in seen.pairs.items():
+            if edge in self._recent_pairs:
+                self._recent_pairs[edge].update(found.a, found.b, found.rows)
+        for name, loads in seen.loads.items():
+            nothing = np.zeros(len(loads.h), np.uint64)
+            self._recent_loads[name].update(loads.h, nothing, loads.rows)
+
+    def _fresh_look(self, tables: Mapping[str, RoutingTable], started: float) -> Proposal | None:
+        """A plan from scratch, if the estimator finds that it pays."""
+        task, first = self._task, self._before is None
+        graph = self._graph()
+        if not graph.edges or graph.vertices < 2 * task.slots:
+            return None
+        self._look_in = self._look_every
+        current = placement(graph, tables)
+        recent = None if self._before is None else Recent.of(graph, self._before, graph)
+        self._calibrate(graph, current, recent)
+        self._before = graph
+        plan = partition(
+            graph, task.slots, alpha=task.alpha, seed=task.seed, distances=self._distances
+        )
+        planned = plan.slot
+        if self._distances is None:
+            planned = relabel(graph, planned, current, task.slots)
+        judged = forecast(
+            graph,
+            current,
+            planned,
+            task.slots,
+            horizon_rows=graph.weight,
+            recent=recent,
+            calibration=self._calibration,
+            rows_per_move=ROWS_PER_MOVE,
+            alpha=task.alpha,
+        )
+        if not judged.worth and not first:
+            return None
+        pins = {}
+        for i, name in enumerate(task.operators):
+            mine = slice(graph.starts[i], graph.starts[i + 1])
+            h, slot = graph.h[mine], planned[mine]
+            new = ~tables[name].is_pinned(h) | (current[mine] != slot)
+            pins[name] = Pins.hottest_first(h[new], slot[new], graph.load[mine][new])
+        assert self._planner is not None
+        self._planner.plan()  # what it thought so far is overtaken
+        self._moves = {}
+        self._promised = graph.locality(planned)
+        self._expected = None
+        imbalance = dict(zip(task.operators, judged.imbalance_planned, strict=True))
+        seconds = time.perf_counter() - started
+        reason = f"plan from scratch: {judged.reason}"
+        return Proposal(pins, reason, judged.locality_planned, imbalance, seconds)
+
+    def _calibrate(self, graph: KeyGraph, current: I32, recent: Recent | None) -> None:
+        """How much of the last fresh look's promise was kept on pairs that it knew?"""
+        if self._promised is not None and recent is not None and recent.known.sum():
+            stayed = current[graph.u] == current[graph.v]
+            found = float(recent.known[stayed].sum() / recent.known.sum())
+            self._calibration = self._calibration.after(self._promised, found)
+        self._promised = None
+
+    def _graph(self) -> KeyGraph:
+        sketches = [(self._index[a], self._index[b], s) for (a, b), s in self._recent_pairs.items()]
+        loads = {self._index[op]: (s.a, s.count) for op, s in self._recent_loads.items()}
+        return KeyGraph.from_sketches(self._task.operators, sketches, loads)
+
+
+def _in_words(planned: list[KeyMoves]) -> str:
+    counts = dict.fromkeys(Reason, 0)
+    for moves in planned:
+        for reason in Reason:
+            counts[reason] += int((moves.reason == reason).sum())
+    parts = [
+        (counts[Reason.PARTNERS], "to the slot of their partners"),
+        (counts[Reason.LOAD], "out of full slots"),
+    ]
+    told = [f"{count:,} {where}" for count, where in parts if count]
+    said = f"keys move: {', '.join(told)}" if told else "no key moves"
+    born = counts[Reason.ADOPTED]
+    return said + (f"; {born:,} new keys stay where they were born" if born else "")
