@@ -10,6 +10,7 @@ from rich.console import Console
 
 from headgate.cli.console import INTERRUPTED, fail, speaker, told_plainly, write_json
 from headgate.cli.live import follow
+from headgate.control.manager import Manager
 from headgate.errors import HeadgateError, UnknownSlot
 from headgate.experiment.epoch_view import EpochView, RunView
 from headgate.experiment.number_text import short
@@ -34,6 +35,12 @@ def run(
     tables: Annotated[
         str | None,
         typer.Option(metavar="DIR", help="Start with the routing tables of `headgate analyze`."),
+    ] = None,
+    manage: Annotated[
+        bool, typer.Option("--manage", help="Move keys, while it runs, to where their rows are.")
+    ] = False,
+    planner: Annotated[
+        str | None, typer.Option(help="Planner of --manage. [default: headgate]")
     ] = None,
     checkpoint: Annotated[
         str | None,
@@ -65,16 +72,19 @@ def run(
             raise HeadgateError("--once and --every exclude each other")
         settings = spark_settings(conf or [], master)
         routing = {} if tables is None else load_tables(tables)
-        count = _slot_count(slots, routing)
-        _run(target, count, routing, checkpoint, _trigger(once, every), epochs, settings, json_file)
+        start = {
+            "slots": _slot_count(slots, routing),
+            "tables": routing,
+            "trigger": _trigger(once, every),
+            "manager": Manager(planner or "headgate") if manage or planner else None,
+        }
+        _run(target, start, checkpoint, epochs, settings, json_file)
 
 
 def _run(
     target: str,
-    slots: int,
-    tables: dict[str, RoutingTable],
+    start: dict[str, Any],
     checkpoint: str | None,
-    trigger: dict[str, Any] | None,
     epochs: int | None,
     settings: dict[str, str],
     json_file: Path | None,
@@ -90,12 +100,16 @@ def _run(
     try:
         flow = flow_of(found, spark)
         place = checkpoint or f"artifacts/{flow.name}/checkpoint"
-        console.print(f"flow [bold]{flow.name}[/], {slots} slots, checkpoint {place}")
-        if tables:
-            told = ", ".join(f"{op} ({len(t.pinned_h):,} keys)" for op, t in tables.items())
+        console.print(f"flow [bold]{flow.name}[/], {start['slots']} slots, checkpoint {place}")
+        if start["tables"]:
+            told = ", ".join(
+                f"{op} ({len(t.pinned_h):,} keys)" for op, t in start["tables"].items()
+            )
             console.print(f"routing tables for {told}")
+        if start["manager"] is not None:
+            console.print(f"managed by planner {start['manager'].planner!r}")
         console.print(f"[dim]Ctrl-C stops it; Spark's log is in {log}[/]\n")
-        views, stopped = _follow(flow, spark, slots, tables, place, trigger, epochs, console)
+        views, stopped = _follow(flow, spark, start | {"checkpoint": place}, epochs, console)
     finally:
         spark.stop()
     _tell(console, views, place)
@@ -109,10 +123,7 @@ def _run(
 def _follow(
     flow: Flow,
     spark: Any,
-    slots: int,
-    tables: dict[str, RoutingTable],
-    place: str,
-    trigger: dict[str, Any] | None,
+    start: dict[str, Any],
     epochs: int | None,
     console: Console,
 ) -> tuple[list[EpochView], bool]:
@@ -122,7 +133,7 @@ def _follow(
     views: list[EpochView] = []
     query: FlowQuery | None = None
     try:
-        query = flow.start(spark, slots=slots, checkpoint=place, trigger=trigger, tables=tables)
+        query = flow.start(spark, **start)
         follow(query, console, stop_after=epochs, seen=views)
         if query.isActive:
             query.stop()
