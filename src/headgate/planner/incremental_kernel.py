@@ -6,9 +6,10 @@ A key is worth to a slot what its pairs would save there, less what its load cos
                + (move_rows + inertia * weight, if s is its owner)
 
 Fullness is the planned load of the slot, with this key in it, over the mean, plus what the slot was
-measured above the mean (the plan may be wrong: an integral term). The price is 0 up to the mean,
-rises to `price` at the tolerance, and steeply above it. One price per operator and slot holds both
-balance constraints at once, and neighbours that gain little leave a full slot first.
+measured above the mean (the plan may be wrong: an integral term). A key heavier than a whole slot
+brings its surplus along, so it is not handed round for nothing. The price is 0 up to the mean,
+rises to `price` at the tolerance, and steeply above it. One price per operator and slot holds all
+balance constraints at once, and keys that gain little leave a full slot first.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def take_keys(memory, operator, h, rows, slot, newborn, epoch, plan, fade):  # t
             memory.toward[k, :] = 0.0
             memory.first[k], memory.stamp[k] = NOBODY, -1
         else:
-            memory.fresh[k] &= newborn[i]
+            memory.fresh[k] = newborn[i]
             if memory.owner[k] != slot[i]:
                 settle(memory, k, slot[i], epoch, fade)
         memory.burst[k] *= fade ** (epoch - memory.burst_epoch[k])
@@ -172,10 +173,11 @@ def judge(memory, k, yard, weights, value):  # type: ignore[no-untyped-def]
                 near[s] += yard.nearness[s, t] * value[t]
         value[:] = near
     trust = weight / (weight + weights.doubt) if weight > 0.0 else 0.0
+    giant = max(0.0, load / yard.mean_load[o] - 1.0)
     for s in range(slots):
         enters = 0.0 if s == home else 1.0
         full = memory.planned[o, s] / memory.scale[LOAD_SCALE] + enters * load
-        full = full / yard.mean_load[o] + weights.measured * yard.above[o, s]
+        full = full / yard.mean_load[o] + weights.measured * (yard.above[o, s] + enters * giant)
         value[s] = trust * value[s] - load * price(
             full, weights.price, yard.tolerance[o], weights.steepness
         )
