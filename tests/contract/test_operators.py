@@ -10,6 +10,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.scenario.born_local import born_local
+from tests.scenario.splitting import splitting
 
 import headgate
 from headgate import (
@@ -124,12 +125,15 @@ def test_this_contract_covers_every_built_in() -> None:
     slots=st.sampled_from([1, 3]),
     partitions=st.integers(1, 3),
     born=st.booleans(),
+    split=st.sets(st.sampled_from(["detour", *FOLDS, *OTHERS])),
     data=st.data(),
 )
 def test_every_built_in_equals_a_plain_retelling(
-    epochs: Epochs, slots: int, partitions: int, born: bool, data: st.DataObject
+    epochs: Epochs, slots: int, partitions: int, born: bool, split: set[str], data: st.DataObject
 ) -> None:
-    """Also with all operators born local that can be: rows of `detour` come from a slot."""
+    """Also with all operators born local that can be (rows of `detour` come from a slot), and with
+    any of those that can be split.
+    """
     number = 0
     for epoch in epochs:
         for r in epoch:
@@ -139,7 +143,7 @@ def test_every_built_in_equals_a_plain_retelling(
     other = data.draw(tables(slots, KEY_COLUMN, BUCKETS))
     chosen = dict.fromkeys(FOLDS, placed) | dict.fromkeys(OTHERS, other)
 
-    with born_local() if born else nullcontext():
+    with born_local() if born else nullcontext(), splitting(split.__contains__):
         done = run_quickly(
             flow_of(epochs), slots=slots, partitions=partitions, tables=chosen, buckets=BUCKETS,
             check_purity=False,

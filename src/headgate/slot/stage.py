@@ -62,15 +62,16 @@ def run_source_task(
 def _chunks(batches: Iterable[tuple[int, pa.RecordBatch]]) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Join small input batches, so that routing works on many rows at once."""
     held: dict[int, list[pa.RecordBatch]] = {}
+    rows: dict[int, int] = {}
+    size: dict[int, int] = {}
     for source, batch in batches:
         if batch.num_rows == 0:
             continue
-        parts = held.setdefault(source, [])
-        parts.append(batch)
-        if (
-            sum(p.num_rows for p in parts) >= CHUNK_ROWS
-            or sum(p.nbytes for p in parts) >= CHUNK_BYTES
-        ):
+        held.setdefault(source, []).append(batch)
+        rows[source] = rows.get(source, 0) + batch.num_rows
+        size[source] = size.get(source, 0) + batch.nbytes
+        if rows[source] >= CHUNK_ROWS or size[source] >= CHUNK_BYTES:
+            rows[source] = size[source] = 0
             yield source, pa.concat_batches(held.pop(source))
     for source, parts in sorted(held.items()):
         yield source, pa.concat_batches(parts)

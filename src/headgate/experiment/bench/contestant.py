@@ -1,8 +1,9 @@
 """Headgate as a contestant: the job of the baselines, with their signature and their clock.
 
 Two chained counts; the first passes every row on, the second computes its updates, which nobody
-takes (the Spark rivals write to the noop sink, which is the same). Seconds are Spark's
-`triggerExecution`, as for them. State is durable and exactly once, as in Spark.
+takes (the Spark rivals write to the noop sink, which is the same). Both are split: rows are counted
+where they are read and partial counts are shuffled, as Spark's own group-by does it. Seconds are
+Spark's `triggerExecution`, as for them. State is durable and exactly once, as in Spark.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ from headgate.operator import Count
 from headgate.runtime.query import FlowQuery
 
 
-def run(epochs: EpochFiles, *, slots: int, work_dir: Path, warmup: int = 1) -> BaselineResult:
+def run(
+    epochs: EpochFiles, *, slots: int, work_dir: Path, warmup: int = 1, split: bool = True
+) -> BaselineResult:
     """Count both keys in one flow. `work_dir` must be new: it takes the checkpoint."""
     rows = timed_rows(epochs, warmup)
     spark = spark_query.session(slots)
     flow = Flow("chain")
     pairs = flow.source(spark_query.source(spark, epochs))
-    first = pairs.key_by("k1").process(Count(emit="rows"), name="by_k1")
-    first.key_by("k2").process(Count(), name="by_k2")
+    first = pairs.key_by("k1").process(Count(emit="rows"), name="by_k1", split=split)
+    first.key_by("k2").process(Count(), name="by_k2", split=split)
     query = flow.start(
         spark,
         slots=slots,
