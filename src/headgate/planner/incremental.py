@@ -219,9 +219,7 @@ class IncrementalPlanner:
         elif not self.horizon_rows > 0:
             wrong = f"a horizon of {self.horizon_rows} rows; give about a period's"
         elif self.keys_max < 8 or self.pairs_max < 4:
-            wrong = (
-                f"room for {self.keys_max} keys and {self.pairs_max} pairs; give 8 and 4 or more"
-            )
+            wrong = f"room for {self.keys_max} keys, {self.pairs_max} pairs; give at least 8 and 4"
         elif self._nearness.size and self._nearness.shape != (self.slots, self.slots):
             wrong = f"a nearness matrix of shape {self._nearness.shape} for {self.slots} slots"
         elif any(not 0 <= o < self.operators for edge in self.edges for o in edge):
@@ -232,16 +230,15 @@ class IncrementalPlanner:
     def _take_keys(self, operator: int, seen: SeenKeys, fade: float) -> None:
         if not len(seen.h):
             return
-        unknown = find_keys(self._memory, operator, seen.h) < 0
-        new = int(unknown.sum())
+        at = find_keys(self._memory, operator, seen.h)
+        new = int(np.count_nonzero(at < 0))
         if self._tracked[operator] + new > self.keys_max:
-            if new > self.keys_max // 2:  # more than fit: the heaviest of them
-                coldest = np.argsort(seen.rows[unknown], kind="stable")[: new - self.keys_max // 2]
-                stay = np.ones(len(seen.h), np.bool_)
-                stay[np.flatnonzero(unknown)[coldest]] = False
-                seen = seen.take(stay)
-                new = self.keys_max // 2
-            self._release(operator, new)
+            room = max(0, self.keys_max - (len(at) - new))
+            if new > room:  # more than fit: the heaviest of them
+                unknown = np.flatnonzero(at < 0)
+                surplus = unknown[np.argsort(seen.rows[unknown], kind="stable")[: new - room]]
+                seen, new = seen.take(np.delete(np.arange(len(at)), surplus)), room
+            self._release(operator, new, at[at >= 0])
         self._memory = with_room(self._memory, new, 0)
         self._tracked[operator] += new
         self._touched.append(
@@ -262,11 +259,12 @@ class IncrementalPlanner:
         self._memory = with_room(self._memory, 0, len(told.rows))
         take_pairs(self._memory, *told)
 
-    def _release(self, operator: int, new: int) -> None:
-        """Make room: the coldest keys of the operator go, an eighth of them at least."""
-        n = int(self._memory.used[KEYS])
-        mine = np.flatnonzero(self._memory.op[:n] == operator)
-        surplus = len(mine) + new - self.keys_max
+    def _release(self, operator: int, new: int, needed: I64) -> None:
+        """Make room: the coldest keys of the operator that are not needed go, an eighth or more."""
+        idle = self._memory.op[: int(self._memory.used[KEYS])] == operator
+        idle[needed] = False
+        mine = np.flatnonzero(idle)
+        surplus = int(self._tracked[operator]) + new - self.keys_max
         goes = min(len(mine), max(surplus, self.keys_max // 8))
         gone = mine[np.argsort(self._memory.load[mine], kind="stable")[:goes]]
         self._released[operator].append(self._memory.h[gone].copy())

@@ -7,7 +7,7 @@ A key is worth to a slot what its pairs would save there, less what its load cos
 
 Fullness is the planned load of the slot, with this key in it, over the mean, plus what the slot was
 measured above the mean (the plan may be wrong: an integral term). A key heavier than a whole slot
-brings its surplus along, so it is not handed round for nothing. The price is 0 up to the mean,
+brings what is measured of it along, so it is not handed round for nothing. The price is 0 up to the mean,
 rises to `price` at the tolerance, and steeply above it. One price per operator and slot holds all
 balance constraints at once, and keys that gain little leave a full slot first.
 """
@@ -173,7 +173,8 @@ def judge(memory, k, yard, weights, value):  # type: ignore[no-untyped-def]
                 near[s] += yard.nearness[s, t] * value[t]
         value[:] = near
     trust = weight / (weight + weights.doubt) if weight > 0.0 else 0.0
-    giant = max(0.0, load / yard.mean_load[o] - 1.0)
+    share = load / yard.mean_load[o]
+    giant = share * min(max(share - 1.0, 0.0), 1.0)
     for s in range(slots):
         enters = 0.0 if s == home else 1.0
         full = memory.planned[o, s] / memory.scale[LOAD_SCALE] + enters * load
