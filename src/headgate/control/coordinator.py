@@ -184,6 +184,11 @@ class Coordinator:
         if self.last is not None and query_id is not None:
             self._check_query(self.last.epoch, query_id)
 
+    def close(self) -> None:
+        """Let the planning thread go; what it was thinking about is forgotten."""
+        if self._planning is not None:
+            self._planning.close()
+
     # --- inside ----------------------------------------------------------------------------
     def _compute(self, epoch: int, query_id: str, run: RunTasks) -> Manifest:
         self._install_decision(epoch)

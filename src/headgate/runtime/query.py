@@ -194,4 +194,5 @@ class FlowQuery:
     def _close(self) -> None:
         if not self._closed and not self.isActive:
             self._closed = True
+            self.coordinator.close()
             self._engine.close()
