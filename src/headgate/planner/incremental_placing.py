@@ -16,19 +16,16 @@ from collections.abc import Mapping
 import numpy as np
 
 from headgate.planner.distance import Distances
-from headgate.planner.estimator import Calibration, Recent, forecast
 from headgate.planner.incremental import IncrementalPlanner
 from headgate.planner.incremental_words import KeyMoves, Reason, SeenKeys, SeenPairs
-from headgate.planner.key_graph import I32, KeyGraph
 from headgate.planner.observation import Observation
 from headgate.planner.partition import partition
 from headgate.planner.placing import Pins, Proposal, Task
+from headgate.planner.recent_pairs import RecentPairs
 from headgate.planner.relabel import relabel
 from headgate.planner.tables import placement
 from headgate.routing.table import RoutingTable
-from headgate.sketch.space_saving import PairSketch
 
-PAIRS_MAX = 1 << 18
 LEARNING = 0.3
 LOOKS = 5  # fresh looks per memory
 ROWS_PER_MOVE = 2.0  # a key that moves is read, sent and written: more work than a row
@@ -40,13 +37,9 @@ class IncrementalPlacing:
     def __init__(self, task: Task) -> None:
         self._task = task
         self._index = {name: i for i, name in enumerate(task.operators)}
-        self._recent_pairs = {edge: PairSketch(PAIRS_MAX) for edge in task.edges}
-        self._recent_loads = {name: PairSketch(PAIRS_MAX) for name in task.operators}
+        self._recent = RecentPairs(task)
         self._look_every = max(1, round(task.memory_epochs / LOOKS))
         self._look_in = 0
-        self._before: KeyGraph | None = None
-        self._calibration = Calibration()
-        self._promised: float | None = None
         self._planner: IncrementalPlanner | None = None
         self._distances: Distances | None = None
         self._expected: float | None = None
@@ -63,7 +56,7 @@ class IncrementalPlacing:
         none = np.zeros(self._task.slots)
         slot_rows = np.stack([seen.slot_rows.get(name, none) for name in self._task.operators])
         planner.observe(keys, pairs, slot_rows)
-        self._count(seen)
+        self._recent.count(seen, fade=0.5 ** (seen.epochs / self._look_every))
         if self._expected is not None and seen.locality is not None:
             self._flattery += LEARNING * (self._expected - seen.locality - self._flattery)
 
@@ -132,76 +125,33 @@ class IncrementalPlacing:
             owner = np.where(newborn == 1, loads.slot, owner)
         return SeenKeys(loads.h, loads.rows, owner.astype(np.int32), newborn)
 
-    def _count(self, seen: Observation) -> None:
-        """Recent pairs and loads, for the next fresh look; older ones count for less."""
-        fade = 0.5 ** (seen.epochs / self._look_every)
-        for sketch in (*self._recent_pairs.values(), *self._recent_loads.values()):
-            sketch.decay(fade)
-        for edge, found in seen.pairs.items():
-            if edge in self._recent_pairs:
-                self._recent_pairs[edge].update(found.a, found.b, found.rows)
-        for name, loads in seen.loads.items():
-            nothing = np.zeros(len(loads.h), np.uint64)
-            self._recent_loads[name].update(loads.h, nothing, loads.rows)
-
     def _fresh_look(self, tables: Mapping[str, RoutingTable], started: float) -> Proposal | None:
-        """A plan from scratch, if the estimator finds that it pays."""
-        task, first = self._task, self._before is None
-        graph = self._graph()
+        """A plan from scratch, if the estimator finds that it pays; the first one always does."""
+        task, first = self._task, self._recent.never_judged
+        graph = self._recent.graph()
         if not graph.edges or graph.vertices < 2 * task.slots:
             return None
         self._look_in = self._look_every
         current = placement(graph, tables)
-        recent = None if self._before is None else Recent.of(graph, self._before, graph)
-        self._calibrate(graph, current, recent)
-        self._before = graph
         plan = partition(
             graph, task.slots, alpha=task.alpha, seed=task.seed, distances=self._distances
         )
         planned = plan.slot
         if self._distances is None:
             planned = relabel(graph, planned, current, task.slots)
-        judged = forecast(
-            graph,
-            current,
-            planned,
-            task.slots,
-            horizon_rows=graph.weight,
-            recent=recent,
-            calibration=self._calibration,
-            rows_per_move=ROWS_PER_MOVE,
-            alpha=task.alpha,
-        )
+        judged = self._recent.judge(graph, current, planned, ROWS_PER_MOVE)
         if not judged.worth and not first:
             return None
-        pins = {}
-        for i, name in enumerate(task.operators):
-            mine = slice(graph.starts[i], graph.starts[i + 1])
-            h, slot = graph.h[mine], planned[mine]
-            new = ~tables[name].is_pinned(h) | (current[mine] != slot)
-            pins[name] = Pins.hottest_first(h[new], slot[new], graph.load[mine][new])
         assert self._planner is not None
         self._planner.plan()  # what it thought so far is overtaken
-        self._moves = {}
-        self._promised = graph.locality(planned)
-        self._expected = None
-        imbalance = dict(zip(task.operators, judged.imbalance_planned, strict=True))
-        seconds = time.perf_counter() - started
-        reason = f"plan from scratch: {judged.reason}"
-        return Proposal(pins, reason, judged.locality_planned, imbalance, seconds)
-
-    def _calibrate(self, graph: KeyGraph, current: I32, recent: Recent | None) -> None:
-        """How much of the last fresh look's promise was kept on pairs that it knew?"""
-        if self._promised is not None and recent is not None and recent.known.sum():
-            stayed = current[graph.u] == current[graph.v]
-            found = float(recent.known[stayed].sum() / recent.known.sum())
-            self._calibration = self._calibration.after(self._promised, found)
-        self._promised = None
-
-    def _graph(self) -> KeyGraph:
-        sketches = [(self._index[a], self._index[b], s) for (a, b), s in self._recent_pairs.items()]
-        loads = {self._index[op]: (s.a, s.count) for op, s in self._recent_loads.items()}
-        return KeyGraph.from_sketches(self._task.operators, sketches, loads)
+        self._moves, self._expected = {}, None
+        return Proposal(
+            self._recent.pins(graph, current, planned, tables),
+            f"plan from scratch: {judged.reason}",
+            judged.locality_planned,
+            dict(zip(task.operators, judged.imbalance_planned, strict=True)),
+            time.perf_counter() - started,
+        )
 
 
 def _in_words(planned: list[KeyMoves]) -> str:
