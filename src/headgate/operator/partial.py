@@ -17,16 +17,9 @@ import pyarrow as pa
 
 from headgate.operator.rows import Groups, KeyedRows
 from headgate.routing.hashing import U64, KeyHashes
-from headgate.state.layout import RowLayout
-from headgate.state.memory import PrivateMemory
-from headgate.state.rows import RowIds
+from headgate.state.private_session import PrivateSession
 from headgate.state.schema import StateSchema
 from headgate.state.session import StateSession
-from headgate.state.storage import Storage
-from headgate.state.table import HashTable
-from headgate.state.task import Task
-
-_NOWHERE = Storage.at("")  # never written to: a partial state is not committed
 
 
 def partial_schema(schema: StateSchema) -> pa.Schema:
@@ -40,15 +33,11 @@ def partial_schema(schema: StateSchema) -> pa.Schema:
 class PartialState:
     """An empty state of this schema for `process` to write to; `batch()` is what came of it.
 
-    Use as a context manager. No TTL: what starts from nothing cannot have expired.
+    Use as a context manager.
     """
 
     def __init__(self, schema: StateSchema) -> None:
-        layout = RowLayout(schema)
-        blank = {name: column.blank(0) for name, column in layout.columns.items()}
-        table = HashTable.build(layout, PrivateMemory(), RowIds.none(), blank)
-        task = Task(_NOWHERE, layout, "", 0, 0, 0, 0, None, buckets=1, compact_after=0)
-        self.session = StateSession(task, table, None, ())
+        self.session: StateSession = PrivateSession(schema)
 
     def __enter__(self) -> PartialState:
         return self

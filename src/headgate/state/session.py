@@ -112,8 +112,7 @@ class StateSession:
                 )
             given[column.name] = column.store(content, count)
         if count:
-            where = self._finder.find(keys)
-            self._finder.written(keys, self._put(_ids(keys), keys, given, where.pos, where.found))
+            self._write(keys, given)
 
     def remove(self, keys: KeyBatch) -> None:
         """Remove the rows of these keys; absent ones are no matter."""
@@ -196,6 +195,10 @@ class StateSession:
         self._chain, self._touched = chain, TouchedLog(self._table)
         self._close()
         return chain
+
+    def _write(self, keys: KeyBatch, given: dict[str, Values]) -> None:
+        where = self._finder.find(keys)
+        self._finder.written(keys, self._put(_ids(keys), keys, given, where.pos, where.found))
 
     def _put(
         self,
