@@ -23,7 +23,8 @@ def replay(
     window: Annotated[int, typer.Option(help="Rows that a plan from scratch is fitted on.")],
     period: Annotated[int, typer.Option(help="Rows from one plan from scratch to the next.")],
     planner: Annotated[
-        str, typer.Option(help="hash, offline, online, headgate, oracle or worst-case.")
+        str,
+        typer.Option(help="hash, offline, online, online-kway, headgate, oracle or worst-case."),
     ] = "headgate",
     slots: Annotated[int, typer.Option(help="Instances of every operator.")] = 6,
     time: Annotated[
@@ -77,7 +78,7 @@ def _show_periods(console: Console, found: dict[str, Any]) -> None:
     step = -(-len(records) // ROWS_SHOWN)
     title = "per period" if step == 1 else f"every {step}th period"
     table = Table(title=title, title_justify="left")
-    for name in ("period", "locality", "imbalance", "per epoch", "floor", "moves", "adoptions"):
+    for name in ("period", "local", "imbalance", "per epoch", "floor", "moves", "adopted"):
         table.add_column(name, justify="right")
     table.add_column("plan ms", justify="right")
     for record in records[::step]:
@@ -97,7 +98,7 @@ def _show_periods(console: Console, found: dict[str, Any]) -> None:
 def _show_overall(console: Console, found: dict[str, Any]) -> None:
     keys = " / ".join(found["keys"])
     table = Table(
-        title=f"{found['planner']} over {found['periods']} periods, {found['rows_measured']:,} rows",
+        title=f"{found['planner']}: {found['periods']} periods, {found['rows_measured']:,} rows",
         title_justify="left",
         show_header=False,
     )
@@ -122,4 +123,4 @@ def _show_overall(console: Console, found: dict[str, Any]) -> None:
 
 
 def _slashed(values: list[float]) -> str:
-    return " / ".join(f"{value:.3f}" for value in values)
+    return "/".join(f"{value:.2f}" for value in values)

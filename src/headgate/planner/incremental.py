@@ -302,7 +302,7 @@ class IncrementalPlanner:
             np.maximum(memory.bursts.mean(axis=1), 1e-300),
             above,
             self.tolerance,
-            self.tolerance * self.settings.burst_tolerance,
+            np.full(self.operators, self.settings.burst_tolerance),
             self._nearness,
         )
 

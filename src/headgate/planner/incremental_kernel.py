@@ -7,9 +7,9 @@ A key is worth to a slot what its pairs would save there, less what its load cos
 
 Fullness is the planned load of the slot, with this key in it, over the mean, plus what the slot was
 measured above the mean (the plan may be wrong: an integral term). A key heavier than a whole slot
-brings what is measured of it along, so it is not handed round for nothing. The price is 0 up to the mean,
-rises to `price` at the tolerance, and steeply above it. One price per operator and slot holds all
-balance constraints at once, and keys that gain little leave a full slot first.
+brings what is measured of it along, so it is not handed round for nothing. The price is 0 up to the
+mean, rises to `price` at the tolerance, and steeply above it. One price per operator and slot holds
+all balance constraints at once, and keys that gain little leave a full slot first.
 """
 
 from __future__ import annotations

@@ -29,24 +29,24 @@ class IncrementalSettings:
         load_memory: Half-life of key loads, in horizons.
         slot_memory: Half-life of measured slot loads, in horizons.
         burst_price: As `price`, for the load of the last few epochs; 0 turns it off.
-        burst_tolerance: Tolerated imbalance of bursts, as a multiple of the tolerance.
+        burst_tolerance: Tolerated imbalance of bursts.
         burst_epochs: Half-life of bursts, in epochs.
         least_rows: Keys with fewer rows are left where they are.
         passes: How often a plan goes over the keys.
     """
 
-    move_rows: float = 1.3
-    inertia: float = 0.13
+    move_rows: float = 0.6
+    inertia: float = 0.06
     doubt: float = 0.0
     price: float = 0.05
-    steepness: float = 8.0
-    measured: float = 1.3
+    steepness: float = 7.0
+    measured: float = 1.1
     wobble_tolerance: float = 0.3
-    pair_memory: float = 2.5
-    load_memory: float = 2.0
-    slot_memory: float = 0.35
-    burst_price: float = 0.01
-    burst_tolerance: float = 1.0
+    pair_memory: float = 3.0
+    load_memory: float = 2.5
+    slot_memory: float = 0.3
+    burst_price: float = 0.012
+    burst_tolerance: float = 0.1
     burst_epochs: float = 3.7
     least_rows: float = 0.8
     passes: int = 2
