@@ -15,6 +15,7 @@ from py4j.protocol import Py4JError
 from pyspark import AccumulatorParam, cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from headgate.control.coordinator import EngineAborted, EpochResult
 from headgate.runtime.anchor import (
@@ -39,10 +40,22 @@ EPOCH_CONF: Mapping[str, str] = {
     # Spark compares the outputs of two attempts of a map task and reruns what depends on them.
     "spark.sql.shuffle.orderIndependentChecksum.enabled": "true",
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "true",
-    # Hand rows to Python in large batches: routing costs per batch as well as per row.
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "200000",
-    # But not too large: 2,000 rows of 4 kB was good, 100,000 of them three times slower.
-    "spark.sql.execution.arrow.maxBytesPerBatch": "16m",
+}
+BATCH_ROWS_MAX = 200_000
+BATCH_BYTES_MAX = 16 << 20
+
+
+FIXED_BYTES = {
+    "boolean": 1,
+    "byte": 1,
+    "short": 2,
+    "integer": 4,
+    "long": 8,
+    "float": 4,
+    "double": 8,
+    "date": 4,
+    "timestamp": 8,
+    "timestamp_ntz": 8,
 }
 
 
@@ -79,14 +92,14 @@ class SparkEngine:
     def run(self, frame: DataFrame, plan: EpochPlan, *, tagged: bool) -> EpochResult:
         """Run one epoch over a micro-batch, whose session is a clone that is ours to configure."""
         if not self._configured:
-            for name, value in self._conf.items():
+            for name, value in {**batch_limits(frame.schema), **self._conf}.items():
                 frame.sparkSession.conf.set(name, value)
             self._configured = True
         return self._run(frame, plan, tagged)
 
     def run_batch(self, frame: DataFrame, plan: EpochPlan, *, tagged: bool) -> EpochResult:
         """Run the one epoch of a batch DataFrame; its session is the user's and is put back."""
-        with with_conf(frame.sparkSession, self._conf):
+        with with_conf(frame.sparkSession, {**batch_limits(frame.schema), **self._conf}):
             return self._run(frame, plan, tagged)
 
     def close(self) -> None:
@@ -160,6 +173,25 @@ class SparkEngine:
                 by_level.setdefault(self.program.depth[node.id], []).append(node.name)
         levels = "; ".join(f"level {d}: {', '.join(by_level[d])}" for d in sorted(by_level))
         return f"{self.program.graph.name}, epoch {plan.epoch}, {plan.slots} slots ({levels})"
+
+
+def batch_limits(schema: StructType) -> dict[str, str]:
+    """How Spark hands rows to Python: in large batches, as routing costs per batch too, but not too
+    large: 2,000 rows of 4 kB was good, 100,000 of them three times slower.
+
+    Spark adds up the bytes of every row to keep a byte limit (about a tenth of the time of reading
+    small rows). Rows of fixed width need none: their number is limit enough.
+    """
+    widths = [FIXED_BYTES.get(field.dataType.typeName()) for field in schema.fields]
+    known = [width for width in widths if width is not None]
+    if len(known) < len(widths):
+        rows, size = BATCH_ROWS_MAX, f"{BATCH_BYTES_MAX}b"
+    else:
+        rows, size = min(BATCH_ROWS_MAX, BATCH_BYTES_MAX // max(1, sum(known))), "2147483647b"
+    return {
+        "spark.sql.execution.arrow.maxRecordsPerBatch": str(rows),
+        "spark.sql.execution.arrow.maxBytesPerBatch": size,
+    }
 
 
 def _pickled(program: Program) -> bytes:

@@ -38,10 +38,11 @@ class ChainOptions:
 
     rows_per_epoch: int = 500_000
     large_rows_per_epoch: int = 3_000_000
-    epochs: int = 8
-    warmup: int = 4
+    epochs: int = 12
+    warmup: int = 7
     slow_epochs: int = 2
-    large_epochs: int = 5
+    large_epochs: int = 7
+    large_warmup: int = 3
     slots: int = 2
     rounds: int = 3
     seed: int = 7
@@ -64,6 +65,7 @@ QUICK = ChainOptions(
     warmup=1,
     slow_epochs=2,
     large_epochs=2,
+    large_warmup=1,
     rounds=1,
     rivals=("native",),
 )
@@ -84,8 +86,8 @@ def run_chain(options: ChainOptions, say: Say) -> dict[str, Any]:
         entries: dict[str, Entry] = {
             "headgate": Entry("fast", options.warmup, contestant.run),
             "numpy": Entry("fast", options.warmup, numpy_limit.run),
-            "headgate_large": Entry("large", 1, contestant.run),
-            "numpy_large": Entry("large", 1, numpy_limit.run),
+            "headgate_large": Entry("large", options.large_warmup, contestant.run),
+            "numpy_large": Entry("large", options.large_warmup, numpy_limit.run),
         }
         absent: dict[str, str] = {}
         for rival in options.rivals:
