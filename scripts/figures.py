@@ -79,20 +79,38 @@ def draw_chain(found: dict[str, Any]) -> None:
 def wide(found: dict[str, Any]) -> str:
     rows = [
         [
-            mode,
-            f"{found['rows_per_s'][mode]:,.0f}",
-            f"{found['locality'][mode]:.2f}",
-            f"{found['bytes_shuffled_per_epoch'][mode] / 1e6:,.0f}",
+            f"{mbit} Mbit/s, {mode}",
+            f"{link['rows_per_s'][mode]:,.0f}",
+            f"{link['locality'][mode]:.2f}",
+            f"{link['bytes_shuffled_per_epoch'][mode] / 1e6:,.0f}",
         ]
+        for mbit, link in found["links_mbit"].items()
         for mode in ("hash", "tables")
     ]
     options = found["options"]
+    ratios = " and ".join(f"{x:.2f}x at {m} Mbit/s" for m, x in found["tables_over_hash"].items())
     note = (
-        f"\n\nTables give {found['tables_over_hash']:.2f}x the rows per second of hash routing: "
-        f"{options['slots']} slots on {options['hosts']} hosts, links of {options['link_mbit']} "
-        f"Mbit/s, {options['rows']:,} rows of {options['row_bytes']:,} bytes per epoch."
+        f"\n\nTables over hash routing: {ratios}; {options['slots']} slots on {options['hosts']} "
+        f"hosts that share 2 cores, {options['rows']:,} rows of {options['row_bytes']:,} bytes per "
+        "epoch."
     )
-    return table(["routing", "rows/s", "locality", "MB shuffled per epoch"], rows) + note
+    return table(["links, routing", "rows/s", "locality", "MB shuffled per epoch"], rows) + note
+
+
+def manage(found: dict[str, Any]) -> str:
+    names = {
+        "plain": "no manager",
+        "counting": "counting pairs, moving nothing",
+        "moving": "counting, and moving keys every third epoch",
+    }
+    rows = [[names[name], f"{rate:,.0f}"] for name, rate in found["rows_per_s"].items()]
+    note = (
+        f"\n\nCounting keeps {found['counting_over_plain']:.1%} of the rows per second. An epoch that "
+        f"moves state takes {found['migrating_epoch_over_median']:.2f}x the median epoch "
+        f"({found['options']['rows_per_epoch']:,} rows, {found['options']['slots']} slots); raw "
+        "numbers in `docs/figures/manage.json`."
+    )
+    return table(["", "rows/s"], rows) + note
 
 
 def fixed_cost(found: dict[str, Any]) -> str:
@@ -161,6 +179,7 @@ def draw_edges(found: dict[str, Any]) -> None:
 WRITERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "chain": chain,
     "wide": wide,
+    "manage": manage,
     "fixed-cost": fixed_cost,
     "state": state,
     "growth": growth,

@@ -29,9 +29,10 @@ def wide(json_file: Path | None, quick: bool, console: Console) -> None:
     from headgate.experiment.bench.wide import QUICK, WideOptions, run_wide
 
     found = run_wide(QUICK if quick else WideOptions(), console.print)
-    _show(console, "rows per second", found["rows_per_s"], "{:,.0f}")
-    _show(console, "locality", found["locality"], "{:.2f}")
-    console.print(f"tables over hash: {found['tables_over_hash']:.2f}")
+    for mbit, link in found["links_mbit"].items():
+        _show(console, f"rows per second at {mbit} Mbit/s", link["rows_per_s"], "{:,.0f}")
+        _show(console, "locality", link["locality"], "{:.2f}")
+    _show(console, "tables over hash, by Mbit/s", found["tables_over_hash"], "{:.2f}")
     _save(found, json_file, console)
 
 

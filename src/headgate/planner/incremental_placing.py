@@ -27,7 +27,8 @@ from headgate.planner.tables import placement
 from headgate.routing.table import RoutingTable
 
 LEARNING = 0.3
-LOOKS = 5  # fresh looks per memory
+LOOKS = 2  # fresh looks per memory
+SHARE_MAX = 0.05  # fresh looks may take this share of the time
 ROWS_PER_MOVE = 2.0  # a key that moves is read, sent and written: more work than a row
 
 
@@ -40,6 +41,7 @@ class IncrementalPlacing:
         self._recent = RecentPairs(task)
         self._look_every = max(1, round(task.memory_epochs / LOOKS))
         self._look_in = 0
+        self._last_ms: int | None = None
         self._planner: IncrementalPlanner | None = None
         self._distances: Distances | None = None
         self._expected: float | None = None
@@ -64,8 +66,11 @@ class IncrementalPlacing:
         started = time.perf_counter()
         assert self._planner is not None, "observe comes before propose"
         self._look_in -= seen.epochs
+        epoch_seconds = self._epoch_seconds(seen)
         if self._look_in <= 0:
             fresh = self._fresh_look(tables, started)
+            spent = time.perf_counter() - started
+            self._look_in = max(self._look_every, round(spent / (SHARE_MAX * epoch_seconds)))
             if fresh is not None:
                 return fresh
         planned = self._planner.plan(self._task.moves_max)
@@ -90,6 +95,13 @@ class IncrementalPlacing:
         return self._planner.explain(moves, int(at[0])) if len(at) else "planned before"
 
     # --- inside ----------------------------------------------------------------------------
+    def _epoch_seconds(self, seen: Observation) -> float:
+        """How long an epoch takes at present; endless while that is not known."""
+        last, self._last_ms = self._last_ms, seen.now_ms
+        if last is None or seen.now_ms <= last:
+            return float("inf")
+        return (seen.now_ms - last) / 1e3 / seen.epochs
+
     def _planner_for(self, seen: Observation) -> IncrementalPlanner:
         if self._planner is None:
             task = self._task
@@ -131,7 +143,6 @@ class IncrementalPlacing:
         graph = self._recent.graph()
         if not graph.edges or graph.vertices < 2 * task.slots:
             return None
-        self._look_in = self._look_every
         current = placement(graph, tables)
         plan = partition(
             graph, task.slots, alpha=task.alpha, seed=task.seed, distances=self._distances

@@ -17,7 +17,7 @@ from headgate.planner.placing import Pins, Task
 from headgate.routing.table import RoutingTable
 from headgate.sketch.space_saving import PairSketch
 
-PAIRS_MAX = 1 << 18
+PAIRS_MAX = 1 << 16
 
 
 class RecentPairs:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from headgate.planner.baseline import BASELINES
+from headgate.planner.baseline import BASELINES, plan_hash
 from headgate.planner.observation import Observation
 from headgate.planner.placing import Pins, Proposal, Task
 from headgate.planner.recent_pairs import RecentPairs
@@ -29,6 +29,8 @@ class RefitPlacing:
         self._recent.count(seen)
 
     def propose(self, seen: Observation, tables: Mapping[str, RoutingTable]) -> Proposal | None:
+        if self._plan is plan_hash:
+            return None  # who only measures need not plan
         started = time.perf_counter()
         task = self._task
         graph = self._recent.graph()

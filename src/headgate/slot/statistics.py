@@ -4,7 +4,8 @@ A pair (a, b) is counted on an edge into a keyed operator: `a` is the key under 
 last stateful operator had it, `b` the key that takes it on (Caneill et al. 2016, section 3.2). Rows
 keep `a` through stateless operators of the slot; a round robin between the two breaks the bond, as
 it should, for no placement could make such a pair local. Counting is pure and bounded: a task run
-twice counts the same, in `statistics_bytes` at most. The counts leave the task apart from its rows.
+twice counts the same, in `statistics_bytes` at most. Of a batch of more than `ROWS_COUNTED` rows
+every k-th pair is counted, with weight k. The counts leave the task apart from its rows.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from headgate.operator.rows import Groups
 from headgate.routing.hashing import U64
 from headgate.sketch.space_saving import PairSketch
 
+ROWS_COUNTED = 1 << 15
 LABELLED_KEYS = 64
 LABEL_CHARACTERS = 60
 _LOADS_SHARE = 4  # one part in four of the memory is for key loads
@@ -96,7 +98,10 @@ class Counting:
         if sketch is None:
             sketch = PairSketch.within(self._pair_bytes)
             self.statistics.pairs[producer, consumer] = sketch
-        sketch.update(a, b)
+        step = -(-len(a) // ROWS_COUNTED)
+        if step > 1:
+            a, b = a[::step], b[::step]
+        sketch.update(a, b, np.full(len(a), step) if step > 1 else None)
 
     def _label(self, operator: str, groups: Groups) -> None:
         labels = self.statistics.labels.setdefault(operator, {})

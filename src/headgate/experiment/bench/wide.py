@@ -28,26 +28,36 @@ class WideOptions:
     chain: int = 4
     slots: int = 6
     hosts: int = 3
-    link_mbit: int = 100
+    links_mbit: tuple[int, ...] = (100, 40)
     locality: float = 0.8
     epochs: int = 4
     rounds: int = 2
     seed: int = 5
 
 
-QUICK = WideOptions(rows=500, epochs=2, rounds=1, chain=2)
+QUICK = WideOptions(rows=500, epochs=2, rounds=1, chain=2, links_mbit=(100,))
 
 
 def run_wide(options: WideOptions, say: Say) -> dict[str, Any]:
-    """Rows per second with hash routing and with tables, and their ratio."""
+    """Rows per second with hash routing and with tables, and their ratio, for each link speed."""
     reason = available()
     if reason is not None:
         raise EngineError(f"bench wide needs network namespaces: {reason}")
+    links = {str(mbit): _at_speed(options, mbit, say) for mbit in options.links_mbit}
+    return {
+        "tables_over_hash": {mbit: found["tables_over_hash"] for mbit, found in links.items()},
+        "links_mbit": links,
+        "options": asdict(options),
+        "machine": asdict(Machine.here()),
+    }
+
+
+def _at_speed(options: WideOptions, mbit: int, say: Say) -> dict[str, Any]:
     with (
         tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder,
-        NamespaceCluster(hosts=options.hosts, link_mbit=options.link_mbit) as cluster,
+        NamespaceCluster(hosts=options.hosts, link_mbit=mbit) as cluster,
     ):
-        say(f"{options.hosts} hosts up, links of {options.link_mbit} Mbit/s; running both ways")
+        say(f"{options.hosts} hosts up, links of {mbit} Mbit/s; running both ways")
         done = cluster.run(wide_driver.__file__, json.dumps(asdict(options)), folder, timeout=1800)
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     if not lines:
@@ -61,8 +71,6 @@ def run_wide(options: WideOptions, say: Say) -> dict[str, Any]:
         "locality": {mode: _mean(f["locality"]) for mode, f in found.items()},
         "bytes_shuffled_per_epoch": {m: _mean(f["bytes_shuffled"]) for m, f in found.items()},
         "epoch_seconds_raw": {mode: f["epoch_s"] for mode, f in found.items()},
-        "options": asdict(options),
-        "machine": asdict(Machine.here()),
     }
 
 
