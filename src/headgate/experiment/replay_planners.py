@@ -30,6 +30,9 @@ from headgate.planner.partition import partition
 from headgate.routing.table import hash_table
 from headgate.sketch.space_saving import PairSketch
 
+FIRST_PLAN_TRIES = 16
+"""Seeds of the first plan. Its outline stays for the whole run, so it is worth half a second."""
+
 
 @dataclass(frozen=True)
 class ReplayOptions:
@@ -43,6 +46,7 @@ class ReplayOptions:
     alpha: float = 1.03
     seed: int = 0
     strict: bool = False
+    keys_max: int = 262_144
     settings: IncrementalSettings = field(default_factory=IncrementalSettings)
 
 
@@ -113,6 +117,7 @@ class Incremental:
             alpha=options.alpha,
             settings=options.settings,
             seed=options.seed,
+            keys_max=options.keys_max,
             pairs_max=SKETCH_PAIRS * options.slots,
         )
         _compile(columns)
@@ -121,7 +126,7 @@ class Incremental:
         """One plan from scratch; then the window is shown to the planner, epoch by epoch."""
         o = self._options
         graph = window_graph(owners.trace, 0, o.window, pairs_max=SKETCH_PAIRS * o.slots)
-        slot = partition(graph, o.slots, alpha=o.alpha, seed=o.seed).slot
+        slot = partition(graph, o.slots, alpha=o.alpha, seed=o.seed, tries=FIRST_PLAN_TRIES).slot
         changes = []
         for k, column in enumerate(owners.trace.keys):
             mine = slice(graph.starts[k], graph.starts[k + 1])

@@ -7,7 +7,8 @@ manager runs it on Spark: pure, deterministic for a seed, bounded in memory.
 
 How much imbalance is tolerated is learnt: a slot's share wobbles from epoch to epoch, more so where
 keys come in bursts, and chasing what the next epoch undoes only costs moves and locality. So the
-tolerance of an operator is in proportion to that wobble, and never below alpha - 1.
+tolerance of an operator is in proportion to that wobble, and never below a multiple of alpha - 1
+(a plan that keeps alpha on the rows it knows does not keep it on those to come).
 
 New keys of an operator whose state can be merged are *newborn*: they were processed where their
 rows were, and the next plan makes the best slot their owner. That is an adoption, not a move.
@@ -57,7 +58,7 @@ class IncrementalPlanner:
         edges: Pairs of operators (source, target) whose keys follow each other.
         slots: Instances of every operator.
         horizon_rows: The unit of memory: rows after which the past counts for less, about a period.
-        alpha: Imbalance that is always tolerated.
+        alpha: The balance wished for, max/mean load; see `slack`.
         settings: See `IncrementalSettings`.
         seed: Breaks ties between slots.
         keys_max: Keys remembered per operator; beyond it the coldest are released.
@@ -194,7 +195,8 @@ class IncrementalPlanner:
     def tolerance(self) -> F64:
         """Imbalance above 1 that each operator is granted at present."""
         wobble = np.sqrt(self._memory.wobble)
-        return np.maximum(max(self.alpha - 1.0, 1e-3), self.settings.wobble_tolerance * wobble)
+        least = max(self.settings.slack * (self.alpha - 1.0), 1e-3)
+        return np.maximum(least, self.settings.wobble_tolerance * wobble)
 
     def explain(self, moves: KeyMoves, i: int) -> str:
         """Half a line on why this key lives there now."""
@@ -311,7 +313,6 @@ class IncrementalPlanner:
         return Weights(
             s.move_rows,
             s.inertia,
-            s.doubt,
             s.price,
             s.steepness,
             s.measured,

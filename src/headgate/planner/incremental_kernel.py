@@ -2,7 +2,7 @@
 
 A key is worth to a slot what its pairs would save there, less what its load costs there:
 
-    value(s) = trust * toward[s] - load * price(fullness(s)) - burst * price'(burst fullness(s))
+    value(s) = toward[s] - load * price(fullness(s)) - burst * price'(burst fullness(s))
                + (move_rows + inertia * weight, if s is its owner)
 
 Fullness is the planned load of the slot, with this key in it, over the mean, plus what the slot was
@@ -36,7 +36,6 @@ class Weights(NamedTuple):
 
     move_rows: float
     inertia: float
-    doubt: float
     price: float
     steepness: float
     measured: float
@@ -172,16 +171,13 @@ def judge(memory, k, yard, weights, value):  # type: ignore[no-untyped-def]
             for t in range(slots):
                 near[s] += yard.nearness[s, t] * value[t]
         value[:] = near
-    trust = weight / (weight + weights.doubt) if weight > 0.0 else 0.0
     share = load / yard.mean_load[o]
     giant = share * min(max(share - 1.0, 0.0), 1.0)
     for s in range(slots):
         enters = 0.0 if s == home else 1.0
         full = memory.planned[o, s] / memory.scale[LOAD_SCALE] + enters * load
         full = full / yard.mean_load[o] + weights.measured * (yard.above[o, s] + enters * giant)
-        value[s] = trust * value[s] - load * price(
-            full, weights.price, yard.tolerance[o], weights.steepness
-        )
+        value[s] -= load * price(full, weights.price, yard.tolerance[o], weights.steepness)
         if weights.burst_price > 0.0:
             full = (memory.bursts[o, s] + enters * burst) / yard.mean_burst[o]
             value[s] -= burst * price(

@@ -20,10 +20,10 @@ class IncrementalSettings:
     Args:
         move_rows: A move must gain so many rows (over the memory of pairs) ...
         inertia: ... and this share of the key's own rows.
-        doubt: A key with w rows is trusted w / (w + doubt).
         price: What a row of load costs in a slot at the tolerance, in rows of locality.
         steepness: How much faster the price grows above the tolerance.
         measured: Weight of measured over planned fullness.
+        slack: Tolerated imbalance at least, as a multiple of alpha - 1.
         wobble_tolerance: Tolerated imbalance per unit of epoch-to-epoch wobble.
         pair_memory: Half-life of pairs, in horizons.
         load_memory: Half-life of key loads, in horizons.
@@ -35,19 +35,19 @@ class IncrementalSettings:
         passes: How often a plan goes over the keys.
     """
 
-    move_rows: float = 0.6
+    move_rows: float = 0.7
     inertia: float = 0.06
-    doubt: float = 0.0
-    price: float = 0.05
-    steepness: float = 7.0
-    measured: float = 1.1
-    wobble_tolerance: float = 0.3
-    pair_memory: float = 3.0
-    load_memory: float = 2.5
-    slot_memory: float = 0.3
-    burst_price: float = 0.012
-    burst_tolerance: float = 0.1
-    burst_epochs: float = 3.7
+    price: float = 0.055
+    steepness: float = 5.0
+    measured: float = 1.35
+    slack: float = 2.5
+    wobble_tolerance: float = 0.22
+    pair_memory: float = 6.0
+    load_memory: float = 5.0
+    slot_memory: float = 0.4
+    burst_price: float = 0.015
+    burst_tolerance: float = 0.06
+    burst_epochs: float = 4.0
     least_rows: float = 0.8
     passes: int = 2
 

@@ -49,7 +49,7 @@ def test_hash_meets_by_chance_and_plans_by_design():
         assert found[name]["locality"] > 0.9, name
         assert max(found[name]["imbalance"]) < 1.25, name
     assert found["hash"]["moves_per_period"] == found["offline"]["moves_per_period"] == 0
-    assert found["headgate"]["moves_per_period"] < 5
+    assert found["headgate"]["moves_per_period"] < 20
 
 
 def test_under_drift_new_keys_are_born_where_their_rows_are():
