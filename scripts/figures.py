@@ -105,8 +105,8 @@ def manage(found: dict[str, Any]) -> str:
     }
     rows = [[names[name], f"{rate:,.0f}"] for name, rate in found["rows_per_s"].items()]
     note = (
-        f"\n\nCounting keeps {found['counting_over_plain']:.1%} of the rows per second. An epoch that "
-        f"moves state takes {found['migrating_epoch_over_median']:.2f}x the median epoch "
+        f"\n\nCounting keeps {found['counting_over_plain']:.1%} of the rows per second. An epoch "
+        f"that moves state takes {found['migrating_epoch_over_median']:.2f}x the median epoch "
         f"({found['options']['rows_per_epoch']:,} rows, {found['options']['slots']} slots); raw "
         "numbers in `docs/figures/manage.json`."
     )
