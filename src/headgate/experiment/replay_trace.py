@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headgate.errors import HeadgateError, UnknownColumn
-from headgate.routing.hashing import U64, hash_columns
+from headgate.errors import HeadgateError, SchemaMismatch, UnknownColumn
+from headgate.routing.hashing import U64, hash_columns, is_hashable
 from headgate.routing.table import hash_table
 
 I32 = npt.NDArray[np.int32]
@@ -94,6 +94,8 @@ def _stable(column: pa.Array) -> I64:
 def _key_column(name: str, column: pa.Array) -> KeyColumn:
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
+    if not is_hashable(column.type):
+        raise SchemaMismatch(f"column {name!r} of type {column.type} cannot be a key", column=name)
     h = hash_columns([column], len(column)).h
     distinct, number = np.unique(h, return_inverse=True)
     return KeyColumn(name, distinct, number.astype(np.int32))

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.errors import HeadgateError, UnknownColumn
+from headgate.errors import HeadgateError, SchemaMismatch, UnknownColumn
 from headgate.experiment import replay_owners
 from headgate.experiment.replay import replay
 from headgate.experiment.replay_owners import Owners
@@ -239,6 +239,12 @@ def test_wrong_columns_are_told(tmp_path, keys, time, kind, said):
     pq.write_table(pa.table({"a": [1, 2], "b": [3, 4]}), tmp_path / "t.parquet")
     with pytest.raises(kind, match=said):
         read_trace(tmp_path / "t.parquet", keys, time)
+
+
+def test_a_column_that_cannot_be_a_key_is_named(tmp_path):
+    pq.write_table(pa.table({"a": [1, 2], "b": [[3], [4, 5]]}), tmp_path / "t.parquet")
+    with pytest.raises(SchemaMismatch, match="'b' of type list"):
+        read_trace(tmp_path / "t.parquet", ["a", "b"])
 
 
 def test_files_that_are_not_there_or_not_parquet(tmp_path):
