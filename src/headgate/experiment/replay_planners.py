@@ -160,7 +160,7 @@ class Incremental:
 
 
 def _paper(graph: KeyGraph, options: ReplayOptions) -> I32:
-    """METIS alone, by recursive bisection: what pymetis does for up to eight parts."""
+    """METIS alone, as pymetis calls it by default: bisection for up to eight parts, else k-way."""
     if not suits_metis(graph, options.slots):
         return _hash(graph, options)
     starts, other, weight = graph.adjacency
@@ -170,7 +170,7 @@ def _paper(graph: KeyGraph, options: ReplayOptions) -> I32:
         pymetis.CSRAdjacency(starts.astype(kind), other.astype(kind)),
         vweights=scaled(equal_operators(graph), 0).astype(kind),
         eweights=np.maximum(weight, 1).astype(kind),
-        recursive=True,
+        recursive=options.slots <= 8,
         options=pymetis.Options(
             seed=options.seed, ufactor=max(1, round((options.alpha - 1) * 1000)), numbering=0
         ),
