@@ -5,6 +5,7 @@ docs/figures/replay.json, and fills the tables of docs/guide/replay.md. Some twe
 
     python scripts/replay_figures.py --data ../shared/data      # measure, then write the tables
     python scripts/replay_figures.py --short                    # the five main streams only
+    python scripts/replay_figures.py --only nvd --only hubs     # these, the others stay as they are
     python scripts/replay_figures.py --tables                   # only write the tables again
 """
 
@@ -91,10 +92,15 @@ def measure(trace: Trace, options: ReplayOptions, seeds: tuple[int, ...]) -> dic
     return medians | {"periods": found["periods"], "runs": runs}
 
 
-def all_figures(data: Path, names: tuple[str, ...], short: bool) -> dict[str, Any]:
-    streams: dict[str, Any] = {}
-    variants: dict[str, Any] = {}
+def all_figures(
+    data: Path, names: tuple[str, ...], short: bool, only: list[str] | None
+) -> dict[str, Any]:
+    before: dict[str, Any] = json.loads(FIGURES.read_text()) if only else {}
+    streams: dict[str, Any] = before.get("streams", {})
+    variants: dict[str, Any] = before.get("variants", {})
     for stream in CHOSEN_ON if short else CHOSEN_ON + HELD_OUT:
+        if only and stream.name not in only:
+            continue
         trace = read_trace(data / stream.file, stream.keys)
         base = ReplayOptions("online", stream.window, stream.period)
         found = streams[stream.name] = {"stream": asdict(stream)}
@@ -237,6 +243,9 @@ def variants(found: dict[str, Any]) -> str:
     for variant, streams in found["variants"].items():
         cells = [variant]
         for stream in CHOSEN_ON:
+            if stream.name not in streams:
+                cells.append("")
+                continue
             them, ours = streams[stream.name]["online"], streams[stream.name]["headgate"]
             fewer = them["moves_per_period"] / max(1.0, ours["moves_per_period"])
             cells.append(f"{both(them)} → {both(ours)}, {fewer:.1f}x")
@@ -272,10 +281,11 @@ def main() -> None:
     words.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
     words.add_argument("--tables", action="store_true", help="do not measure")
     words.add_argument("--short", action="store_true", help="fewer streams, planners and seeds")
+    words.add_argument("--only", action="append", help="a stream by name; may be repeated")
     asked = words.parse_args()
     if not asked.tables:
         names = ("hash", "online", "headgate", "strict") if asked.short else PLANNERS
-        found = all_figures(asked.data, names, asked.short)
+        found = all_figures(asked.data, names, asked.short, asked.only)
         FIGURES.write_text(json.dumps(found, indent=1) + "\n")
     write_tables()
 
