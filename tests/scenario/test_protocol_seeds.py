@@ -33,12 +33,16 @@ SEEDS_SLOW = 4000
 CAUGHT_WITHIN = 1000
 
 
-def run_all(seeds: range, topology: str = "any", parts: Parts = SOUND) -> Counter[str]:
+def run_all(
+    seeds: range, topology: str = "any", parts: Parts = SOUND, planner: str = "seeded"
+) -> Counter[str]:
     """Figures over all seeds, none of which may fail."""
     figures: Counter[str] = Counter()
     for seed in seeds:
-        report = simulate(seed, topology=topology, parts=parts)
-        replay = f"headgate simulate --seed {seed} --topology {topology} --trace"
+        report = simulate(seed, topology=topology, parts=parts, planner=planner)
+        replay = (
+            f"headgate simulate --seed {seed} --topology {topology} --planner {planner} --trace"
+        )
         assert report.ok, f"{report.violation}; replay with: {replay}"
         figures.update(report.figures)
     return figures
@@ -49,6 +53,15 @@ def test_every_invariant_holds_for_every_seed(topology: str) -> None:
     figures = run_all(range(SEEDS), topology)
 
     assert figures["tuples"] == 40 * SEEDS
+
+
+@pytest.mark.parametrize("planner", ["headgate", "online"])
+def test_what_the_manager_of_real_flows_decides_is_carried_out_for_every_seed(planner: str) -> None:
+    figures = run_all(range(SEEDS), planner=planner)
+
+    assert figures["keys_moved"] > SEEDS
+    assert figures["held"] > SEEDS
+    assert figures["manager_crashes"] > SEEDS / 10
 
 
 def test_the_seeds_reach_what_they_are_meant_to_test() -> None:

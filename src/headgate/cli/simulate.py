@@ -20,6 +20,7 @@ from headgate.errors import DeclarationError
 if TYPE_CHECKING:
     from headgate.simulator.run import Report
 
+_DEFAULTS = {"topology": "any", "faults": "all", "planner": "seeded", "tuples": 40}
 _SHOWN = 3  # violations shown in full,
 _LINES = 14  # each with so many events that led to it
 _FIGURES = (
@@ -49,6 +50,13 @@ def simulate(
         str, typer.Option(help="any, pair, chain, bridge, diamond, fan or random.")
     ] = "any",
     faults: Annotated[str, typer.Option(help="all, none, network or crash.")] = "all",
+    planner: Annotated[
+        str,
+        typer.Option(
+            help="Who plans: seeded (random, to be troublesome), or the manager of real flows "
+            "with its planner headgate, online, offline, worst-case or hash."
+        ),
+    ] = "seeded",
     tuples: Annotated[int, typer.Option(min=1, help="Tuples that the sources read.")] = 40,
     broken: Annotated[
         str | None,
@@ -70,7 +78,13 @@ def simulate(
             return
         if trace and seed is None:
             raise DeclarationError("--trace shows one run; say which with --seed N")
-        options = {"topology": topology, "faults": faults, "tuples": tuples, "broken": broken}
+        options = {
+            "topology": topology,
+            "faults": faults,
+            "planner": planner,
+            "tuples": tuples,
+            "broken": broken,
+        }
         chosen = range(first, first + seeds) if seed is None else range(seed, seed + 1)
         failed = _run(chosen, options, trace, speaker(json_file), json_file)
     if failed:
@@ -82,7 +96,7 @@ def _run(
 ) -> bool:
     from headgate.simulator import run
 
-    arguments = {name: options[name] for name in ("topology", "faults", "tuples")}
+    arguments = {name: options[name] for name in _DEFAULTS}
     parts = _parts(options["broken"])
     figures: Counter[str] = Counter()
     bad: list[Report] = []
@@ -152,7 +166,7 @@ def _tell_violation(console: Console, report: Report, options: dict[str, Any]) -
     )
     given = [
         f"--{name} {options[name]}"
-        for name, default in (("topology", "any"), ("faults", "all"), ("tuples", 40))
+        for name, default in _DEFAULTS.items()
         if options[name] != default
     ]
     given += [f"--broken {options['broken']}"] if options["broken"] else []

@@ -93,36 +93,39 @@ def plan_with(
     if manager is None:
         return None
     if isinstance(manager, Manager):
-        manager = PlacementManager(program, manager, slots, racks)
+        manager = PlacementManager(task_of(program, manager, slots, racks), manager)
     return Planning(manager, beside=beside)
 
 
-class PlacementManager:
-    """Decides for one flow. Keeps what its planner remembers and what is left of a plan."""
+def task_of(
+    program: Program, settings: Manager, slots: int, racks: Mapping[str, str] | None = None
+) -> Task:
+    """What there is to place in a flow, within the limits of the settings."""
+    return Task(
+        operators=tuple(node.name for node in program.stateful),
+        edges=program.key_pairs,
+        slots=slots,
+        alpha=settings.alpha,
+        pins_max=settings.pins_max,
+        moves_max=settings.moves_max,
+        born_local=program.splittable if settings.born_local else frozenset(),
+        memory_epochs=settings.memory_epochs,
+        seed=settings.seed,
+        racks=racks or {},
+    )
 
-    def __init__(
-        self,
-        program: Program,
-        settings: Manager,
-        slots: int,
-        racks: Mapping[str, str] | None = None,
-    ) -> None:
+
+class PlacementManager:
+    """Decides for one flow. Keeps what its planner remembers and what is left of a plan.
+
+    Two engines drive it: Spark's epochs (`step`), and the message-by-message simulator (`decide`).
+    """
+
+    def __init__(self, task: Task, settings: Manager) -> None:
         self.settings = settings
-        self._splittable = program.splittable if settings.born_local else frozenset()
-        task = Task(
-            operators=tuple(node.name for node in program.stateful),
-            edges=program.key_pairs,
-            slots=slots,
-            alpha=settings.alpha,
-            pins_max=settings.pins_max,
-            moves_max=settings.moves_max,
-            born_local=self._splittable,
-            memory_epochs=settings.memory_epochs,
-            seed=settings.seed,
-            racks=racks or {},
-        )
+        self._born_local = task.born_local
         self._placing: Placing = make_placing(settings.planner, task)
-        self._pairs_max = max(1, slots * settings.statistics_bytes // PAIR_BYTES)
+        self._pairs_max = max(1, task.slots * settings.statistics_bytes // PAIR_BYTES)
         self._every_ms = 0 if settings.every is None else duration_us(settings.every) // 1000
         self._left: dict[str, Pins] = {}
         self._labels: dict[str, dict[int, str]] = {}
@@ -137,11 +140,14 @@ class PlacementManager:
 
     @property
     def born_local(self) -> frozenset[str]:
-        return frozenset() if self._epochs_left_to_watch > 0 else self._splittable
+        return frozenset() if self._epochs_left_to_watch > 0 else self._born_local
 
     def step(self, observed: Sequence[Observed], tables: Mapping[str, RoutingTable]) -> Decision:
-        """One turn of the loop. Facts are empty when there is nothing to tell."""
-        seen = gather(observed, self._pairs_max)
+        """One turn of the loop, after some epochs."""
+        return self.decide(gather(observed, self._pairs_max), tables)
+
+    def decide(self, seen: Observation, tables: Mapping[str, RoutingTable]) -> Decision:
+        """What to do about what was seen. Facts are empty when there is nothing to tell."""
         self._learn_labels(seen)
         facts: dict[str, Any] = {}
         outcome = self._outcome(seen)

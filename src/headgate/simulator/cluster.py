@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,13 +85,13 @@ class Cluster:
         wiring: Wiring,
         logs: Mapping[Address, Sequence[Data]],
         plan: Plan,
-        planner: Planner,
+        make_planner: Callable[[], Planner],
         faults: Faults,
         rng: random.Random,
         parts: Parts,
         trace: deque[Line],
     ) -> None:
-        self.wiring, self.logs, self.planner, self.parts = wiring, logs, planner, parts
+        self.wiring, self.logs, self.make_planner, self.parts = wiring, logs, make_planner, parts
         self.faults, self.rng, self.trace = faults, rng, trace
         self.network = Network(rng, faults.weather)
         self.sent: Counter[type[Any]] = Counter()
@@ -249,7 +249,7 @@ class Cluster:
             self.network.after(DETECTION * (0.2 + self.rng.random()), self.detect, address)
 
     def _manager(self, connection: int = NEVER_CONNECTED) -> Process:
-        machine = self.parts.manager(self.wiring, self.record, self.planner)
+        machine = self.parts.manager(self.wiring, self.record, self.make_planner())
         return Process(MANAGER, machine, self.parts.endpoint(MANAGER, connection))
 
     def start_manager(self) -> None:

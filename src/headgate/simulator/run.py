@@ -10,20 +10,23 @@ import gc
 import random
 import traceback
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from headgate.simulator.cluster import GAP, Cluster, Line, Parts
 from headgate.simulator.faults import CRASHING_INSTANCE, CRASHING_MANAGER, Faults, draw_faults
+from headgate.simulator.manager import Planner
 from headgate.simulator.message import ReconfigurationDue, SnapshotDue
 from headgate.simulator.oracle import Violation
-from headgate.simulator.shape import MANAGER, Wiring, draw_shape
+from headgate.simulator.shape import MANAGER, Shape, Wiring, draw_shape
 from headgate.simulator.trace import Event
 from headgate.simulator.workload import SeededPlanner, draw_logs, first_plan
 
 EVENTS_MAX = 100_000
 TAIL = 40
+SEEDED = "seeded"
 SOUND = Parts()
 
 
@@ -54,6 +57,7 @@ def simulate(
     *,
     topology: str = "any",
     faults: str | Faults = "all",
+    planner: str = "seeded",
     tuples: int = 40,
     parts: Parts = SOUND,
     whole_trace: bool = False,
@@ -61,16 +65,22 @@ def simulate(
     """Run one seed to its end. The same arguments always give the same run.
 
     `faults` is a profile (`all`, `none`, `network`, `crash`) or a fault plan of one's own, which
-    serves for one run. A run of the default size is some 600 events, a few milliseconds.
+    serves for one run. `planner` is `seeded`, which draws plans to be as troublesome as can be, or
+    one of the real manager's (`headgate`, `online`, ...), which then decides as it does on Spark.
+    A run of the default size is some 600 events, a few milliseconds.
     """
     rng = random.Random(seed)
-    wiring = Wiring(draw_shape(topology, rng))
+    shape = draw_shape(topology, rng)
+    make_planner: Callable[[], Planner] = partial(SeededPlanner, rng)
+    if planner != SEEDED:
+        shape, make_planner = _decided(shape, planner, seed)
+    wiring = Wiring(shape)
     trace: deque[Line] = deque(maxlen=None if whole_trace else TAIL)
     cluster = Cluster(
         wiring,
         draw_logs(wiring, rng, tuples),
         first_plan(wiring),
-        SeededPlanner(rng),
+        make_planner,
         draw_faults(faults, rng) if isinstance(faults, str) else faults,
         rng,
         parts,
@@ -89,6 +99,14 @@ def simulate(
         None if found is None else found.operator,
         None if found is None else found.tuple_id,
     )
+
+
+def _decided(shape: Shape, planner: str, seed: int) -> tuple[Shape, Callable[[], Planner]]:
+    """The shape as the real manager knows flows, and that manager. Imported late: it compiles."""
+    from headgate.simulator.deciding import DecidingPlanner
+
+    shape = shape.with_slots(max(shape.stateful.values()))
+    return shape, partial(DecidingPlanner, shape, planner, seed)
 
 
 def _schedule(cluster: Cluster, rng: random.Random, tuples: int) -> None:

@@ -69,6 +69,23 @@ class Shape:
         return {o.name: o.instances for o in self.operators if o.stateful}
 
     @cached_property
+    def key_pairs(self) -> tuple[tuple[str, str], ...]:
+        """Stateful operators that feed each other directly."""
+        return tuple(
+            (edge.upstream, o.name)
+            for o in self.operators
+            for edge in o.inputs
+            if o.stateful and edge.upstream in self.stateful
+        )
+
+    def with_slots(self, slots: int) -> Shape:
+        """The same with one instance of every stateful operator per slot."""
+        return Shape(
+            self.name,
+            tuple(o._replace(instances=slots) if o.stateful else o for o in self.operators),
+        )
+
+    @cached_property
     def trails(self) -> dict[str, tuple[str, ...]]:
         """Every way a tuple takes to an operator: it meets the operator once per trail."""
         found: dict[str, tuple[str, ...]] = {SOURCE: (SOURCE,)}

@@ -105,3 +105,17 @@ def test_every_mistake_says_what_it_is() -> None:
 def test_events_are_told_in_the_papers_words(message: object, line: str) -> None:
     assert told(message) == line
     assert str(Event(1.5, MANAGER, Address("A", 1), message)).endswith(f"manager -> A1     {line}")
+
+
+@pytest.mark.parametrize("planner", ["headgate", "online", "hash"])
+def test_a_run_with_the_real_manager_is_repeated_by_its_seed(planner: str) -> None:
+    first, again = (simulate(11, planner=planner, whole_trace=True) for _ in range(2))
+
+    assert first.ok
+    assert first.figures == again.figures
+    assert [str(event) for event in first.trace] == [str(event) for event in again.trace]
+
+
+def test_a_planner_nobody_knows_is_named() -> None:
+    with pytest.raises(DeclarationError, match="there are headgate, online"):
+        simulate(1, planner="oracle")
