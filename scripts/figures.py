@@ -99,9 +99,8 @@ def wide(found: dict[str, Any]) -> str:
 
 def manage(found: dict[str, Any]) -> str:
     names = {
-        "plain": "no manager",
-        "counting": "counting pairs, moving nothing",
-        "moving": "counting, and moving keys every third epoch",
+        "plain": "not counting",
+        "counting": "counting keys and pairs",
     }
     rows = [[names[name], f"{rate:,.0f}"] for name, rate in found["rows_per_s"].items()]
     note = (

@@ -67,13 +67,13 @@ def edges(json_file: Path | None, quick: bool, console: Console) -> None:
 
 
 def manage(json_file: Path | None, quick: bool, console: Console) -> None:
-    """What counting pairs and moving state cost, against the same flow without a manager."""
+    """What counting pairs and moving state cost, against the epochs around that do not."""
     from headgate.experiment.bench.manage import QUICK, ManageOptions, run_manage
 
     found = run_manage(QUICK if quick else ManageOptions(), console.print)
     _show(console, "rows per second", found["rows_per_s"], "{:,.0f}")
     ratios = {name: found[name] for name in ("counting_over_plain", "migrating_epoch_over_median")}
-    _show(console, "ratios", ratios, "{:.2f}")
+    _show(console, "ratios", ratios, "{:.3f}")
     _save(found, json_file, console)
 
 

@@ -1,8 +1,9 @@
 """What managing costs: counting pairs in every epoch, and epochs that move state.
 
-The same two chained counts three times, side by side: without a manager; with one that counts and
-moves nothing; and with one that moves a share of all keys every few epochs, to random slots, so
-that an epoch that migrates can be held against the epochs around it.
+Two chained counts. Epochs are compared with their neighbours in one query: a machine's speed wanders
+from minute to minute. In one run each two epochs have one that counts and one that does not, in an
+order drawn for them. In another, known keys are moved to random slots every few epochs, so that an
+epoch that migrates can be held against the epochs around it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from headgate.control.manager import Manager
 from headgate.control.planning import Decides, Decision, Observed
 from headgate.experiment.baselines import spark_query
 from headgate.experiment.bench.contestant import epoch_seconds
-from headgate.experiment.record import Machine, side_by_side
+from headgate.experiment.record import Machine
 from headgate.experiment.workload import EpochFiles, correlated_pairs, write_epochs
 from headgate.flow import Flow
 from headgate.operator import Count
@@ -37,6 +38,7 @@ class ManageOptions:
     rows_per_epoch: int = 500_000
     epochs: int = 14
     warmup: int = 5
+    counting_epochs: int = 46
     slots: int = 2
     rounds: int = 3
     move_every: int = 3
@@ -44,7 +46,31 @@ class ManageOptions:
     seed: int = 7
 
 
-QUICK = ManageOptions(rows_per_epoch=5_000, epochs=5, warmup=1, rounds=1, moved_keys=200)
+QUICK = ManageOptions(
+    rows_per_epoch=5_000, epochs=5, warmup=1, counting_epochs=5, rounds=1, moved_keys=200
+)
+
+
+class Alternating:
+    """Counts in one epoch of every two, and notes which: the plan asks once per epoch."""
+
+    born_local: frozenset[str] = frozenset()
+
+    def __init__(self, seed: int) -> None:
+        self._draw = np.random.default_rng(seed)
+        self._next: list[int] = []
+        self.counted: dict[int, bool] = {}
+
+    @property
+    def statistics_bytes(self) -> int:
+        if not self._next:
+            self._next = self._draw.permutation([0, 1 << 20]).tolist()
+        return self._next.pop()
+
+    def step(self, observed: Sequence[Observed], tables: Mapping[str, RoutingTable]) -> Decision:
+        for epoch in observed:
+            self.counted[int(epoch.record["epoch"])] = any(s.loads for s in epoch.statistics)
+        return Decision()
 
 
 @dataclass
@@ -75,45 +101,63 @@ class Stirring:
 
 def run_manage(options: ManageOptions, say: Say) -> dict[str, Any]:
     """Rows per second with and without counting, and how long epochs take that move state."""
-    moving: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
         work = Path(folder)
-        tables = (
-            correlated_pairs(options.rows_per_epoch, seed=options.seed, epoch=epoch)
-            for epoch in range(options.epochs)
-        )
-        files = write_epochs(tables, work / "in", files_per_epoch=options.slots)
-        number = iter(range(1_000_000))
-
-        def timed(manager: Manager | Decides | None) -> float:
-            place = work / f"run-{next(number)}"
-            seconds, records = _run(files, options, place, manager)
+        many = _input(options, options.counting_epochs, work / "many")
+        few = _input(options, options.epochs, work / "few")
+        counting, moving = [], []
+        for turn in range(options.rounds):
+            place = work / f"counting-{turn}"
+            counting.append(_counting(many, options, place, seed=options.seed + turn))
             shutil.rmtree(place, ignore_errors=True)
-            if isinstance(manager, Stirring):
-                moving.append(_migrating(seconds, records, options.warmup))
-            return median(seconds[options.warmup :]) / options.rows_per_epoch
-
-        turns = side_by_side(
-            {
-                "plain": lambda: timed(None),
-                "counting": lambda: timed(Manager("hash", born_local=False)),
-                "moving": lambda: timed(Stirring(options)),
-            },
-            options.rounds,
-            lambda turn, name, cost: say(
-                f"round {turn + 1} of {options.rounds}: {name:9} {1 / cost:12,.0f} rows/s"
-            ),
-        )
-    found = turns.medians
+            say(f"round {turn + 1} of {options.rounds}: counting keeps {counting[-1]['ratio']:.1%}")
+            place = work / f"moving-{turn}"
+            seconds, records = _run(few, options, place, Stirring(options))
+            moving.append(_migrating(seconds, records, options.warmup))
+            shutil.rmtree(place, ignore_errors=True)
+            say(
+                f"round {turn + 1} of {options.rounds}: an epoch that moves state takes "
+                f"{moving[-1]['ratio']:.2f}x the median"
+            )
+    rate = {
+        name: options.rows_per_epoch / median(s for run in counting for s in run[f"seconds_{name}"])
+        for name in ("plain", "counting")
+    }
     return {
-        "rows_per_s": {name: 1 / cost for name, cost in found.items()},
-        "counting_over_plain": found["plain"] / found["counting"],
+        "rows_per_s": rate,
+        "counting_over_plain": rate["counting"] / rate["plain"],
+        "counting_over_plain_of_neighbours": median(p for run in counting for p in run["pairs"]),
         "migrating_epoch_over_median": median(m["ratio"] for m in moving),
+        "counting": counting,
         "migrating": moving,
-        "seconds_per_row_raw": {name: list(costs) for name, costs in turns.raw.items()},
-        "order": [list(names) for names in turns.order],
         "options": asdict(options),
         "machine": asdict(Machine.here()),
+    }
+
+
+def _input(options: ManageOptions, epochs: int, directory: Path) -> EpochFiles:
+    tables = (
+        correlated_pairs(options.rows_per_epoch, seed=options.seed, epoch=epoch)
+        for epoch in range(epochs)
+    )
+    return write_epochs(tables, directory, files_per_epoch=options.slots)
+
+
+def _counting(files: EpochFiles, options: ManageOptions, place: Path, seed: int) -> dict[str, Any]:
+    """Neighbouring epochs, one of which counts: seconds of the plain one over the other's."""
+    manager = Alternating(seed)
+    seconds, _ = _run(files, options, place, manager)
+    timed = {e: s for e, s in enumerate(seconds) if e >= options.warmup and e in manager.counted}
+    pairs = []
+    for first in range(options.warmup + options.warmup % 2, len(seconds) - 1, 2):
+        two = {manager.counted.get(e): seconds[e] for e in (first, first + 1)}
+        if True in two and False in two:
+            pairs.append(two[False] / two[True])
+    return {
+        "ratio": median(pairs) if pairs else float("nan"),
+        "pairs": pairs,
+        "seconds_plain": [s for e, s in timed.items() if not manager.counted[e]],
+        "seconds_counting": [s for e, s in timed.items() if manager.counted[e]],
     }
 
 
