@@ -1,9 +1,9 @@
 """What managing costs: counting pairs in every epoch, and epochs that move state.
 
-Two chained counts. Epochs are compared with their neighbours in one query: a machine's speed wanders
-from minute to minute. In one run each two epochs have one that counts and one that does not, in an
-order drawn for them. In another, known keys are moved to random slots every few epochs, so that an
-epoch that migrates can be held against the epochs around it.
+Two chained counts. Epochs are compared with their neighbours in one query: the machine's speed
+wanders from minute to minute. In one run each two epochs have one that counts and one that does
+not, in an order drawn for them. In another, known keys are moved to random slots every few epochs,
+so that an epoch that migrates can be held against the epochs around it.
 """
 
 from __future__ import annotations
