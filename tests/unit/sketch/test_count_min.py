@@ -1,0 +1,152 @@
+"""Count-Min's bounds hold against exact counts, however tuples are cut into batches and merges."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.routing.hashing import mix
+from headgate.sketch.count_min import CELL_BYTES, CostSketch, SketchShape
+
+tuples = st.tuples(st.integers(0, 40), st.floats(0.01, 70))
+batches = st.lists(st.lists(tuples, max_size=30), max_size=6)
+
+
+def arrays(batch):
+    h = mix(np.array([value for value, _ in batch], np.uint64))
+    return h, np.array([ms for _, ms in batch], np.float64)
+
+
+def filled(shape, batches):
+    sketch = CostSketch(shape)
+    for batch in batches:
+        sketch.update(*arrays(batch))
+    return sketch
+
+
+def exact(batches):
+    times = defaultdict(list)
+    for value, ms in (entry for batch in batches for entry in batch):
+        times[value].append(ms)
+    return times
+
+
+@given(st.integers(1, 4), st.integers(1, 30), st.integers(0, 5), batches)
+def test_frequencies_are_never_below_the_truth_and_estimates_lie_among_the_costs(
+    depth, width, seed, batches
+):
+    sketch, truth = filled(SketchShape(depth, width, seed), batches), exact(batches)
+    values = sorted(truth)
+    h = mix(np.array(values, np.uint64))
+    counted = sketch.frequency_of(h)
+    estimates = sketch.estimate_ms(h)
+    everything = [ms for times in truth.values() for ms in times]
+    for i, value in enumerate(values):
+        assert counted[i] >= len(truth[value])
+        assert counted[i] <= len(everything)
+        assert min(everything) - 1e-9 <= estimates[i] <= max(everything) + 1e-9
+    assert sketch.rows == len(everything)
+    assert sketch.total_ms == pytest.approx(sum(everything))
+
+
+@given(batches)
+def test_a_wide_sketch_knows_every_cost(batches):
+    sketch, truth = filled(SketchShape.within(0.001, 0.01), batches), exact(batches)
+    values = sorted(truth)
+    estimates = sketch.estimate_ms(mix(np.array(values, np.uint64)))
+    assert estimates == pytest.approx([np.mean(truth[value]) for value in values])
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.05, 0.1), (0.01, 0.05), (0.002, 0.3)])
+def test_counts_and_times_are_over_by_epsilon_in_few_cases(epsilon, delta):
+    """The bound of Cormode and Muthukrishnan, over many hash functions and a skewed stream."""
+    draw = np.random.default_rng(3)
+    values = draw.zipf(1.2, 20_000) % 5_000
+    times = draw.uniform(0.01, 70, 20_000)
+    distinct, at = np.unique(values, return_inverse=True)
+    count, spent = np.bincount(at), np.bincount(at, times)
+    h = mix(distinct.astype(np.uint64))
+    too_much = []
+    for seed in range(20):
+        sketch = CostSketch(SketchShape.within(epsilon, delta, seed))
+        sketch.update(h, spent, count.astype(np.float64))
+        too_much.append(np.mean(sketch.frequency_of(h) - count > epsilon * len(values)))
+        cells = sketch.time_ms[sketch.shape.cells(h)].min(axis=0)
+        assert (cells >= spent - 1e-6).all()
+        too_much.append(np.mean(cells - spent > epsilon * times.sum()))
+    assert np.mean(too_much) <= delta
+
+
+@given(batches, st.integers(0, 6))
+def test_merging_is_adding_up(batches, cut):
+    shape = SketchShape(3, 11, 1)
+    first, second = filled(shape, batches[:cut]), filled(shape, batches[cut:])
+    first.merge(second)
+    whole = filled(shape, batches)
+    assert first.frequency == pytest.approx(whole.frequency)
+    assert first.time_ms == pytest.approx(whole.time_ms)
+    assert (first.rows, first.total_ms) == pytest.approx((whole.rows, whole.total_ms))
+
+
+@given(batches)
+def test_counted_tuples_are_tuples(batches):
+    shape = SketchShape(2, 13)
+    together = CostSketch(shape)
+    truth = exact(batches)
+    h = mix(np.array(list(truth), np.uint64))
+    spent = np.array([sum(times) for times in truth.values()])
+    together.update(h, spent, np.array([len(times) for times in truth.values()], np.float64))
+    assert together.time_ms == pytest.approx(filled(shape, batches).time_ms)
+    assert together.frequency == pytest.approx(filled(shape, batches).frequency)
+
+
+@given(batches)
+def test_a_sketch_survives_the_wire(batches):
+    sketch = filled(SketchShape(3, 17, 9), batches)
+    again = CostSketch.from_arrow(sketch.to_arrow())
+    assert again.shape == sketch.shape
+    assert (again.frequency == sketch.frequency).all()
+    assert (again.time_ms == sketch.time_ms).all()
+    assert (again.rows, again.total_ms) == (sketch.rows, sketch.total_ms)
+
+
+def test_decay_keeps_estimates_and_lets_new_times_weigh_more():
+    sketch = CostSketch(SketchShape(2, 50))
+    h = np.array([1], np.uint64)
+    sketch.update(np.repeat(h, 16), np.full(16, 10.0))
+    sketch.decay(1 / 16)
+    assert sketch.estimate_ms(h) == pytest.approx(10)
+    sketch.update(h, np.array([30.0]))
+    assert sketch.estimate_ms(h) == pytest.approx(20)
+    sketch.reset()
+    assert sketch.rows == 0 and not sketch.frequency.any()
+
+
+def test_a_value_never_seen_costs_the_mean():
+    sketch = CostSketch(SketchShape(2, 1000))
+    assert sketch.estimate_ms(np.array([5], np.uint64)).tolist() == [0.0]
+    sketch.update(np.array([1, 2], np.uint64), np.array([4.0, 8.0]))
+    assert sketch.estimate_ms(np.array([77], np.uint64)).tolist() == [6.0]
+
+
+def test_shapes_are_those_of_the_bounds_and_state_their_memory():
+    shape = SketchShape.within(0.01, 0.05)
+    assert (shape.depth, shape.width) == (3, 272)
+    assert CostSketch(shape).bytes == 3 * 272 * CELL_BYTES
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        SketchShape.within(epsilon=2)
+    with pytest.raises(ValueError, match="cannot add"):
+        CostSketch(shape).merge(CostSketch(SketchShape(3, 271)))
+
+
+def test_equal_seeds_hash_alike_and_cells_stay_in_their_row():
+    h = mix(np.arange(1000, dtype=np.uint64))
+    shape = SketchShape(3, 64, 5)
+    cells = shape.cells(h)
+    assert (cells == SketchShape(3, 64, 5).cells(h)).all()
+    assert (cells // 64 == np.arange(3)[:, None]).all()
+    assert (cells[1] - 64 != cells[0]).mean() > 0.9
