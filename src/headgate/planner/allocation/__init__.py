@@ -1,0 +1,1 @@
+"""Which node has which unit, and how many nodes: balance, collocation, migration and scaling."""

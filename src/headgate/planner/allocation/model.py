@@ -1,0 +1,177 @@
+"""What a planner of allocations sees: units, nodes, who is where, and who sends to whom.
+
+A *unit* is a key group in Madsen et al. 2017: a bucket of an operator's keys, or one pinned key. It
+is never cut. Its load is that of the bottleneck resource over one period, in percent of a node
+of capacity 1, as measured: what it pays for rows that cross nodes is in it. Moving a unit
+costs mc = cost_per_byte x its state. A node that is *leaving* is to be emptied and then released.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from headgate.errors import HeadgateError
+from headgate.planner.adjacency import F64, I64, Adjacency, adjacency_of
+from headgate.planner.distance import Distances
+
+I32 = npt.NDArray[np.int32]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Units:
+    """Loads and states of units; `operator` is a number into `operators`."""
+
+    operators: tuple[str, ...]
+    operator: I32
+    load: F64
+    state_bytes: F64
+    names: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.load)
+
+    def name(self, unit: int) -> str:
+        """What people call a unit: its name, else its operator and its number within it."""
+        if self.names:
+            return self.names[unit]
+        first = int(np.searchsorted(self.operator, self.operator[unit]))
+        return f"{self.operators[self.operator[unit]]}[{unit - first}]"
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Rows (or bytes) per period from unit to unit. Each pair of units is there at most once.
+
+    `remote_load` is the load that one row costs at each of its two ends if it crosses nodes.
+    """
+
+    sender: I64
+    receiver: I64
+    rate: F64
+    remote_load: float = 0.0
+
+    @classmethod
+    def none(cls) -> Traffic:
+        return cls(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
+
+    @cached_property
+    def total(self) -> float:
+        return float(self.rate.sum())
+
+    def collocation(self, node: I32) -> float:
+        """The collocation factor: share of the traffic between units on one node; 1 without any."""
+        if not self.total:
+            return 1.0
+        return float(self.rate[node[self.sender] == node[self.receiver]].sum()) / self.total
+
+    def remote(self, node: I32) -> F64:
+        """Rows that each unit sends to or gets from other nodes."""
+        far = node[self.sender] != node[self.receiver]
+        rate = self.rate[far]
+        return (
+            np.bincount(self.sender[far], rate, len(node))
+            + np.bincount(self.receiver[far], rate, len(node))
+        ).astype(np.float64, copy=False)
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """The cluster: capacity (1 is a plain node), which are to go, and how far apart they are."""
+
+    capacity: F64
+    leaving: Bools
+    distances: Distances | None = None
+
+    @classmethod
+    def alike(cls, count: int, leaving: tuple[int, ...] = ()) -> Nodes:
+        goes = np.zeros(count, np.bool_)
+        goes[list(leaving)] = True
+        return cls(np.ones(count), goes)
+
+    def __len__(self) -> int:
+        return len(self.capacity)
+
+    @cached_property
+    def staying(self) -> Bools:
+        return ~self.leaving
+
+    @cached_property
+    def staying_capacity(self) -> float:
+        return float(self.capacity[self.staying].sum())
+
+
+@dataclass(frozen=True)
+class Situation:
+    """All that is known at the end of a period. `home` is the node that each unit is on."""
+
+    units: Units
+    nodes: Nodes
+    home: I32
+    traffic: Traffic = field(default_factory=Traffic.none)
+    cost_per_byte: float = 1.0
+    period: int = 0
+
+    def __post_init__(self) -> None:
+        units, nodes = len(self.units), len(self.nodes)
+        wrong = None
+        if not self.nodes.staying.any():
+            wrong = "no node that stays; keep at least one"
+        elif not (self.nodes.capacity > 0).all():
+            wrong = "a node without capacity; mark it as leaving instead"
+        elif self.home.shape != (units,) or len(self.units.state_bytes) != units:
+            wrong = f"{units} loads, {len(self.units.state_bytes)} states, {len(self.home)} homes"
+        elif units and not (self.home.min() >= 0 and self.home.max() < nodes):
+            wrong = f"a unit on a node outside 0..{nodes - 1}"
+        elif not (np.isfinite(self.units.load).all() and (self.units.load >= 0).all()):
+            wrong = "a load that is negative or not a number"
+        if wrong:
+            raise HeadgateError(f"nothing to plan from: {wrong}", nodes=nodes, units=units)
+
+    @cached_property
+    def migration_cost(self) -> F64:
+        """Mc of every unit."""
+        return self.cost_per_byte * self.units.state_bytes
+
+    @cached_property
+    def adjacency(self) -> Adjacency:
+        """Who talks to whom, both directions."""
+        t = self.traffic
+        return adjacency_of(len(self.units), t.sender, t.receiver, t.rate)
+
+    @cached_property
+    def base_load(self) -> F64:
+        """What a unit costs wherever its partners are."""
+        paid = self.traffic.remote_load * self.traffic.remote(self.home)
+        return np.maximum(self.units.load - paid, 0.0)
+
+    def unit_loads(self, node: I32) -> F64:
+        """Loads as they would be under an allocation; at home they are those measured."""
+        if not self.traffic.remote_load:
+            return self.units.load
+        paid = self.traffic.remote_load * (
+            self.traffic.remote(node) - self.traffic.remote(self.home)
+        )
+        return np.maximum(self.units.load + paid, 0.0)
+
+    def node_loads(self, node: I32, *, as_measured: bool = False) -> F64:
+        """Load per node; `as_measured` leaves out what collocation saves, as the paper's MILP."""
+        load = self.units.load if as_measured else self.unit_loads(node)
+        return np.bincount(node, load, len(self.nodes)).astype(np.float64, copy=False)
+
+    def moved(self, node: I32) -> I64:
+        """Units that an allocation takes away from their home."""
+        return np.flatnonzero(node != self.home).astype(np.int64)
+
+    def cost_of(self, node: I32) -> float:
+        """What it costs to get to an allocation."""
+        return float(self.migration_cost[node != self.home].sum())
+
+    def after(self, node: I32) -> Situation:
+        """The same period as it would be measured under an allocation."""
+        units = replace(self.units, load=self.unit_loads(node))
+        return replace(self, units=units, home=node)

@@ -1,0 +1,127 @@
+"""What a planner gives back: a node for every unit, what it is worth, and why, one line a move.
+
+A plan is checked against the situation and the limits it was made for (invariant 4). One that
+breaks a limit is refused; planners that cannot be trusted, such as solvers, are repaired before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from headgate.errors import HeadgateError
+from headgate.planner.allocation.measures import load_distance, lower_bound
+from headgate.planner.allocation.model import I32, Situation
+
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one plan may cost and should reach.
+
+    Args:
+        migration_cost_max: Sum of mc over all units that move (the paper's maxMigrCost).
+        distance_max_pct: Load distance that is good enough (the paper's maxLD), in percent.
+        seconds: The planner is back after that time.
+    """
+
+    migration_cost_max: float = np.inf
+    distance_max_pct: float = 1.0
+    seconds: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (self.migration_cost_max >= 0 and self.distance_max_pct >= 0 and self.seconds > 0):
+            raise HeadgateError(f"{self}: give limits of at least 0, and some time")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An allocation and its worth. Distances are in percent of the mean load."""
+
+    node: I32
+    method: str
+    distance_pct: float
+    bound_pct: float
+    collocation: float
+    migrations: int
+    migration_cost: float
+    reasons: tuple[str, ...] = ()
+    seconds: float = 0.0
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def gap_pct(self) -> float:
+        """How far the load distance is above the proven lower bound."""
+        return max(0.0, self.distance_pct - self.bound_pct)
+
+    def explain(self) -> str:
+        return (
+            f"{self.method}: {self.migrations} units move; load distance {self.distance_pct:.2f} % "
+            f"(bound {self.bound_pct:.2f} %), collocation {self.collocation:.3f}"
+        )
+
+    def check(self, situation: Situation, limits: Limits) -> None:
+        """Every unit has one node that exists, new homes stay, and the budget holds."""
+        wrong = None
+        moved = self.node != situation.home if self.node.shape == situation.home.shape else None
+        if moved is None:
+            wrong = f"{len(self.node)} places for {len(situation.home)} units"
+        elif len(self.node) and not (
+            self.node.min() >= 0 and self.node.max() < len(situation.nodes)
+        ):
+            wrong = f"a node outside 0..{len(situation.nodes) - 1}"
+        elif situation.nodes.leaving[self.node[moved]].any():
+            wrong = "a unit that moves to a node marked for removal"
+        elif situation.cost_of(self.node) > limits.migration_cost_max * (1 + ROUNDING):
+            wrong = (
+                f"moves that cost {situation.cost_of(self.node):g} of "
+                f"{limits.migration_cost_max:g} allowed"
+            )
+        if wrong:
+            raise HeadgateError(f"the plan ({self.method}) has {wrong}; nothing was installed")
+
+
+class Planner(Protocol):
+    """Any way to allocate units."""
+
+    @property
+    def name(self) -> str: ...
+
+    def plan(self, situation: Situation, limits: Limits) -> Plan:
+        """Where units should be. Never fails on a valid situation; staying put is a plan too."""
+
+
+def describe(
+    situation: Situation,
+    node: I32,
+    method: str,
+    limits: Limits,
+    *,
+    reasons: tuple[str, ...] = (),
+    seconds: float = 0.0,
+    notes: tuple[str, ...] = (),
+    bound_pct: float | None = None,
+    as_measured: bool = False,
+) -> Plan:
+    """A plan with its figures worked out."""
+    moved = situation.moved(node)
+    bound = lower_bound(situation, limits.migration_cost_max) if bound_pct is None else bound_pct
+    return Plan(
+        node,
+        method,
+        load_distance(situation, node, as_measured=as_measured),
+        bound,
+        situation.traffic.collocation(node),
+        len(moved),
+        float(situation.migration_cost[moved].sum()),
+        reasons or tuple(_plain(situation, node, int(u)) for u in moved[:1000]),
+        seconds,
+        notes,
+    )
+
+
+def _plain(situation: Situation, node: I32, unit: int) -> str:
+    return f"{situation.units.name(unit)}: node {situation.home[unit]} -> {node[unit]}"
