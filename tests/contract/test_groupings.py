@@ -23,6 +23,7 @@ GROUPINGS: dict[str, Callable[[Stream], Stream]] = {
     "fields": lambda s: s.key_by("k"),
     "composite": lambda s: s.key_by("n", "k"),
     "shuffle": lambda s: s.shuffle(),
+    "cost": lambda s: s.shuffle(grouping="cost", attribute="k"),
     "local": lambda s: s.local_or_shuffle(),
     "all": lambda s: s.broadcast(),
     "global": lambda s: s.globally(),

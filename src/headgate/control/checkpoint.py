@@ -5,6 +5,7 @@ spark/                   Spark's own checkpoint (offsets, commits)
 manifests/e….json        one per epoch, created if absent: the commit point
 marks/e…-SINK            the sink has been called for that epoch
 routing/OPERATOR-….arrow routing tables and changes of them, named by content
+costs/OPERATOR-….arrow   what rows cost, measured; named by content
 state/OPERATOR/SLOT/     deltas, runs, snapshots
 sinks/SINK/              rows of sinks, named by manifests
 tables/SINK/             published rows of table sinks
@@ -17,6 +18,7 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from headgate.control.cost_files import CostFiles
 from headgate.control.manifest import FORMAT, Manifest
 from headgate.control.table_files import TableFiles
 from headgate.errors import ForeignCheckpoint, IncompatibleFlow, UnsupportedVersion
@@ -39,6 +41,7 @@ class Checkpoint:
         self._manifests = self.storage.child("manifests")
         self._marks = self.storage.child("marks")
         self.tables = TableFiles(self.storage.child("routing"))
+        self.costs = CostFiles(self.storage.child("costs"))
 
     # --- identity --------------------------------------------------------------------------
     def identity(self) -> dict[str, Any] | None:

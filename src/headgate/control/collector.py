@@ -73,7 +73,7 @@ class Collector:
         return deleted
 
     def _sweep_tables(self) -> int:
-        """Delete routing tables without a manifest; only the winner of an epoch may.
+        """Delete routing tables and cost models without a manifest; only who won an epoch may.
 
         A table is saved before the epoch that uses it is committed, and its name has no epoch: a
         driver that has just started cannot tell it from one that another driver is using.
@@ -83,6 +83,11 @@ class Collector:
         for name in self._checkpoint.tables.list():
             if name not in named:
                 self._checkpoint.tables.delete(name)
+                deleted += 1
+        models = {name for m in self._retained for name in m.costs.values()}
+        for name in self._checkpoint.costs.list():
+            if name not in models:
+                self._checkpoint.costs.delete(name)
                 deleted += 1
         return deleted
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from headgate.control.checkpoint import Checkpoint
 from headgate.control.collector import Collector
+from headgate.control.costs_in_use import CostsInUse
 from headgate.control.custody import settle
 from headgate.control.faults import reach
 from headgate.control.journal import Journal, Timing, epoch_record
@@ -109,6 +110,8 @@ class Coordinator:
             chosen=settings.tables,
             stored={} if self.last is None else self.last.tables,
         )
+        stored_costs = {} if self.last is None else self.last.costs
+        self._costs = CostsInUse(program, checkpoint.costs, stored_costs)
         self._collector.sweep()
         if self.last is not None:
             self.journal.append_epoch(self.last.record)
@@ -150,6 +153,7 @@ class Coordinator:
             watermark_us=None if last is None else last.watermark_us,
             previous_watermark_us=None if last is None else last.used_watermark_us,
         )
+        self._costs.fit(self.settings.slots)
         return EpochPlan(
             epoch=epoch,
             slots=self.settings.slots,
@@ -160,6 +164,9 @@ class Coordinator:
             tables_uri=self.checkpoint.tables.uri,
             statistics_bytes=self._statistics_bytes,
             racks=self.settings.racks,
+            costs=dict(self._costs.models),
+            cost_files=dict(self._costs.names),
+            costs_uri=self._costs.uri,
             away=frozenset() if self._planning is None else self._planning.manager.born_local,
             chains={} if last is None else last.chains,
             storage_uri=self.checkpoint.state.uri,
@@ -199,7 +206,7 @@ class Coordinator:
             plan,
             total,
             timings=result.timings,
-            engine=result.facts,
+            engine={**result.facts, **self._learn_costs(plan, total, result)},
             attempts=attempts,
             before={} if self.last is None else self.last.record,
         )
@@ -210,6 +217,7 @@ class Coordinator:
             query_id=query_id,
             before=self.last,
             record=record,
+            costs=self._costs.names,
         )
         if not self.checkpoint.commit(manifest):
             raise EpochAlreadyCommitted(
@@ -223,6 +231,12 @@ class Coordinator:
         if self._planning is not None:
             self._planning.observe(Observed(record, result.statistics), self.tables)
         return manifest
+
+    def _learn_costs(self, plan: EpochPlan, total: Control, result: EpochResult) -> dict[str, Any]:
+        """Estimated against measured times, for the record; the next plan knows them."""
+        told = self._costs.record(plan, total, result.statistics)
+        self._costs.observe(result.statistics, plan.slots)
+        return {"costs": told} if told else {}
 
     def _install_decision(self, epoch: int) -> None:
         """Take the manager's tables if it has new ones, and save all before an epoch uses them."""

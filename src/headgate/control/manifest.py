@@ -40,6 +40,7 @@ class Manifest:
     watermark_us: int | None = None
     now_ms: int = 0
     record: Mapping[str, Any] = field(default_factory=dict)
+    costs: Mapping[str, str] = field(default_factory=dict)
 
     def state_files(self) -> Iterator[str]:
         """Names of all state files this manifest may need, fallbacks included."""
@@ -66,6 +67,7 @@ class Manifest:
             "watermark_us": self.watermark_us,
             "now_ms": self.now_ms,
             "record": dict(self.record),
+            "costs": dict(self.costs),
         }
         return json.dumps(told, sort_keys=True).encode()
 
@@ -92,6 +94,7 @@ def next_manifest(
     query_id: str,
     before: Manifest | None,
     record: Mapping[str, Any],
+    costs: Mapping[str, str] | None = None,
 ) -> Manifest:
     """What becomes true if this epoch commits."""
     sources = _source_times(program, total, before)
@@ -108,6 +111,7 @@ def next_manifest(
         watermark_us=watermark_after(program, sources, previous),
         now_ms=plan.clock.now_ms,
         record=record,
+        costs=dict(costs or {}),
     )
 
 

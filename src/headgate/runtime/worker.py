@@ -20,6 +20,7 @@ import pyarrow as pa
 import xxhash
 from pyspark import Accumulator, Broadcast, TaskContext
 
+from headgate.control.cost_files import CostFiles
 from headgate.control.table_files import TableFiles
 from headgate.errors import EngineError
 from headgate.runtime.anchor import slot_labels
@@ -38,6 +39,7 @@ Stage = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 _programs: dict[str, Program] = {}
 _plans: dict[str, EpochPlan] = {}
 _tables: dict[str, TableFiles] = {}
+_costs: dict[str, CostFiles] = {}
 _stores: dict[tuple[str, str | None, int], StateStore] = {}
 
 
@@ -136,7 +138,7 @@ def pack_plan(plan: EpochPlan) -> str:
     from the checkpoint by the workers that do not have it yet.
     """
     small = {op: t for op, t in plan.tables.items() if len(t.pinned_h) <= INLINE_PINS_MAX}
-    plan = replace(plan, tables=small)
+    plan = replace(plan, tables=small, costs={})
     return base64.b85encode(zlib.compress(pickle.dumps(plan, protocol=5), 1)).decode("ascii")
 
 
@@ -149,7 +151,7 @@ def _plan() -> EpochPlan:
     if packed not in _plans:
         _plans.clear()
         plan = pickle.loads(zlib.decompress(base64.b85decode(packed)))
-        _plans[packed] = _with_tables(plan)
+        _plans[packed] = _with_costs(_with_tables(plan))
     return _plans[packed]
 
 
@@ -163,6 +165,16 @@ def _with_tables(plan: EpochPlan) -> EpochPlan:
     files = _tables[plan.tables_uri]
     read = {op: files.load(names) for op, names in missing.items()}
     return replace(plan, tables={**plan.tables, **read})
+
+
+def _with_costs(plan: EpochPlan) -> EpochPlan:
+    if not plan.cost_files:
+        return plan
+    if plan.costs_uri not in _costs:
+        _costs.clear()
+        _costs[plan.costs_uri] = CostFiles(Storage.at(plan.costs_uri))
+    files = _costs[plan.costs_uri]
+    return replace(plan, costs={op: files.load(name) for op, name in plan.cost_files.items()})
 
 
 def _services(plan: EpochPlan) -> Services:

@@ -21,7 +21,7 @@ from headgate.routing.hashing import U64
 from headgate.sketch.count_min import F64, CostSketch, SketchShape
 
 OWN_ROWS = 16.0  # so many tuples of a value in an instance weigh as much as what all know of it
-SPEED_ROWS = 8.0  # so many tuples say that an instance is as fast as the others
+SPEED_ROWS = 32.0  # so many tuples say that an instance is as fast as the others
 _ROUNDS = 8
 
 

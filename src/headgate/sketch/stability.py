@@ -34,18 +34,25 @@ class Phase(Enum):
 class Stability:
     """Tuples between two looks, and how much change is none.
 
+    `window_rows` while it becomes stable, `watch_rows` after that: a few tuples often differ from
+    what was sent, many do not.
     `tolerance`: mean relative change of W / F, weighted by time, below which a sketch is stable.
     `drift`: relative error of a window's total time above which times have changed;
     `scatter`: growth of the error cell by cell, over its usual size, which also means that.
     """
 
-    window_rows: int = 64
+    window_rows: int = 16
+    watch_rows: int = 128
     tolerance: float = 0.25
     drift: float = 0.25
     scatter: float = 1.5
 
     def __post_init__(self) -> None:
-        if self.window_rows < 1 or min(self.tolerance, self.drift) <= 0 or self.scatter < 1:
+        if (
+            min(self.window_rows, self.watch_rows) < 1
+            or min(self.tolerance, self.drift) <= 0
+            or self.scatter < 1
+        ):
             raise ValueError(f"{self}: window and tolerances are positive, scatter at least 1")
 
 
@@ -62,30 +69,25 @@ class InstanceCosts:
         self._usual: float | None = None
 
     def add(self, measured: CostSketch) -> bool:
-        """Take in what the instance measured; True if its sketch is to be sent now."""
+        """Take in what the instance measured; True if `sent` is new."""
         self._window.merge(measured)
-        if self._window.rows < self.settings.window_rows:
-            return False
-        window, self._window = self._window, CostSketch(measured.shape)
-        if self.sent is not None and self.phase is Phase.WATCHING and self._surprised(window):
-            self.phase = Phase.STABILIZING
-            self.sketch.decay(min(1.0, KEPT_SHARE * window.rows / self.sketch.rows))
-            self._usual = None
-        self.sketch.merge(window)
-        if not self._to_send():
-            return False
-        self.sent = self.sketch.copy()
-        self.phase = Phase.WATCHING
-        return True
+        send = self._watch() if self.phase is Phase.WATCHING else self._stabilize()
+        if send:
+            self.sent = self.sketch.copy()
+            self.sent.merge(self._window)
+            self.phase = Phase.WATCHING
+        return send
 
     def adopt(self, sent: CostSketch) -> None:
         """Go on from what was sent before a restart."""
         self.sent, self.sketch = sent, sent.copy()
         self.phase = Phase.WATCHING if sent.rows else Phase.START
 
-    def _to_send(self) -> bool:
-        if self.phase is Phase.WATCHING:
-            return self.sent is None or self.sketch.rows >= 2 * self.sent.rows
+    def _stabilize(self) -> bool:
+        """Add a window; stable if it changes little."""
+        if self._window.rows < self.settings.window_rows:
+            return False
+        self._take_window()
         changed = change(
             self.sketch.frequency,
             self.sketch.time_ms,
@@ -95,6 +97,25 @@ class InstanceCosts:
         first, self._snapshot = self.phase is Phase.START, self.sketch.copy()
         self.phase = Phase.STABILIZING
         return not first and changed <= self.settings.tolerance
+
+    def _watch(self) -> bool:
+        """Hold a window against what was sent; send again if so much more is known."""
+        assert self.sent is not None
+        if self._window.rows >= self.settings.watch_rows:
+            window = self._window
+            if self._surprised(window):
+                self.phase = Phase.STABILIZING
+                self.sketch.decay(min(1.0, KEPT_SHARE * window.rows / self.sketch.rows))
+                self._usual = None
+                self._take_window()
+                self._snapshot = self.sketch.copy()
+                return False
+            self._take_window()
+        return self.sketch.rows + self._window.rows >= 2 * self.sent.rows
+
+    def _take_window(self) -> None:
+        self.sketch.merge(self._window)
+        self._window = CostSketch(self._window.shape)
 
     def _surprised(self, window: CostSketch) -> bool:
         assert self.sent is not None

@@ -18,6 +18,7 @@ from headgate.routing.hashing import hash_columns
 from headgate.routing.table import RoutingTable
 from headgate.slot.away import staying
 from headgate.slot.batch_tuple import PAYLOAD_BYTES_MAX, BatchTuple, Kind, digest_of
+from headgate.slot.cost_routing import CostRouting
 from headgate.slot.plan import Control, EpochPlan, add_counts, pair
 from headgate.slot.program import Program
 from headgate.slot.rows import Rows, concat
@@ -48,6 +49,7 @@ class Outbox:
         self._sequence = 0
         self._turn: dict[int, int] = {}
         self._routers: dict[str, RoutingTable] = {}
+        self._costs = CostRouting(program, plan, control, producer)
 
     def send(self, edge: Edge, rows: Rows) -> Rows | None:
         """Route rows of an edge; returns those that stay in this task (None: none do)."""
@@ -58,6 +60,10 @@ class Outbox:
             return self._keep(edge, self._apply_null_policy(edge, rows))
         if edge.grouping.kind == "all":
             return self._send_to_all(edge, rows)
+        if edge.grouping.kind == "cost":
+            for scheduled in self._costs.add(edge, rows):
+                self._split(*scheduled, keep=False)
+            return None
         rows = self._apply_null_policy(edge, rows)
         if not len(rows):
             return None
@@ -95,6 +101,8 @@ class Outbox:
 
     def close(self) -> Iterator[BatchTuple]:
         """All that is left, in a fixed order."""
+        for scheduled in self._costs.close():
+            self._split(*scheduled, keep=False)
         for edge, slot in sorted(self._waiting):
             self._flush(edge, slot)
         yield from self.drain()
@@ -145,7 +153,9 @@ class Outbox:
             self._routers[consumer] = staying(self.plan.tables[consumer], self.slot)
         return self._routers[consumer]
 
-    def _split(self, edge: Edge, rows: Rows, targets: npt.NDArray[np.int32]) -> Rows | None:
+    def _split(
+        self, edge: Edge, rows: Rows, targets: npt.NDArray[np.int32], *, keep: bool = True
+    ) -> Rows | None:
         counts = np.bincount(targets, minlength=self.plan.slots)
         used = np.flatnonzero(counts)
         if len(used) > 1:
@@ -157,7 +167,7 @@ class Outbox:
             count = int(counts[target])
             part = rows.slice(start, count) if len(used) > 1 else rows
             start += count
-            if target == self.slot and not self.program.waits(edge, self.level):
+            if keep and target == self.slot and not self.program.waits(edge, self.level):
                 kept = part
                 self._account(edge, part, local=True)
             else:

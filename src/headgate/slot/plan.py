@@ -14,10 +14,11 @@ from typing import Any
 
 from headgate.operator.rows import EpochClock
 from headgate.routing.table import Moves, RoutingTable
+from headgate.sketch.cost_model import CostModel
 from headgate.state.chain import Chain
 
 MASK = (1 << 64) - 1
-_ROWS_BY_SLOT = ("loads", "away_rows", "merge_rows")
+_ROWS_BY_SLOT = ("loads", "away_rows", "merge_rows", "estimated_us")
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,8 @@ class EpochPlan:
     what a slot may spend on counting keys and pairs (0: it counts none). `table_files` names where
     the tables are stored, for engines that do not send large ones along. `away` names operators
     whose keys without a pin are processed where their rows are (`Program.splittable` says which
-    can be).
+    can be). `costs` holds, for operators with a cost-aware input, what rows take in each slot, and
+    `cost_files` where that is stored; there is none before the first measurements.
     """
 
     epoch: int
@@ -47,6 +49,9 @@ class EpochPlan:
     statistics_bytes: int = 0
     away: frozenset[str] = frozenset()
     racks: Mapping[str, str] = field(default_factory=dict)
+    costs: Mapping[str, CostModel] = field(default_factory=dict)
+    cost_files: Mapping[str, str] = field(default_factory=dict)
+    costs_uri: str = ""
     attempt: int = 0
 
     @property
@@ -62,7 +67,8 @@ class Control:
     loads: rows processed, by operator and slot; away_rows: those of them whose key another slot
     owns (of a split operator: all), under "source" what source tasks did; merge_rows: partials
     merged, by operator and owner, which for a split operator are part of its load; merge_bytes:
-    bytes of partials that left their task.
+    bytes of partials that left their task. estimated_us: what the rows that a cost-aware shuffle
+    gave to each slot should take there.
     """
 
     sent: dict[str, list[int]] = field(default_factory=dict)
@@ -72,6 +78,7 @@ class Control:
     loads: dict[str, dict[str, int]] = field(default_factory=dict)
     away_rows: dict[str, dict[str, int]] = field(default_factory=dict)
     merge_rows: dict[str, dict[str, int]] = field(default_factory=dict)
+    estimated_us: dict[str, dict[str, int]] = field(default_factory=dict)
     merge_bytes: dict[str, int] = field(default_factory=dict)
     edges: dict[str, list[int]] = field(default_factory=dict)
     state: dict[str, dict[str, list[int]]] = field(default_factory=dict)

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from headgate.operator.rows import Groups
 from headgate.routing.hashing import U64
+from headgate.sketch.count_min import CostSketch
 from headgate.sketch.space_saving import PairSketch
 
 ROWS_COUNTED = 1 << 15
@@ -29,17 +30,22 @@ _LOADS_SHARE = 4  # one part in four of the memory is for key loads
 
 @dataclass
 class TaskStatistics:
-    """The counts of one task: `pairs[producer, consumer]`, `loads[operator]`, and key texts."""
+    """The counts of one task: `pairs[producer, consumer]`, `loads[operator]`, and key texts;
+    `costs[operator]`, the execution times it measured.
+    """
 
     slot: int = 0
     pairs: dict[tuple[str, str], PairSketch] = field(default_factory=dict)
     loads: dict[str, PairSketch] = field(default_factory=dict)
     labels: dict[str, dict[int, str]] = field(default_factory=dict)
+    costs: dict[str, CostSketch] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
         sink = pa.BufferOutputStream()
-        parts = [("pairs", list(edge), s) for edge, s in self.pairs.items()]
+        parts: list[tuple[str, list[str], PairSketch | CostSketch]] = []
+        parts += [("pairs", list(edge), s) for edge, s in self.pairs.items()]
         parts += [("loads", [operator], s) for operator, s in self.loads.items()]
+        parts += [("costs", [operator], s) for operator, s in self.costs.items()]
         for kind, who, sketch in parts:
             batch = sketch.to_arrow()
             facts = {**batch.schema.metadata, b"kind": kind, b"who": "\0".join(who)}
@@ -62,8 +68,11 @@ class TaskStatistics:
                 for _ in reader:
                     pass
             told.slot = int(facts[b"slot"])
-            sketch = PairSketch.from_arrow(batch.replace_schema_metadata(facts))
             who = facts[b"who"].decode().split("\0")
+            if facts[b"kind"] == b"costs":
+                told.costs[who[0]] = CostSketch.from_arrow(batch.replace_schema_metadata(facts))
+                continue
+            sketch = PairSketch.from_arrow(batch.replace_schema_metadata(facts))
             if facts[b"kind"] == b"pairs":
                 told.pairs[who[0], who[1]] = sketch
             else:

@@ -17,6 +17,7 @@ from headgate.errors import HeadgateError
 from headgate.operator.base import Output
 from headgate.slot.away import owners_of
 from headgate.slot.batch_tuple import BatchTuple, Kind, digest_of
+from headgate.slot.cost_timing import CostTiming
 from headgate.slot.failure import DeadLetters, from_exception, to_record
 from headgate.slot.outbox import Outbox
 from headgate.slot.plan import Control, EpochPlan
@@ -26,7 +27,7 @@ from headgate.slot.sink_files import SinkFiles
 from headgate.slot.split import SplitStates
 from headgate.slot.stateful import run_process
 from headgate.slot.stateless import run_stateless
-from headgate.slot.statistics import Counting
+from headgate.slot.statistics import Counting, TaskStatistics
 from headgate.state.store import StateStore
 from headgate.topology.graph import Node
 
@@ -75,6 +76,7 @@ class Task:
         self.dead = DeadLetters(plan, producer, wanted=takes_dead)
         self.inbox: dict[int, list[Rows]] = {}
         self.split = SplitStates(program)
+        self.timing = CostTiming(program, plan, services.clock_ns, slot)
 
     def _start_counting(self) -> Counting | None:
         if self.slot is None or not self.plan.statistics_bytes:
@@ -111,7 +113,8 @@ class Task:
 
     def _run_stateless(self, node: Node, rows: Rows) -> None:
         start = self.services.clock_ns()
-        made = self.guard(node, rows.batch, lambda: run_stateless(node, rows, self.dead))
+        run = self.timing.run if self.timing.measures(node) else run_stateless
+        made = self.guard(node, rows.batch, lambda: run(node, rows, self.dead))
         self.services.timed(self.level, self.producer, node.name, len(rows), start)
         self.count_load(node, len(rows))
         self.dispatch(node, made)
@@ -167,9 +170,12 @@ class Task:
             sink = self.program.graph.nodes[self.program.graph.dead_letters]
             self.sinks.add(sink.name, Rows(letters))
             self.control.dead = dict(self.dead.counts)
-        if self.counting is not None:
-            counted = self.counting.statistics.to_bytes()
-            self.services.statistics[self.level, self.producer] = counted
+        if self.counting is not None or self.timing.sketches:
+            counted = TaskStatistics(self.producer)
+            if self.counting is not None:
+                counted = self.counting.statistics
+            counted.costs = self.timing.sketches
+            self.services.statistics[self.level, self.producer] = counted.to_bytes()
         for sink_name, files in self.sinks.write().items():
             self.control.sinks.setdefault(sink_name, []).extend(files)
         yield from self.outbox.close()

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -22,6 +22,7 @@ from headgate.errors import (
     UnknownColumn,
 )
 from headgate.topology.arrow_types import SchemaLike, from_spark_json, to_schema
+from headgate.topology.cost import CostOptions, Schedule
 from headgate.topology.duration import duration_us
 from headgate.topology.graph import (
     Edge,
@@ -165,9 +166,38 @@ class Stream:
             raise DeclarationError(f"nulls={nulls!r}; choose 'key', 'drop' or 'error'")
         return self._grouped(Grouping("fields", tuple(columns), nulls))
 
-    def shuffle(self) -> Stream:
-        """Spread rows over the slots, round robin."""
-        return self._grouped(Grouping("shuffle"))
+    def shuffle(
+        self,
+        *,
+        grouping: Literal["round_robin", "cost"] = "round_robin",
+        attribute: str | Iterable[str] = (),
+        schedule: Schedule = "batch",
+        epsilon: float = CostOptions.epsilon,
+        delta: float = CostOptions.delta,
+    ) -> Stream:
+        """Spread rows over the slots: round robin, or by what they cost.
+
+        `grouping="cost"` measures what rows take in the operator that follows, by `attribute` (a
+        column, or several), and sends each row to the slot that is done with it first. It pays
+        where some rows take much longer than others. `schedule`: "batch" places the longest rows
+        first, "online" row after row. `epsilon` and `delta` give the sketches their size.
+        """
+        columns = (attribute,) if isinstance(attribute, str) else tuple(attribute)
+        if grouping == "round_robin":
+            if columns:
+                raise DeclarationError("attribute= is for shuffle(grouping='cost', attribute=...)")
+            return self._grouped(Grouping("shuffle"))
+        if grouping != "cost":
+            raise DeclarationError(f"grouping={grouping!r}; choose 'round_robin' or 'cost'")
+        if not columns:
+            raise MissingKey(
+                "shuffle(grouping='cost') needs attribute=, the column that what a row costs "
+                "depends on"
+            )
+        for column in columns:
+            _check_key_type(_column(self.schema, column, "shuffle(attribute=...)"))
+        options = CostOptions(schedule, epsilon, delta)
+        return self._grouped(Grouping("cost", columns, cost=options))
 
     def local_or_shuffle(self) -> Stream:
         """Stay in the slot: every slot has an instance of every operator (the default)."""

@@ -12,8 +12,9 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from headgate.errors import CyclicFlow, NameClash
+from headgate.topology.cost import CostOptions
 
-GroupingKind = Literal["fields", "shuffle", "local", "all", "global"]
+GroupingKind = Literal["fields", "shuffle", "cost", "local", "all", "global"]
 NullKeys = Literal["key", "drop", "error"]
 NodeKind = Literal["source", "map", "filter", "flat_map", "stateful", "sink"]
 
@@ -23,6 +24,7 @@ class Grouping:
     """How an edge picks the slot of a row.
 
     fields: by the hash of the key (or the operator's routing table); shuffle: round robin;
+    cost: to the slot that is done with it first, by what rows of equal `key` have taken;
     local: stays where it is; all: a copy to every slot; global: everything to one slot.
     `nulls` says what a null key column means: a key of its own, a dropped row, or an error.
     """
@@ -30,6 +32,7 @@ class Grouping:
     kind: GroupingKind
     key: tuple[str, ...] = ()
     nulls: NullKeys = "key"
+    cost: CostOptions | None = None
 
     @property
     def keyed(self) -> bool:

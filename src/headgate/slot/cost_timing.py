@@ -1,0 +1,128 @@
+"""Measure what rows cost: execution times per attribute value, while an operator runs.
+
+A function that takes one row at a time is timed row by row. A vectorised one is called on a few
+parts of its rows instead of all at once: rows of equal attribute stay together, parts are about
+equally heavy, and a part's time is shared out over its rows as the model expects it. How rows are
+cut depends on rows and plan alone, and the operator's output is put back into their order, so
+nothing but the clock differs between two runs. Measured times go to `sketches`, never to rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from headgate.routing.grouping import group_rows
+from headgate.routing.hashing import KeyHashes, hash_columns
+from headgate.sketch.count_min import F64, I64, CostSketch, SketchShape
+from headgate.slot.failure import DeadLetters
+from headgate.slot.plan import EpochPlan
+from headgate.slot.program import Program
+from headgate.slot.rows import Rows, concat
+from headgate.slot.stateless import run_stateless
+from headgate.topology.cost import CostOptions
+from headgate.topology.graph import Grouping, Node
+
+PARTS_MAX = 32
+PART_MS_MIN = 1.0  # a call costs some 50 microseconds: a part should take much longer
+_PLACE = "__place"
+
+
+class CostTiming:
+    """The measurements of one slot's task; `sketches` by operator."""
+
+    def __init__(
+        self, program: Program, plan: EpochPlan, clock_ns: Callable[[], int], slot: int | None
+    ) -> None:
+        self._plan, self._clock_ns, self._slot = plan, clock_ns, slot
+        self._inputs: dict[int, Grouping] = {
+            edge.consumer: edge.grouping
+            for edge in program.graph.edges
+            if edge.grouping.kind == "cost"
+        }
+        self.sketches: dict[str, CostSketch] = {}
+
+    def measures(self, node: Node) -> bool:
+        return node.id in self._inputs
+
+    def run(self, node: Node, rows: Rows, dead: DeadLetters) -> Rows:
+        """As `run_stateless`, and remember what the rows took."""
+        grouping = self._inputs[node.id]
+        hashes = hash_columns([rows.batch.column(c) for c in grouping.key], len(rows))
+        if node.spec.per_row:
+            spent_ns = np.zeros(len(rows), np.int64)
+            made = run_stateless(node, rows, dead, self._clock_ns, spent_ns)
+            self._sketch(node, grouping).update(hashes.h, spent_ns / 1e6)
+            return made
+        made, spent_ms, group, first = self._run_parts(node, rows, hashes, dead)
+        count = np.bincount(group, minlength=len(first)).astype(np.float64)
+        self._sketch(node, grouping).update(hashes.h[first], spent_ms, count)
+        return made
+
+    # --- inside ----------------------------------------------------------------------------
+    def _sketch(self, node: Node, grouping: Grouping) -> CostSketch:
+        if node.name not in self.sketches:
+            options = grouping.cost or CostOptions()
+            shape = SketchShape.within(options.epsilon, options.delta)
+            self.sketches[node.name] = CostSketch(shape)
+        return self.sketches[node.name]
+
+    def _run_parts(
+        self, node: Node, rows: Rows, hashes: KeyHashes, dead: DeadLetters
+    ) -> tuple[Rows, F64, I64, I64]:
+        """Output in order, and per value its time, with the number of each row's value."""
+        group, first = group_rows(hashes)
+        work_ms = self._expected(node, hashes, first) * np.bincount(group, minlength=len(first))
+        part_of = cut(work_ms, self._parts(node, work_ms))
+        spent_ms = np.zeros(len(first))
+        made: list[Rows] = []
+        part_of_row = part_of[group]
+        for part in range(int(part_of.max()) + 1):
+            at = np.flatnonzero(part_of_row == part)
+            some = rows if len(at) == len(rows) else rows.take(at)
+            placed = Rows(some.batch, {**some.lineage, _PLACE: at}, some.hashes, some.origin)
+            start = self._clock_ns()
+            made.append(run_stateless(node, placed, dead))
+            took_ms = (self._clock_ns() - start) / 1e6
+            mine = part_of == part
+            spent_ms[mine] = took_ms * work_ms[mine] / work_ms[mine].sum()
+        return _in_order(made), spent_ms, group, first
+
+    def _expected(self, node: Node, hashes: KeyHashes, first: I64) -> F64:
+        """What a row of each value should take here; without a model all rows are alike."""
+        model = self._plan.costs.get(node.name)
+        if model is None or self._slot is None:
+            return np.ones(len(first))
+        return np.maximum(model.times_ms(hashes.h[first])[:, self._slot], 1e-6)
+
+    def _parts(self, node: Node, work_ms: F64) -> int:
+        if node.name not in self._plan.costs:
+            return min(PARTS_MAX, len(work_ms))
+        return int(max(1, min(PARTS_MAX, len(work_ms), work_ms.sum() / PART_MS_MIN)))
+
+
+def cut(work: F64, parts: int) -> I64:
+    """Number values by part: neighbours by work, about equal work, no part empty.
+
+    Examples:
+        >>> cut(np.array([1.0, 9.0, 1.0, 1.0]), 2).tolist()
+        [0, 1, 0, 0]
+    """
+    order = np.argsort(work, kind="stable")
+    share = np.cumsum(work[order]) - work[order] / 2
+    part = np.minimum((share * parts / work.sum()).astype(np.int64), parts - 1)
+    numbered = np.empty(len(work), np.int64)
+    numbered[order] = np.unique(part, return_inverse=True)[1]
+    return numbered
+
+
+def _in_order(made: list[Rows]) -> Rows:
+    """Outputs of the parts as one, in the order of the rows they were made from."""
+    together = concat(made)
+    lineage = dict(together.lineage)
+    place = lineage.pop(_PLACE)
+    plain = Rows(together.batch, lineage, together.hashes, together.origin)
+    if len(made) == 1:
+        return plain
+    return plain.take(np.argsort(place, kind="stable").astype(np.int64))
