@@ -16,17 +16,17 @@ class Restless:
 
     statistics_bytes = 4096
 
-    def __init__(
-        self, rng: random.Random, case: Case, program: Program, slots: int, buckets: int
-    ) -> None:
-        self.rng, self.case, self.slots, self.buckets = rng, case, slots, buckets
+    def __init__(self, rng: random.Random, case: Case, program: Program, buckets: int) -> None:
+        self.rng, self.case, self.buckets = rng, case, buckets
         self.born_local = frozenset(op for op in program.splittable if rng.random() < 0.7)
 
     def step(self, observed: Any, tables: Any) -> Decision:
         rng = self.rng
+        now = next(iter(tables.values())).slots
         changed = {
-            operator: random_table(rng, self.case, operator, self.slots, self.buckets)
+            operator: random_table(rng, self.case, operator, now, self.buckets)
             for operator in self.case.keys
             if rng.random() < 0.4
         }
-        return Decision(changed, {"why": "restless", "planned": sorted(changed)})
+        slots = rng.randrange(1, 5) if rng.random() < 0.3 else None
+        return Decision(changed, {"why": "restless", "planned": sorted(changed)}, slots=slots)

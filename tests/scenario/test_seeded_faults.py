@@ -81,13 +81,13 @@ class Driver:
             self.deliver,
             clock_ms=ManualClock(),
             sink_uris=self.uris,
-            planning=self.planning(slots),
+            planning=self.planning(),
         )
 
-    def planning(self, slots: int) -> Planning | None:
+    def planning(self) -> Planning | None:
         if self.rng.random() < 0.4:
             return None
-        manager = Restless(self.rng, self.case, self.program, slots, BUCKETS)
+        manager = Restless(self.rng, self.case, self.program, BUCKETS)
         return Planning(manager, beside=self.rng.random() < 0.3)
 
     def deliver(self, sink: Node, epoch: int, files: list[dict[str, Any]]) -> None:

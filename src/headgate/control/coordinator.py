@@ -8,7 +8,7 @@ epoch is computed again, sinks are called until each is marked.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from headgate.control.checkpoint import Checkpoint
@@ -28,7 +28,8 @@ from headgate.errors import (
     HeadgateError,
 )
 from headgate.operator.rows import EpochClock
-from headgate.routing.table import BUCKETS, RoutingTable
+from headgate.routing.spread import Spread
+from headgate.routing.table import BUCKETS, RoutingTable, hash_table
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
 from headgate.slot.statistics import TaskStatistics
@@ -96,6 +97,11 @@ class Coordinator:
     ) -> None:
         self.program, self.checkpoint, self.settings = program, checkpoint, settings
         self._planning = planning
+        self._split: frozenset[str] = frozenset()
+        self._spreads: Mapping[str, Spread] = {}
+        self.slots = settings.slots
+        self._wanted: tuple[int, str] | None = None
+        self.elastic: Callable[[int, str], None] = self.resize
         self._deliver, self._clock_ms, self._sink_uris = deliver, clock_ms, sink_uris
         self.buckets = checkpoint.adopt(program, settings.buckets, settings.drop_state)
         self.journal = Journal(checkpoint.journal)
@@ -126,6 +132,12 @@ class Coordinator:
         """Who owns which key, by operator, in the coming epoch."""
         return self._routing.tables
 
+    def resize(self, slots: int, why: str = "asked for") -> None:
+        """Run with so many slots from the next epoch on; state moves with that epoch."""
+        if slots < 1:
+            raise EngineError(f"slots={slots}; a flow needs at least one slot")
+        self._wanted = (slots, why)
+
     def run_epoch(self, epoch: int, query_id: str, run: RunTasks) -> dict[str, Any]:
         """Bring one epoch to its end, whatever of it happened before; returns its record."""
         reach("epoch-begun", epoch)
@@ -153,10 +165,10 @@ class Coordinator:
             watermark_us=None if last is None else last.watermark_us,
             previous_watermark_us=None if last is None else last.used_watermark_us,
         )
-        self._costs.fit(self.settings.slots)
+        self._costs.fit(self.slots)
         return EpochPlan(
             epoch=epoch,
-            slots=self.settings.slots,
+            slots=self.slots,
             clock=clock,
             tables=dict(self._routing.tables),
             moves=self._routing.moves,
@@ -168,12 +180,31 @@ class Coordinator:
             cost_files=dict(self._costs.names),
             costs_uri=self._costs.uri,
             away=frozenset() if self._planning is None else self._planning.manager.born_local,
+            split=self._split,
+            spreads=self._spreads,
             chains={} if last is None else last.chains,
             storage_uri=self.checkpoint.state.uri,
             warm_dir=self.settings.warm_dir,
             buckets=self.buckets,
             sink_uris=self._sink_uris,
             attempt=attempt,
+        )
+
+    def rehearsal(self, slots: int) -> EpochPlan:
+        """The coming epoch with so many slots, without state: for an engine to warm up with."""
+        tables = {op: hash_table(slots, self.buckets) for op in self._routing.tables}
+        plan = self.plan(0 if self.last is None else self.last.epoch + 1)
+        return replace(
+            plan,
+            slots=slots,
+            tables=tables,
+            table_files={},
+            moves={},
+            chains={},
+            warm_dir="off",
+            statistics_bytes=0,
+            away=frozenset(),
+            spreads={},
         )
 
     def check_spark_metadata(self, exists: bool, query_id: str | None = None) -> None:
@@ -241,15 +272,33 @@ class Coordinator:
     def _install_decision(self, epoch: int) -> None:
         """Take the manager's tables if it has new ones, and save all before an epoch uses them."""
         decision = None if self._planning is None else self._planning.take()
-        if decision is not None:
+        resized = self._take_size(epoch)
+        if decision is not None and not resized:
             self._routing.install(decision.tables)
+            self._split = self._split if decision.split is None else decision.split
+            self._spreads = self._spreads if decision.spreads is None else decision.spreads
         self._routing.save()
+        if decision is not None and decision.slots is not None and not resized:
+            self.elastic(decision.slots, str(decision.facts.get("scaling", "the manager's plan")))
         if decision is not None and decision.outcome:
             self.journal.append("outcome", epoch=epoch, **decision.outcome)
         if decision is not None and decision.facts:
             moves = {op: len(m.routes) for op, m in self._routing.moves.items()}
-            self.journal.append("plan", epoch=epoch, moves=moves, **decision.facts)
+            overtaken = {"overtaken": "the slots have changed"} if resized else {}
+            self.journal.append("plan", epoch=epoch, moves=moves, **decision.facts, **overtaken)
         reach("tables-saved", epoch)
+
+    def _take_size(self, epoch: int) -> bool:
+        """Change the number of slots if that was asked for; a plan for the old number is void."""
+        wanted, self._wanted = self._wanted, None
+        if wanted is None or wanted[0] == self.slots:
+            return False
+        slots, why = wanted
+        self.journal.append("scale", epoch=epoch, before=self.slots, slots=slots, why=why)
+        self._routing.resize(slots)
+        self._spreads = {}
+        self.slots = slots
+        return True
 
     def _attempt(self, epoch: int, run: RunTasks) -> tuple[EpochPlan, Control, EpochResult, int]:
         """Run the tasks until an attempt settles; errors of user code are never retried."""

@@ -108,6 +108,7 @@ def epoch_record(
         "slots": plan.slots,
         "rows": sum(total.source_rows.values()),
         "source_rows": total.source_rows,
+        "source_tasks": _source_tasks(total),
         "edges": edges,
         "locality": local / (local + remote) if local + remote else None,
         "bytes_shuffled": sum(e["remote_bytes"] for e in edges.values())
@@ -117,6 +118,8 @@ def epoch_record(
         "away_rows": _by_operator(total.away_rows),
         "merge_rows": _by_operator(total.merge_rows),
         "merge_bytes": total.merge_bytes,
+        "split": sorted(plan.split),
+        "spread_keys": {op: len(spread) for op, spread in sorted(plan.spreads.items())},
         "loads": loads,
         "imbalance": {op: imbalance(by_slot) for op, by_slot in loads.items()},
         "operator_ms": _operator_ms(timings, plan.slots),
@@ -131,6 +134,11 @@ def epoch_record(
         "attempts": attempts,
         **engine,
     }
+
+
+def _source_tasks(total: Control) -> int:
+    """Source tasks that had something to send."""
+    return len({producer for level, producer, _ in map(parse_pair, total.sent) if level == 0})
 
 
 def _by_operator(counts: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
@@ -192,7 +200,7 @@ def _edges(program: Program, total: Control) -> dict[str, dict[str, Any]]:
             "remote_bytes": remote_bytes,
             "locality": local_rows / (local_rows + remote_rows) if counts[0] + counts[1] else None,
             "between_slots": program.output_level(edge.producer) > 0,
-            "grouping": edge.grouping.kind,
+            "grouping": edge.grouping.kind if edge.grouping.by == "hash" else edge.grouping.by,
         }
     return told
 

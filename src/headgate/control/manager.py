@@ -9,10 +9,11 @@ should bring, and, later, what it brought.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
+from headgate.control.hot_keys import WithHotKeys
 from headgate.control.observation import gather
 from headgate.control.planning import Decides, Decision, Observed, Planning
 from headgate.errors import DeclarationError
@@ -89,12 +90,15 @@ def plan_with(
     racks: Mapping[str, str] | None = None,
     beside: bool = True,
 ) -> Planning | None:
-    """A manager at work on a flow; None stays None."""
-    if manager is None:
-        return None
+    """A manager at work on a flow; None stays None unless a grouping of the flow needs one.
+
+    Operators that are placed by load, or split if it pays, get a manager that does only that.
+    """
     if isinstance(manager, Manager):
         manager = PlacementManager(task_of(program, manager, slots, racks), manager)
-    return Planning(manager, beside=beside)
+    if WithHotKeys.has_work(program, manager):
+        manager = WithHotKeys(manager, program)
+    return None if manager is None else Planning(manager, beside=beside)
 
 
 def task_of(
@@ -102,7 +106,7 @@ def task_of(
 ) -> Task:
     """What there is to place in a flow, within the limits of the settings."""
     return Task(
-        operators=tuple(node.name for node in program.stateful),
+        operators=program.placed,
         edges=program.key_pairs,
         slots=slots,
         alpha=settings.alpha,
@@ -122,7 +126,7 @@ class PlacementManager:
     """
 
     def __init__(self, task: Task, settings: Manager) -> None:
-        self.settings = settings
+        self.settings, self._task = settings, task
         self._born_local = task.born_local
         self._placing: Placing = make_placing(settings.planner, task)
         self._pairs_max = max(1, task.slots * settings.statistics_bytes // PAIR_BYTES)
@@ -144,7 +148,11 @@ class PlacementManager:
 
     def step(self, observed: Sequence[Observed], tables: Mapping[str, RoutingTable]) -> Decision:
         """One turn of the loop, after some epochs."""
-        return self.decide(gather(observed, self._pairs_max), tables)
+        slots = next((table.slots for table in tables.values()), self._task.slots)
+        if slots != self._task.slots:
+            self._begin_anew(slots)
+        observed = [epoch for epoch in observed if epoch.record["slots"] == slots]
+        return self.decide(gather(observed, self._pairs_max), tables) if observed else Decision()
 
     def decide(self, seen: Observation, tables: Mapping[str, RoutingTable]) -> Decision:
         """What to do about what was seen. Facts are empty when there is nothing to tell."""
@@ -171,6 +179,13 @@ class PlacementManager:
         return Decision(changed, facts, outcome)
 
     # --- inside ----------------------------------------------------------------------------
+    def _begin_anew(self, slots: int) -> None:
+        """Another number of slots is another problem: what was planned for the old one is void."""
+        self._task = replace(self._task, slots=slots)
+        self._placing = make_placing(self.settings.planner, self._task)
+        self._pairs_max = max(1, slots * self.settings.statistics_bytes // PAIR_BYTES)
+        self._left, self._promised = {}, None
+
     def _outcome(self, seen: Observation) -> dict[str, Any]:
         """What the last plan promised against what these epochs had."""
         promised, self._promised = self._promised, None

@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from headgate.routing.spread import Spread
 from headgate.routing.table import RoutingTable
 from headgate.slot.statistics import TaskStatistics
 
@@ -32,12 +33,17 @@ class Observed:
 class Decision:
     """Tables to install (none: all stay), and what the journal should know about it.
 
-    `outcome` is what came of the decision before: promised and achieved.
+    `outcome` is what came of the decision before: promised and achieved. `slots` is how many there
+    should be, if that is to change; the engine may need some epochs to get ready for it. `split`
+    and `spreads` are those of the plans to come (`EpochPlan`); None: as they were.
     """
 
     tables: Mapping[str, RoutingTable] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
     outcome: Mapping[str, Any] = field(default_factory=dict)
+    slots: int | None = None
+    split: frozenset[str] | None = None
+    spreads: Mapping[str, Spread] | None = None
 
 
 class Decides(Protocol):

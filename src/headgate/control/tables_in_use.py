@@ -47,6 +47,10 @@ class TablesInUse:
         """Use these tables from the next epoch on."""
         self.tables.update(changed)
 
+    def resize(self, slots: int) -> None:
+        """Use so many slots from the next epoch on; only what must move does."""
+        self.tables = {op: table.resized(slots) for op, table in self.tables.items()}
+
     def save(self) -> None:
         """Make the tables of the coming epoch durable and work out what moves with it."""
         for operator, table in self.tables.items():

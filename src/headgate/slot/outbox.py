@@ -7,6 +7,7 @@ every target gets a slice. What stays in the slot never becomes bytes.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headgate.errors import OperatorFailed
-from headgate.routing.hashing import hash_columns
+from headgate.routing.hashing import U64, hash_columns
 from headgate.routing.table import RoutingTable
 from headgate.slot.away import staying
 from headgate.slot.batch_tuple import PAYLOAD_BYTES_MAX, BatchTuple, Kind, digest_of
@@ -23,7 +24,10 @@ from headgate.slot.plan import Control, EpochPlan, add_counts, pair
 from headgate.slot.program import Program
 from headgate.slot.rows import Rows, concat
 from headgate.slot.statistics import Counting
-from headgate.topology.graph import Edge
+from headgate.topology.graph import SEVERAL_SLOTS, Edge
+
+if TYPE_CHECKING:
+    from headgate.slot.chooser import Chooser
 
 
 class Outbox:
@@ -50,13 +54,14 @@ class Outbox:
         self._turn: dict[int, int] = {}
         self._routers: dict[str, RoutingTable] = {}
         self._costs = CostRouting(program, plan, control, producer)
+        self._choosers: dict[int, Chooser] = {}
 
     def send(self, edge: Edge, rows: Rows) -> Rows | None:
         """Route rows of an edge; returns those that stay in this task (None: none do)."""
         rows = rows.select(self.program.edge_columns[edge.id])
         if edge.grouping.kind == "local":
             return rows
-        if not self.program.graph.exchanges(edge):
+        if not self.program.graph.exchanges(edge) or self._is_split_now(edge):
             return self._keep(edge, self._apply_null_policy(edge, rows))
         if edge.grouping.kind == "all":
             return self._send_to_all(edge, rows)
@@ -108,6 +113,9 @@ class Outbox:
         yield from self.drain()
 
     # --- inside ----------------------------------------------------------------------------
+    def _is_split_now(self, edge: Edge) -> bool:
+        return self.program.graph.nodes[edge.consumer].name in self.plan.split
+
     def _keep(self, edge: Edge, rows: Rows) -> Rows:
         """Rows of a split operator stay where they are, and what they came from stays known."""
         self._account(edge, rows, local=True)
@@ -141,9 +149,31 @@ class Outbox:
             return ((turn + np.arange(len(rows))) % self.plan.slots).astype(np.int32), rows
         hashes = hash_columns([rows.batch.column(k) for k in edge.grouping.key], len(rows))
         consumer = self.program.graph.nodes[edge.consumer].name
-        if self._counting is not None and rows.origin is not None:
-            self._counting.pair(rows.origin.operator, consumer, rows.origin.h, hashes.h)
-        return self._router(consumer).route(hashes.h), Rows(rows.batch, rows.lineage, hashes)
+        self._count_pairs(rows, consumer, hashes.h)
+        targets = self._router(consumer).route(hashes.h)
+        if edge.grouping.by in SEVERAL_SLOTS:
+            targets = self._chooser(edge, consumer).choose(hashes.h, targets)
+        return targets, Rows(rows.batch, rows.lineage, hashes)
+
+    def _count_pairs(self, rows: Rows, consumer: str, h: U64) -> None:
+        origin = rows.origin
+        if self._counting is None or origin is None:
+            return
+        if (origin.operator, consumer) in self.program.key_pairs:
+            self._counting.pair(origin.operator, consumer, origin.h, h)
+
+    def _chooser(self, edge: Edge, consumer: str) -> Chooser:
+        """Who picks among the slots of a key. Imported late: it is compiled, and few flows need it.
+
+        One per edge: how chunks of two edges take turns is no part of what a task is given.
+        """
+        if edge.id not in self._choosers:
+            from headgate.slot.chooser import make_chooser
+
+            self._choosers[edge.id] = make_chooser(
+                edge.grouping.by, self.plan.slots, self.producer, self.plan.spreads.get(consumer)
+            )
+        return self._choosers[edge.id]
 
     def _router(self, consumer: str) -> RoutingTable:
         """The consumer's table; in a slot it keeps keys without a pin if the plan says so."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headgate.operator.rows import EpochClock
+from headgate.routing.spread import Spread
 from headgate.routing.table import Moves, RoutingTable
 from headgate.sketch.cost_model import CostModel
 from headgate.state.chain import Chain
@@ -30,8 +31,11 @@ class EpochPlan:
     what a slot may spend on counting keys and pairs (0: it counts none). `table_files` names where
     the tables are stored, for engines that do not send large ones along. `away` names operators
     whose keys without a pin are processed where their rows are (`Program.splittable` says which
-    can be). `costs` holds, for operators with a cost-aware input, what rows take in each slot, and
-    `cost_files` where that is stored; there is none before the first measurements.
+    can be). `split` names those of the operators declared `split="auto"` that are split in this
+    epoch. `spreads` holds, for operators with a split grouping, the keys that several slots
+    process; there is none while nothing was counted. `costs` holds, for operators with a
+    cost-aware input, what rows take in each slot, and `cost_files` where that is stored; there is
+    none before the first measurements.
     """
 
     epoch: int
@@ -48,6 +52,8 @@ class EpochPlan:
     tables_uri: str = ""
     statistics_bytes: int = 0
     away: frozenset[str] = frozenset()
+    split: frozenset[str] = frozenset()
+    spreads: Mapping[str, Spread] = field(default_factory=dict)
     racks: Mapping[str, str] = field(default_factory=dict)
     costs: Mapping[str, CostModel] = field(default_factory=dict)
     cost_files: Mapping[str, str] = field(default_factory=dict)

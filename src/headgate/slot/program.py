@@ -4,8 +4,10 @@ each edge carries. Engine-neutral and picklable (no DataFrame, no sink function 
 Depth of an operator = the level at which it has everything and ends its epoch: the longest chain of
 exchanging edges before it. The flow needs as many levels (shuffles) as its greatest depth. A split
 operator has its rows where its producers make them, at `rows_level`, and its partials one level
-later; rows that it only passes on do not wait for these. Columns that no later operator wants never
-leave the source.
+later; rows that it only passes on do not wait for these. So has one whose grouping lets several
+slots process a key (`spreads`), but its rows take an exchange first. One that is split as the plan
+says (`auto`) has the levels of one that is not, which suffice for both. Columns that no later
+operator wants never leave the source.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import pyarrow as pa
 from headgate.operator.base import StatefulOperator, state_schema
 from headgate.slot.rows import wire_schema
 from headgate.state.schema import StateSchema
-from headgate.topology.graph import Edge, FlowGraph, Node
+from headgate.topology.graph import SEVERAL_SLOTS, Edge, FlowGraph, Node
 
 ORDER = "order"
 
@@ -43,7 +45,7 @@ class Program:
 
     def output_level(self, node: int) -> int:
         """The last level in which this operator may put out rows."""
-        return _output_level(self.graph.nodes[node], self.rows_level[node], self.depth[node])
+        return _output_level(self.graph, node, self.rows_level[node], self.depth[node])
 
     @cached_property
     def order(self) -> tuple[Node, ...]:
@@ -62,8 +64,25 @@ class Program:
         return tuple(self.graph.of_kind("stateful"))
 
     @cached_property
-    def split(self) -> tuple[Node, ...]:
-        return tuple(node for node in self.stateful if node.split)
+    def auto(self) -> frozenset[str]:
+        """Operators of which every plan says anew whether they are split."""
+        return frozenset(node.name for node in self.stateful if node.auto)
+
+    @cached_property
+    def spreads(self) -> frozenset[str]:
+        """Operators whose grouping may send a key's rows to slots that do not own it."""
+        return frozenset(n.name for n in self.stateful if _spreads(self.graph, n.id))
+
+    @cached_property
+    def by_load(self) -> dict[str, str]:
+        """Operators whose keys are placed by load alone, with the grouping that asks for it."""
+        by = {node.name: self.graph.key_grouping(node.id) for node in self.stateful}
+        return {name: grouping for name, grouping in by.items() if grouping in ("dkg", "split")}
+
+    @cached_property
+    def placed(self) -> tuple[str, ...]:
+        """Operators whose keys a planner may place: those with a plain hash grouping."""
+        return tuple(n.name for n in self.stateful if self.graph.key_grouping(n.id) == "hash")
 
     @cached_property
     def key_pairs(self) -> tuple[tuple[str, str], ...]:
@@ -71,7 +90,8 @@ class Program:
 
         Only between these can a placement keep a row in its slot. Rows that a split operator
         passes on are not where its key lives, but where the operator before it had them; those it
-        makes at the end of its epoch are.
+        makes at the end of its epoch are. An operator with a grouping of its own for hot keys is in
+        no pair: its keys are not a planner's to place.
         """
         last: dict[int, set[str]] = {}
         found: set[tuple[str, str]] = set()
@@ -81,12 +101,14 @@ class Program:
                 before = self.graph.nodes[edge.producer]
                 if not self.graph.exchanges(edge):
                     arriving |= last[before.id]
-                elif edge.grouping.kind == "fields":
+                elif edge.grouping.kind == "fields" and edge.grouping.by == "hash":
                     found |= {(origin, node.name) for origin in last[before.id]}
             if node.split:
                 last[node.id] = arriving | ({node.name} if node.spec.emits_at_end else set())
+            elif node.kind == "stateful":
+                last[node.id] = {node.name} if node.name in self.placed else set()
             else:
-                last[node.id] = {node.name} if node.kind == "stateful" else arriving
+                last[node.id] = arriving
         return tuple(sorted(found))
 
     @cached_property
@@ -129,6 +151,7 @@ class Program:
             node.name
             for node in self.stateful
             if not node.split
+            and node.name in self.placed
             and node.spec.mergeable(self.input_schema(node.id), node.key)
             and any(self.output_level(e.producer) > 0 for e in self.graph.inputs(node.id))
         )
@@ -197,13 +220,19 @@ def _levels(graph: FlowGraph) -> tuple[dict[int, int], dict[int, int]]:
         node = graph.nodes[index]
         steps = [put_out[e.producer] + graph.exchanges(e) for e in graph.inputs(index)]
         rows_level[index] = max(steps, default=0)
-        depth[index] = rows_level[index] + node.split
-        put_out[index] = _output_level(node, rows_level[index], depth[index])
+        depth[index] = rows_level[index] + (node.split or _spreads(graph, index))
+        put_out[index] = _output_level(graph, index, rows_level[index], depth[index])
     return rows_level, depth
 
 
-def _output_level(node: Node, rows_level: int, depth: int) -> int:
-    return rows_level if node.split and not node.spec.emits_at_end else depth
+def _output_level(graph: FlowGraph, index: int, rows_level: int, depth: int) -> int:
+    node = graph.nodes[index]
+    in_pieces = node.split or _spreads(graph, index)
+    return rows_level if in_pieces and not node.spec.emits_at_end else depth
+
+
+def _spreads(graph: FlowGraph, node: int) -> bool:
+    return graph.key_grouping(node) in SEVERAL_SLOTS
 
 
 def _prune(graph: FlowGraph) -> tuple[dict[int, tuple[str, ...]], dict[int, set[str]]]:

@@ -106,13 +106,13 @@ class SlotTask(Task):
 
     def run_stateful(self, node: Node) -> None:
         """Open the operator's state if there is work for it; name its new files if it changed."""
-        if node.split:
+        if self.is_split(node):
             self.run_node(node)
             self.send_partials(node)
         waiting = self.inbox.pop(node.id, [])
         start = self.services.clock_ns()
         rows = self._in_order(node, concat(waiting)) if waiting else None
-        if rows is not None and node.name in self.plan.away:
+        if rows is not None and (node.name in self.plan.away or node.name in self.program.spreads):
             rows = self._process_away(node, rows)
             start = self.services.clock_ns()
         partials = self.partials.pop(node.id, [])
@@ -212,7 +212,7 @@ class SlotTask(Task):
             lambda: away.run_absorb(self.program, self.plan, node, partials, session, self.dead),
         )
         self._count_by_slot(self.control.merge_rows, node, len(merged))
-        if node.split:
+        if self.is_split(node):
             self.count_load(node, len(merged))
             if self.counting is not None:
                 self.counting.load(node.name, merged.keys)

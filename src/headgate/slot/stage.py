@@ -50,7 +50,7 @@ def run_source_task(
         for source, chunk in _chunks(batches):
             _take_in(task, program.sources[source], chunk)
             yield from task.outbox.drain()
-        for node in program.split:
+        for node in task.split_nodes:
             task.send_partials(node)
         yield from task.close()
     except HeadgateError as problem:
@@ -95,7 +95,7 @@ def _take_in(task: Task, source: Node, chunk: pa.RecordBatch) -> None:
     for node in task.program.order:
         if node.kind != "source":
             task.run_node(node)
-    for node in task.program.split:
+    for node in task.split_nodes:
         if task.split.is_full(node):
             task.send_partials(node)
     task.services.timed(0, task.producer, source.name, batch.num_rows, start)

@@ -98,6 +98,14 @@ class Task:
                 continue
             self.inbox.setdefault(edge.consumer, []).append(staying)
 
+    def is_split(self, node: Node) -> bool:
+        """Are this operator's rows processed where they are, in this epoch?"""
+        return node.split or node.name in self.plan.split
+
+    @property
+    def split_nodes(self) -> list[Node]:
+        return [node for node in self.program.stateful if self.is_split(node)]
+
     def run_node(self, node: Node) -> None:
         """Run a stateless or split operator, or a sink, on what has come in."""
         waiting = self.inbox.pop(node.id, None)
@@ -107,7 +115,7 @@ class Task:
             for rows in waiting:
                 self.sinks.add(node.name, rows)
             return
-        run = self._run_split if node.split else self._run_stateless
+        run = self._run_split if self.is_split(node) else self._run_stateless
         for rows in by_origin(waiting):
             run(node, rows)
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import pyarrow as pa
 
@@ -25,9 +25,11 @@ from headgate.topology.arrow_types import SchemaLike, from_spark_json, to_schema
 from headgate.topology.cost import CostOptions, Schedule
 from headgate.topology.duration import duration_us
 from headgate.topology.graph import (
+    SEVERAL_SLOTS,
     Edge,
     FlowGraph,
     Grouping,
+    KeyGrouping,
     Node,
     NullKeys,
     SinkFunction,
@@ -115,7 +117,7 @@ class FlowBuilder:
         schema: pa.Schema,
         spec: Any,
         key: tuple[str, ...] = (),
-        split: bool = False,
+        split: bool | Literal["auto"] = False,
     ) -> int:
         taken = {n.name for n in self._nodes}
         if name is None:
@@ -130,7 +132,8 @@ class FlowBuilder:
                 f"flow {self.name!r} already has an operator called {name!r}; choose another name=",
                 name=name,
             )
-        self._nodes.append(Node(len(self._nodes), name, kind, schema, spec, key, split))
+        always, auto = split is True, split == "auto"
+        self._nodes.append(Node(len(self._nodes), name, kind, schema, spec, key, always, auto))
         return len(self._nodes) - 1
 
     def _connect(self, producers: Iterable[int], consumer: int, grouping: Grouping) -> None:
@@ -152,11 +155,15 @@ class Stream:
     dead_letters: bool = False
 
     # --- groupings -------------------------------------------------------------------------
-    def key_by(self, *columns: str, nulls: NullKeys = "key") -> Stream:
-        """Send equal keys to the same slot (fields grouping).
+    def key_by(
+        self, *columns: str, nulls: NullKeys = "key", grouping: KeyGrouping = "hash"
+    ) -> Stream:
+        """Send equal keys to the same slot (fields grouping), or hot ones to several.
 
         `nulls`: "key" makes null a key of its own (as Spark's groupBy does), "drop" drops such
-        rows, "error" stops on them.
+        rows, "error" stops on them. `grouping`: "dkg" places heavy keys by load; "pkg",
+        "d_choices", "w_choices" and "split" let several slots process a key's rows, and merge
+        what they come to; for operators that are mergeable. Results are the same.
         """
         if not columns:
             raise MissingKey("key_by() needs at least one column; use globally() for one key")
@@ -164,7 +171,10 @@ class Stream:
             _check_key_type(_column(self.schema, column, "key_by"))
         if nulls not in ("key", "drop", "error"):
             raise DeclarationError(f"nulls={nulls!r}; choose 'key', 'drop' or 'error'")
-        return self._grouped(Grouping("fields", tuple(columns), nulls))
+        if grouping not in get_args(KeyGrouping):
+            known = ", ".join(get_args(KeyGrouping))
+            raise DeclarationError(f"grouping={grouping!r}; there are {known}")
+        return self._grouped(Grouping("fields", tuple(columns), nulls, grouping))
 
     def shuffle(
         self,
@@ -275,12 +285,15 @@ class Stream:
         return Stream(self.flow, tuple(producers), self.schema)
 
     # --- stateful --------------------------------------------------------------------------
-    def process(self, operator: Any, *, name: str | None = None, split: bool = False) -> Stream:
+    def process(
+        self, operator: Any, *, name: str | None = None, split: bool | Literal["auto"] = False
+    ) -> Stream:
         """Run a stateful operator; the stream must be keyed (`key_by` or `globally`) before.
 
         `split`: process rows where they are, also in the tasks that read the sources, and send only
         partial states, one per key and task, to the slots that own the keys. Results are the same;
-        it pays where keys repeat. The operator must be mergeable.
+        it pays where keys repeat. "auto" begins by key, and splits while what is counted says that
+        it pays. The operator must be mergeable.
         """
         self._refuse_dead_letters()
         if not self.grouping.keyed:
@@ -292,8 +305,7 @@ class Stream:
         key = self.grouping.key
         operator.state_fields(self.schema, key)
         schema = operator.output_schema(self.schema, key)
-        if split:
-            _check_mergeable(operator, self.schema, key, name)
+        _check_split(split, operator, self.schema, self.grouping, name)
         node = self.flow._add("stateful", name, schema, operator, key, split)
         self.flow._connect(self.producers, node, self.grouping)
         return Stream(self.flow, (node,), schema)
@@ -330,6 +342,11 @@ class Stream:
         self, kind: str, spec: StatelessSpec, schema: pa.Schema, name: str | None
     ) -> Stream:
         self._refuse_dead_letters()
+        if self.grouping.by != "hash":
+            raise DeclarationError(
+                f"grouping={self.grouping.by!r} is for keys with state, and {kind} keeps none: use "
+                "shuffle(), or put key_by(..., grouping=...) right before process(...)"
+            )
         function = spec.function
         is_expression = kind == "filter" and hasattr(function, "isin")
         if not callable(function) and not is_expression:
@@ -400,15 +417,28 @@ def _check_key_type(field: pa.Field) -> None:
         )
 
 
-def _check_mergeable(
-    operator: Any, rows: pa.Schema, key: tuple[str, ...], name: str | None
+def _check_split(
+    split: object, operator: Any, rows: pa.Schema, grouping: Grouping, name: str | None
 ) -> None:
-    if operator.mergeable(rows, key) and not operator.ordered:
+    """May several tasks work on a key of this operator, as the declaration asks?"""
+    who = name or type(operator).__name__
+    if not (split is True or split is False or split == "auto"):
+        raise DeclarationError(f"split={split!r}; choose True, False or 'auto'", operator=who)
+    if split and grouping.by != "hash":
+        raise DeclarationError(
+            f"{operator!r} has split={split!r} and grouping={grouping.by!r}; split rows stay where "
+            "they are and no grouping sends them anywhere: leave one of the two out",
+            operator=who,
+        )
+    asked = f"split={split!r}" if split else f"grouping={grouping.by!r}"
+    if not split and grouping.by not in SEVERAL_SLOTS:
+        return
+    if operator.mergeable(rows, grouping.key) and not operator.ordered:
         return
     raise DeclarationError(
-        f"{operator!r} cannot be split: {operator.why_not_mergeable(rows, key)}. "
-        "Change that, or leave out split=True",
-        operator=name or type(operator).__name__,
+        f"{operator!r} cannot be split: {operator.why_not_mergeable(rows, grouping.key)}. "
+        f"Change that, or leave out {asked}",
+        operator=who,
     )
 
 

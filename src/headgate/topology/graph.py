@@ -16,6 +16,8 @@ from headgate.topology.cost import CostOptions
 
 GroupingKind = Literal["fields", "shuffle", "cost", "local", "all", "global"]
 NullKeys = Literal["key", "drop", "error"]
+KeyGrouping = Literal["hash", "pkg", "d_choices", "w_choices", "dkg", "split"]
+SEVERAL_SLOTS = ("pkg", "d_choices", "w_choices", "split")
 NodeKind = Literal["source", "map", "filter", "flat_map", "stateful", "sink"]
 
 
@@ -27,11 +29,14 @@ class Grouping:
     cost: to the slot that is done with it first, by what rows of equal `key` have taken;
     local: stays where it is; all: a copy to every slot; global: everything to one slot.
     `nulls` says what a null key column means: a key of its own, a dropped row, or an error.
+    `by` says how a keyed edge deals with hot keys: "hash" and "dkg" send a key's rows to its one
+    owner, the others (`SEVERAL_SLOTS`) to one of several slots, which send partials to the owner.
     """
 
     kind: GroupingKind
     key: tuple[str, ...] = ()
     nulls: NullKeys = "key"
+    by: KeyGrouping = "hash"
     cost: CostOptions | None = None
 
     @property
@@ -84,7 +89,7 @@ class Node:
     """One operator, source or sink; `schema` is what it puts out (a sink: what it takes).
 
     `split`: a stateful operator whose rows are processed where they are; only partial states travel
-    to the owners of the keys.
+    to the owners of the keys. `auto`: every epoch's plan says anew whether it is split.
     """
 
     id: int
@@ -94,6 +99,7 @@ class Node:
     spec: Any = None
     key: tuple[str, ...] = ()
     split: bool = False
+    auto: bool = False
 
 
 @dataclass(frozen=True)
@@ -127,6 +133,10 @@ class FlowGraph:
     def exchanges(self, edge: Edge) -> bool:
         """May rows of this edge leave the task they are in? Not those of a split operator."""
         return edge.grouping.exchanges and not self.nodes[edge.consumer].split
+
+    def key_grouping(self, node: int) -> KeyGrouping:
+        """How rows of an operator's keys find their slots; the same on all its inputs."""
+        return next((e.grouping.by for e in self.edges if e.consumer == node), "hash")
 
     def inputs(self, node: int) -> list[Edge]:
         return [e for e in self.edges if e.consumer == node]

@@ -52,7 +52,7 @@ def main(folder: Path) -> None:
     query = flow.start(
         spark, slots=told["slots"], checkpoint=str(folder / CHECKPOINT), trigger=ONCE,
         keep_manifests=3,
-        manager=Restless(random.Random(told["crash_at"]), mine, program, told["slots"], BUCKETS),
+        manager=Restless(random.Random(told["crash_at"]), mine, program, BUCKETS),
     )  # fmt: skip
     query.awaitTermination()
     table = query.table("table").toArrow().to_pylist()

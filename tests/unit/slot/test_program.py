@@ -59,6 +59,38 @@ def test_a_flow_without_exchanges_still_has_one_level() -> None:
     assert compiled(flow).levels == 1
 
 
+def test_a_key_in_several_slots_takes_one_level_more_for_its_partials() -> None:
+    flow = Flow("f")
+    rows = source(flow, WIDE, name="in")
+    first = rows.key_by("a", grouping="pkg").process(Count(emit="rows"), name="first")
+    first.key_by("b", grouping="split").process(Count(), name="second").to(nothing)
+    first.key_by("b", grouping="dkg").process(Count(), name="third").to(nothing)
+
+    program = compiled(flow)
+
+    told = depths(program)
+    assert (told["first"], told["second"], told["third"]) == (2, 3, 2)
+    assert program.output_level(program.graph.node("first").id) == 1
+    assert program.spreads == {"first", "second"}
+    assert program.by_load == {"second": "split", "third": "dkg"}
+    assert (program.placed, program.key_pairs) == ((), ())
+
+
+def test_an_operator_that_may_be_split_has_the_levels_of_one_that_is_not() -> None:
+    programs = []
+    for split in (False, "auto"):
+        flow = Flow("f")
+        rows = source(flow, WIDE, name="in")
+        first = rows.key_by("a").process(Count(emit="rows"), name="first", split=split)
+        first.key_by("b").process(Count(), name="second", split=split).to(nothing)
+        programs.append(compiled(flow))
+
+    plain, auto = programs
+    assert (plain.depth, plain.rows_level) == (auto.depth, auto.rows_level)
+    assert plain.key_pairs == auto.key_pairs
+    assert auto.auto == {"first", "second"}
+
+
 # --- columns ----------------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from headgate import Count, Flow, StateFields, StatefulOperator, Sum
+from headgate import Count, Flow, Last, StateFields, StatefulOperator, Sum
 from headgate.errors import (
     CyclicFlow,
     DeclarationError,
@@ -18,6 +18,7 @@ from headgate.errors import (
     SchemaMismatch,
     UnknownColumn,
 )
+from headgate.testing import ListSource
 from headgate.topology.builder import FlowBuilder, Stream
 from headgate.topology.graph import Edge, FlowGraph, Grouping, Node
 
@@ -382,3 +383,39 @@ def test_a_stream_does_not_merge_with_itself() -> None:
 def test_a_source_must_wait_at_least_one_epoch_before_it_is_idle() -> None:
     with pytest.raises(DeclarationError, match="idle_after"):
         FlowBuilder("f").source(lambda spark: spark, schema="a string", idle_after=0)
+
+
+# --- hot keys ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("grouping", ["pkg", "d_choices", "w_choices", "split"])
+def test_a_grouping_over_several_slots_needs_state_that_can_be_merged(grouping: Any) -> None:
+    rows = Flow("f").source(ListSource("k bigint, x double", []))
+
+    with pytest.raises(DeclarationError, match=rf"exact=False.*leave out grouping='{grouping}'"):
+        rows.key_by("k", grouping=grouping).process(Sum("x"))
+    with pytest.raises(DeclarationError, match="ordered=True"):
+        rows.key_by("k", grouping=grouping).process(Last("x", by="x", ordered=True))
+    rows.key_by("k", grouping=grouping).process(Sum("x", exact=False))
+
+
+def test_one_owner_a_key_is_good_for_all_operators() -> None:
+    rows = Flow("f").source(ListSource("k bigint, x double", []))
+
+    rows.key_by("k", grouping="dkg").process(Sum("x"))
+
+
+def test_groupings_that_make_no_sense_are_refused() -> None:
+    rows = Flow("f").source(ListSource("k bigint, x double", []))
+    unknown: Any = "three"
+
+    with pytest.raises(DeclarationError, match="there are hash, pkg, d_choices"):
+        rows.key_by("k", grouping=unknown)
+    with pytest.raises(DeclarationError, match="leave one of the two out"):
+        rows.key_by("k", grouping="pkg").process(Count(), split=True)
+    with pytest.raises(DeclarationError, match="choose True, False or 'auto'"):
+        rows.key_by("k").process(Count(), split=unknown)
+    with pytest.raises(DeclarationError, match=r"cannot be split.*leave out split='auto'"):
+        rows.key_by("k").process(Sum("x"), split="auto")
+    with pytest.raises(DeclarationError, match="for keys with state, and map keeps none"):
+        rows.key_by("k", grouping="pkg").map(lambda batch: batch, "k bigint, x double")

@@ -1,0 +1,193 @@
+"""Place keys by load alone: heavy ones one by one, all others in their buckets.
+
+Two users. **DKG** (Rivetti et al. 2015, "Efficient key grouping for near-optimal load balancing"):
+heavy keys and buckets, largest first, each to the slot with least so far; every key has one owner.
+**Split units**: keys that one slot cannot take are cut. Slots are filled to the mean one after
+the other and a key that does not fit goes on in the next, so that all cuts together make fewer
+pieces than there are keys and slots; whole keys and buckets then fill what is left, and stay where
+they are if they can. Cuts are made of as heavy keys as will do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from headgate.routing.hashing import U64, bucket_of
+from headgate.routing.spread import Spread
+from headgate.routing.table import RoutingTable
+
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
+
+PIN_SHARE = 1 / 32  # of a slot's mean load: lighter keys follow their bucket
+CUT_SHARES = (1.0, 0.5, 0.25, 0.1)  # of the mean: only heavier keys are cut; the first that serves
+GOOD = 1.01  # an imbalance that needs nothing better
+SLIVER = 0.01  # of the mean: no piece is smaller, a slot is rather filled so much above it
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Who owns what, which keys are cut, and the load of every slot that this should make."""
+
+    table: RoutingTable
+    spread: Spread
+    loads: F64
+
+    @property
+    def imbalance(self) -> float:
+        mean = float(self.loads.mean()) if len(self.loads) else 0.0
+        return float(self.loads.max()) / mean if mean else 1.0
+
+
+def expected_loads(
+    h: U64, rows: F64, total: float, table: RoutingTable, spread: Spread | None
+) -> F64:
+    """Rows per slot under this table and spread; what is not in `h` is spread over the buckets."""
+    cut = np.full(len(h), -1) if spread is None else spread.find(h)
+    whole = cut < 0
+    loads = np.bincount(table.route(h[whole]), rows[whole], table.slots).astype(np.float64)
+    rest = max(0.0, total - float(rows.sum())) / table.buckets
+    loads += rest * np.bincount(table.bucket_slots, minlength=table.slots)
+    if spread is not None:
+        for key, load in zip(h[~whole], rows[~whole], strict=True):
+            for slot, share in spread.shares_of(int(key)).items():
+                loads[slot] += share * load
+    return loads
+
+
+def lay_out_whole(h: U64, rows: F64, total: float, table: RoutingTable) -> Layout:
+    """DKG: every unit to the slot with least so far, largest first; no key is cut."""
+    units = _Units.of(h, rows, total, table, table.route(h))
+    order = np.argsort(-units.load, kind="stable")
+    slot = np.empty(len(order), np.int64)
+    loads = np.zeros(table.slots)
+    for unit in order.tolist():
+        slot[unit] = loads.argmin()
+        loads[slot[unit]] += units.load[unit]
+    return Layout(units.table_with(table, slot), Spread(), loads)
+
+
+def lay_out_split(
+    h: U64, rows: F64, total: float, table: RoutingTable, before: Spread | None = None
+) -> Layout:
+    """Split units: cut as few and as heavy keys as make every slot equal."""
+    best: Layout | None = None
+    for share in CUT_SHARES:
+        made = _lay_out_cut(h, rows, total, table, before, share)
+        if best is None or made.imbalance < best.imbalance - 1e-3:
+            best = made
+        if best.imbalance <= GOOD:
+            break
+    assert best is not None
+    return best
+
+
+def _lay_out_cut(
+    h: U64,
+    rows: F64,
+    total: float,
+    table: RoutingTable,
+    before: Spread | None,
+    cut_share: float,
+) -> Layout:
+    mean = total / table.slots
+    owner = table.route(h).astype(np.int64)
+    heavy = np.flatnonzero(rows > cut_share * mean)
+    heavy = heavy[np.lexsort((h[heavy], -rows[heavy]))]
+    loads = np.zeros(table.slots)
+    shares: dict[int, list[tuple[int, float]]] = {}
+    for i in heavy.tolist():
+        key = int(h[i])
+        known = {} if before is None else before.shares_of(key)
+        pieces = _cut(float(rows[i]), loads, mean, [int(owner[i]), *known])
+        owner[i] = owner[i] if int(owner[i]) in dict(pieces) else pieces[0][0]
+        if len(pieces) > 1:
+            shares[key] = pieces
+    units = _Units.of(h, rows, total, table, owner, heavy)
+    slot = units.slot.copy()
+    homeless = []
+    for unit in np.argsort(-units.load, kind="stable").tolist():
+        if loads[slot[unit]] + units.load[unit] <= mean * (1 + SLIVER / 4):
+            loads[slot[unit]] += units.load[unit]
+        else:
+            homeless.append(unit)
+    for unit in homeless:
+        slot[unit] = loads.argmin()
+        loads[slot[unit]] += units.load[unit]
+    made = units.table_with(table, slot)
+    moved = table.route(h[heavy]) != owner[heavy]
+    if moved.any():
+        made = made.pin_hashes(h[heavy][moved], owner[heavy][moved].astype(np.int32))
+    fixed = heavy[made.route(h[heavy]) != owner[heavy]]  # their bucket has moved away under them
+    if len(fixed):
+        made = made.pin_hashes(h[fixed], owner[fixed].astype(np.int32))
+    return Layout(made, Spread.of(shares), loads)
+
+
+def _cut(load: float, loads: F64, mean: float, first: Sequence[int]) -> list[tuple[int, float]]:
+    """Fill slots up to the mean with a key, those it has been in before first; largest piece first.
+
+    Only a slot that is empty, or one that the key has been in, is begun while there is one: two cut
+    keys rarely share more than one slot.
+    """
+    pieces: dict[int, float] = {}
+    least = SLIVER * mean
+    waiting = [slot for slot in dict.fromkeys(first) if mean - loads[slot] > least]
+    while load > 0:
+        if waiting and (load >= mean - loads[waiting[0]] or len(waiting) == 1 or not pieces):
+            slot = waiting.pop(0)
+        else:
+            slot = int(loads.argmin())
+        room = mean - float(loads[slot])
+        piece = load if load <= room + least or room <= least else room
+        pieces[slot] = pieces.get(slot, 0.0) + piece
+        loads[slot] += piece
+        load -= piece
+        waiting = [w for w in waiting if w != slot]
+    return sorted(pieces.items(), key=lambda item: (-item[1], item[0]))
+
+
+@dataclass(frozen=True)
+class _Units:
+    """What is placed whole: keys worth a pin (or with one), then the buckets of all others."""
+
+    h: U64
+    load: F64
+    slot: I64
+
+    @classmethod
+    def of(
+        cls,
+        h: U64,
+        rows: F64,
+        total: float,
+        table: RoutingTable,
+        owner: npt.NDArray[Any],
+        heavy: I64 | None = None,
+    ) -> _Units:
+        alone = (rows >= PIN_SHARE * total / table.slots) | table.is_pinned(h)
+        light = ~alone
+        if heavy is not None:
+            alone[heavy] = light[heavy] = False
+        buckets = np.full(table.buckets, max(0.0, total - float(rows.sum())) / table.buckets)
+        buckets += np.bincount(bucket_of(h[light], table.buckets), rows[light], table.buckets)
+        return cls(
+            h[alone],
+            np.concatenate([rows[alone], buckets]),
+            np.concatenate([owner[alone], table.bucket_slots]).astype(np.int64),
+        )
+
+    def table_with(self, table: RoutingTable, slot: I64) -> RoutingTable:
+        """The table in which every unit has its slot; a key that need not be pinned is not."""
+        keys, buckets = slot[: len(self.h)], slot[len(self.h) :].astype(np.int32)
+        if not np.array_equal(buckets, table.bucket_slots):
+            table = table.with_buckets(buckets)
+        wrong = table.route(self.h) != keys
+        return (
+            table.pin_hashes(self.h[wrong], keys[wrong].astype(np.int32)) if wrong.any() else table
+        )

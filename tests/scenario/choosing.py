@@ -1,0 +1,78 @@
+"""Declarations in which mergeable operators get a grouping for hot keys, whatever their author
+wrote; and plans that split and spread at random.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.scenario.oracle import Case
+
+from headgate.control.coordinator import Coordinator
+from headgate.routing.hashing import hash_columns
+from headgate.routing.spread import Spread
+from headgate.slot.plan import EpochPlan
+from headgate.topology.builder import Stream
+
+Choose = Callable[[str], str]
+
+
+@contextmanager
+def choosing(choose: Choose) -> Iterator[None]:
+    """`choose(name)` is a grouping, "auto" or "hash", for every operator declared in here."""
+    real = Stream.process
+
+    def process(self: Stream, operator: Any, *, name: str | None = None, **options: Any) -> Stream:
+        chosen = choose(str(name))
+        keyed = self.grouping.kind == "fields"
+        if not operator.mergeable(self.schema, self.grouping.key) or operator.ordered:
+            chosen = "hash"
+        if chosen == "auto":
+            options["split"] = "auto"
+        elif chosen != "hash" and keyed:
+            self = replace(self, grouping=replace(self.grouping, by=chosen))
+        return real(self, operator, name=name, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Stream, "process", process)
+        yield
+
+
+@contextmanager
+def restless_plans(case: Case, seed: int) -> Iterator[None]:
+    """Every epoch's plan splits some of the operators that may be, and spreads some keys."""
+    real = Coordinator.plan
+
+    def plan(self: Coordinator, *given: int) -> EpochPlan:
+        made = real(self, *given)
+        coin = random.Random(f"{seed} {made.epoch}")
+        split = frozenset(name for name in sorted(self.program.auto) if coin.random() < 0.5)
+        spreads = {
+            name: _spread(coin, case, name, made.slots)
+            for name in sorted(self.program.spreads)
+            if coin.random() < 0.7
+        }
+        return replace(made, split=split, spreads=spreads)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Coordinator, "plan", plan)
+        yield
+
+
+def _spread(coin: random.Random, case: Case, operator: str, slots: int) -> Spread:
+    if operator not in case.keys:
+        return Spread()
+    schema, keys = case.keys[operator]
+    columns = [pa.array([key[i] for key in keys], field.type) for i, field in enumerate(schema)]
+    shares = {}
+    for h in hash_columns(columns, len(keys)).h.tolist():
+        if coin.random() < 0.5:
+            among = coin.sample(range(slots), coin.randint(1, slots))
+            shares[h] = [(slot, coin.uniform(0.1, 1)) for slot in among]
+    return Spread.of(shares)

@@ -1,0 +1,86 @@
+"""Choosers: chunks make no difference, no key uses slots that it should not, loads get even."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import get_args
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.routing.hashing import mix
+from headgate.routing.spread import Spread
+from headgate.routing.table import hash_table
+from headgate.slot.chooser import make_chooser
+from headgate.topology.graph import SEVERAL_SLOTS, KeyGrouping
+from strategies import examples
+
+SLOTS = 8
+
+
+def stream(rows: int, exponent: float, seed: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+    p = 1 / np.arange(1, 1001) ** exponent
+    drawn = np.random.default_rng(seed).choice(1000, rows, p=p / p.sum())
+    return mix(drawn.astype(np.uint64))
+
+
+def imbalance(targets: np.ndarray[tuple[int], np.dtype[np.int32]]) -> float:
+    loads = np.bincount(targets, minlength=SLOTS)
+    return float(loads.max() / loads.mean())
+
+
+@pytest.mark.parametrize("grouping", SEVERAL_SLOTS)
+@examples(8)
+@given(cuts=st.lists(st.integers(0, 2500), max_size=3), spread=st.booleans())
+def test_where_chunks_end_makes_no_difference(
+    grouping: KeyGrouping, cuts: list[int], spread: bool
+) -> None:
+    h = stream(2500, 1.5, 0)
+    owner = hash_table(SLOTS).route(h)
+    known = Spread.of({int(h[0]): [(1, 1.0), (4, 2.0)]}) if spread else None
+    whole, parts = (make_chooser(grouping, SLOTS, 3, known) for _ in range(2))
+
+    at_once = whole.choose(h, owner)
+    edges = [0, *sorted(cuts), len(h)]
+    in_parts = [parts.choose(h[a:b], owner[a:b]) for a, b in pairwise(edges)]
+
+    assert at_once.tolist() == np.concatenate(in_parts).tolist()
+
+
+def test_more_choices_make_loads_more_even() -> None:
+    h = stream(40_000, 1.6, 1)
+    owner = hash_table(SLOTS).route(h)
+
+    found = {
+        grouping: imbalance(make_chooser(grouping, SLOTS, 0, None).choose(h, owner))
+        for grouping in SEVERAL_SLOTS
+    }
+
+    assert imbalance(owner) > found["pkg"] + 0.5
+    assert found["pkg"] > found["d_choices"] + 0.3
+    assert max(found["d_choices"], found["w_choices"], found["split"]) < 1.05
+
+
+def test_a_split_grouping_sends_only_spread_keys_away() -> None:
+    h = stream(5000, 1.5, 2)
+    owner = hash_table(SLOTS).route(h)
+    hot = int(np.bincount(np.unique(h, return_inverse=True)[1]).argmax())
+    key = int(np.unique(h)[hot])
+    spread = Spread.of({key: [(2, 0.5), (3, 0.25), (5, 0.25)]})
+
+    targets = make_chooser("split", SLOTS, 7, spread).choose(h, owner)
+
+    assert (targets[h != key] == owner[h != key]).all()
+    dealt = np.bincount(targets[h == key], minlength=SLOTS) / (h == key).sum()
+    assert dealt[[2, 3, 5]] == pytest.approx([0.5, 0.25, 0.25], abs=0.01)
+
+
+def test_there_is_a_chooser_for_every_grouping_with_several_slots() -> None:
+    assert set(SEVERAL_SLOTS) | {"hash", "dkg"} == set(get_args(KeyGrouping))
+    for grouping in SEVERAL_SLOTS:
+        chooser = make_chooser(grouping, 1, 0, None)
+        nothing = chooser.choose(np.empty(0, np.uint64), np.empty(0, np.int32))
+        one = chooser.choose(np.array([3], np.uint64), np.zeros(1, np.int32))
+        assert (len(nothing), one.tolist()) == (0, [0])
