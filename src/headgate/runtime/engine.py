@@ -86,6 +86,7 @@ class SparkEngine:
         ]
         self._anchors: dict[int, Anchor] = {}
         self._hosts: list[str] = []
+        self._homes: tuple[str, ...] = ()
         self._one_host = str(spark.sparkContext.master).startswith("local")
         self._configured = False
 
@@ -101,6 +102,31 @@ class SparkEngine:
         """Run the one epoch of a batch DataFrame; its session is the user's and is put back."""
         with with_conf(frame.sparkSession, {**batch_limits(frame.schema), **self._conf}):
             return self._run(frame, plan, tagged)
+
+    def rehearse(self, plan: EpochPlan) -> float:
+        """Run the slot stages of a plan without rows, so that its slots are not met cold; seconds.
+
+        Runs beside the epochs, from another thread, and tells nobody what it measured.
+        """
+        started = time.perf_counter()
+        anchor = self._anchor(plan.slots)
+        context = self.spark.sparkContext
+        context.setLocalProperty(PLAN_PROPERTY, pack_plan(plan))
+        context.setJobDescription(f"{self.program.graph.name}: rehearsing {plan.slots} slots")
+        unheard = context.accumulator([], _ListParam())
+        with with_conf(self.spark, self._conf):
+            tuples = self.spark.createDataFrame([], TUPLE_TYPE)
+            for level in range(1, self.program.levels + 1):
+                stage = slot_stage(self._code, self._id, level, unheard)
+                tuples = apply_stage(
+                    anchored(tuples, anchor), arrow_stage(stage, TUPLE_SCHEMA.names)
+                )
+            tuples.collect()
+        return time.perf_counter() - started
+
+    def hosts(self, slots: int) -> tuple[str, ...]:
+        """The host of each of so many slots."""
+        return self._anchor(slots).hosts
 
     def close(self) -> None:
         for anchor in self._anchors.values():
@@ -151,9 +177,11 @@ class SparkEngine:
         known = self._anchors.get(slots)
         if known is not None and hosts == self._hosts:
             return known
-        self._hosts = hosts
         labels = slot_labels(slots)
-        chosen = spread(slots, hosts, known.hosts if known is not None else ())
+        chosen = spread(slots, hosts, known.hosts if known is not None else self._homes)
+        self._hosts = hosts
+        if known is not None and chosen == known.hosts:
+            return known  # hosts have come that it does not need
         anchor = build_anchor(
             self.spark,
             slots,
@@ -164,6 +192,7 @@ class SparkEngine:
         if known is not None:
             known.release()
         self._anchors[slots] = anchor
+        self._homes = anchor.hosts
         return anchor
 
     def _description(self, plan: EpochPlan) -> str:

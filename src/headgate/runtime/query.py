@@ -14,8 +14,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headgate.control.coordinator import Coordinator, EngineAborted, EpochResult
-from headgate.errors import HeadgateError
+from headgate.errors import EngineError, HeadgateError
 from headgate.runtime.delivery import Delivery
+from headgate.runtime.elastic import Elastic
 from headgate.runtime.engine import SparkEngine
 from headgate.runtime.progress import progress_of
 from headgate.state.store import StateStore
@@ -29,6 +30,8 @@ class FlowQuery:
     def __init__(self, coordinator: Coordinator, engine: SparkEngine, delivery: Delivery) -> None:
         self.coordinator = coordinator
         self._engine, self._delivery = engine, delivery
+        self._elastic = Elastic(coordinator, engine)
+        coordinator.elastic = self._elastic.request
         self._spark_query: StreamingQuery | None = None
         self._thread: threading.Thread | None = None
         self._failure: HeadgateError | None = None
@@ -127,6 +130,21 @@ class FlowQuery:
         """Spark's own query underneath; None for a batch source."""
         return self._spark_query
 
+    @property
+    def slots(self) -> int:
+        """How many slots the flow runs with now."""
+        return self.coordinator.slots
+
+    def rescale(self, slots: int) -> None:
+        """Run with so many slots from a coming epoch on, without a restart.
+
+        Returns at once. On a standalone cluster executors are asked for before, or given back
+        after; the journal's records `scale` and `elastic` tell when and how.
+        """
+        if self._spark_query is None:
+            raise EngineError("rescale is for streams; a batch runs as one epoch")
+        self._elastic.request(slots, "asked for")
+
     def rows(self, sink: str) -> list[dict[str, Any]]:
         """Rows a memory sink got since this start, in order of epochs."""
         epochs = self._delivery.memory[sink]
@@ -181,6 +199,7 @@ class FlowQuery:
             self._failure = problem
             raise
         self._recent.append(progress_of(record, self.coordinator, query_id))
+        self._elastic.epoch_committed()
 
     def _run(self, job: Callable[[], EpochResult]) -> EpochResult:
         """Run an epoch's job; a job that `stop` has cancelled is not run again."""
@@ -194,5 +213,6 @@ class FlowQuery:
     def _close(self) -> None:
         if not self._closed and not self.isActive:
             self._closed = True
+            self._elastic.close()
             self.coordinator.close()
             self._engine.close()

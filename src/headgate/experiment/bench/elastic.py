@@ -1,0 +1,89 @@
+"""Scaling under load: 2 -> 4 -> 2 slots on a real cluster, executors coming and going with them.
+
+A Spark standalone cluster of four hosts in network namespaces; the flow is fed as fast as it takes
+rows. Epochs that change the slot count are held against the median of all, rows moved against
+what must move (the new slots' fair share, or all that the leaving slots had), and the state in
+the end against a plain fold.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+from headgate.errors import EngineError
+from headgate.experiment.bench import elastic_driver
+from headgate.experiment.namespace_cluster import NamespaceCluster, available
+from headgate.experiment.record import Machine
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class ElasticOptions:
+    """Sizes; `epochs` run at each of the three slot counts."""
+
+    rows: int = 100_000
+    slots: tuple[int, int] = (2, 4)
+    epochs: int = 12
+    warmup: int = 4
+    seed: int = 11
+
+
+QUICK = ElasticOptions(rows=2_000, epochs=5, warmup=2)
+
+
+def run_elastic(options: ElasticOptions, say: Say, **cluster_options: Any) -> dict[str, Any]:
+    """Seconds of every epoch, what moved, and whether anything was lost."""
+    reason = available()
+    if reason is not None:
+        raise EngineError(f"bench elastic needs network namespaces: {reason}")
+    with (
+        tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder,
+        NamespaceCluster(hosts=options.slots[1], **cluster_options) as cluster,
+    ):
+        say(f"{options.slots[1]} hosts up; scaling {options.slots[0]} -> {options.slots[1]} -> "
+            f"{options.slots[0]} slots")  # fmt: skip
+        done = cluster.run(
+            elastic_driver.__file__, json.dumps(asdict(options)), folder, timeout=1500
+        )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    if not lines:
+        raise EngineError(f"the driver program gave no result: {done.stderr[-3000:]}")
+    found = json.loads(lines[-1].removeprefix("RESULT "))
+    return {**_figures(found, options), **found} | {
+        "options": asdict(options),
+        "machine": asdict(Machine.here()),
+    }
+
+
+def _figures(found: dict[str, Any], options: ElasticOptions) -> dict[str, Any]:
+    epochs = found["epochs"][options.warmup :]
+    usual = median(e["seconds"] for e in epochs)
+    few, many = options.slots
+    changes = []
+    for before, now in zip(epochs, epochs[1:], strict=False):
+        if before["slots"] != now["slots"]:
+            changes.append(
+                {
+                    "from": before["slots"],
+                    "to": now["slots"],
+                    "epoch_over_median": now["seconds"] / usual,
+                    "moved_share": now["moved_rows"] / max(1, before["state_rows"]),
+                    "must_move_share": 1 - few / many,
+                }
+            )
+    worst = max(epochs, key=lambda e: float(e["seconds"]))
+    return {
+        "lost_nothing": found["equal_to_fold"],
+        "worst_epoch_over_median": worst["seconds"] / usual,
+        "median_epoch_s": usual,
+        "median_epoch_s_by_slots": {
+            str(n): median(e["seconds"] for e in epochs if e["slots"] == n) for n in options.slots
+        },
+        "slot_changes": changes,
+    }

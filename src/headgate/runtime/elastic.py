@@ -1,0 +1,113 @@
+"""More or fewer slots while the flow runs, without a restart and without a cold epoch.
+
+Growing: executors are asked for, the new slots get their hosts, and an epoch without rows is
+rehearsed on them, all beside the running epochs; only then the slot count changes, at an epoch
+boundary. Shrinking: the slot count changes first, and state moves off the leaving slots with that
+epoch; when it is committed, executors that host no slot any more are given back.
+
+What fails on the way (no executors to be had, say) is told in the journal; the flow goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from typing import Any
+
+from headgate.control.coordinator import Coordinator
+from headgate.errors import EngineError
+from headgate.runtime.engine import SparkEngine
+from headgate.runtime.executors import Executors
+
+log = logging.getLogger("headgate")
+
+REHEARSALS = 3  # the second is still compiling what the first has shown to be hot
+WAIT_FOR_EXECUTORS_S = 120.0
+
+
+class Elastic:
+    """Changes the slot count, one change at a time; of several wishes the last one counts."""
+
+    def __init__(self, coordinator: Coordinator, engine: SparkEngine) -> None:
+        self._coordinator, self._engine = coordinator, engine
+        self._executors = Executors(engine.spark)
+        self._lock = threading.Lock()
+        self._wish: tuple[int, str] | None = None
+        self._thread: threading.Thread | None = None
+        self._epoch_over = threading.Condition()
+        self._closed = False
+
+    def request(self, slots: int, why: str) -> None:
+        """Run with so many slots as soon as can be; returns at once."""
+        if slots < 1:
+            raise EngineError(f"slots={slots}; a flow needs at least one slot")
+        with self._lock:
+            self._wish = (slots, why)
+            if self._thread is None:
+                name = f"headgate-elastic-{self._coordinator.program.graph.name}"
+                self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+                self._thread.start()
+
+    def epoch_committed(self) -> None:
+        with self._epoch_over:
+            self._epoch_over.notify_all()
+
+    def close(self) -> None:
+        """Stop waiting for epochs that will not come."""
+        self._closed = True
+        self.epoch_committed()
+
+    # --- inside ----------------------------------------------------------------------------
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                wish, self._wish = self._wish, None
+                if wish is None or self._closed:
+                    self._thread = None
+                    return
+            try:
+                self._change(*wish)
+            except Exception as problem:
+                if self._closed:
+                    continue
+                log.exception("changing to %s slots failed; the flow goes on as it is", wish[0])
+                self._tell(slots=wish[0], failed=f"{type(problem).__name__}: {problem}"[:500])
+
+    def _change(self, slots: int, why: str) -> None:
+        coordinator, before = self._coordinator, self._coordinator.slots
+        if slots == before:
+            return
+        started = time.monotonic()
+        cores = self._executors.have_room_for(slots, timeout_s=WAIT_FOR_EXECUTORS_S)
+        ready = time.monotonic()
+        rehearsed = [self._engine.rehearse(coordinator.rehearsal(slots)) for _ in range(REHEARSALS)]
+        coordinator.resize(slots, why)
+        facts: dict[str, Any] = {
+            "slots": slots,
+            "before": before,
+            "cores": cores,
+            "waited_s": round(ready - started, 2),
+            "rehearsed_s": [round(seconds, 2) for seconds in rehearsed],
+        }
+        if slots < before:
+            facts["released"] = self._release(slots)
+        self._tell(**facts)
+
+    def _release(self, slots: int) -> list[str]:
+        """Give back what hosts no slot, once an epoch with the new slots is committed."""
+        with self._epoch_over:
+            self._epoch_over.wait_for(lambda: self._closed or self._committed_slots() == slots)
+        if self._closed:
+            return []
+        hosts = self._engine.hosts(slots)
+        leaving = self._executors.give_back(dict(Counter(hosts)))
+        return [f"{executor.id} on {executor.host}" for executor in leaving]
+
+    def _committed_slots(self) -> int:
+        last = self._coordinator.last
+        return 0 if last is None else last.slots
+
+    def _tell(self, **facts: Any) -> None:
+        self._coordinator.journal.append("elastic", **facts)
