@@ -35,6 +35,21 @@ def analyze(
         list[str] | None,
         typer.Option(metavar="FROM:TO", help="Who feeds whom. [default: each key the next]"),
     ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN[,COLUMN]",
+            help="Partition of the source that a row comes from: draws keys to where rows come in.",
+        ),
+    ] = None,
+    source_slot: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="Slot of that partition. [default: dealt in turn]"),
+    ] = None,
+    source_weight: Annotated[
+        float,
+        typer.Option(min=0.0, max=1.0, help="Worth of a first hop against one between operators."),
+    ] = 1.0,
     slots: Annotated[int, typer.Option(min=1, help="Slots of the flow.")] = DEFAULT_SLOTS,
     alpha: Annotated[float, typer.Option(min=1.0, help="Bound of max/mean load.")] = 1.03,
     out: Annotated[Path, typer.Option(help="Folder for tables and report.")] = Path(
@@ -79,8 +94,10 @@ def analyze(
     with told_plainly():
         if quality not in _QUALITIES:
             raise HeadgateError(f"--quality {quality}: choose {' or '.join(_QUALITIES)}")
+        if source_slot is not None and source is None:
+            raise HeadgateError(f"--source-slot {source_slot}: say whose, with --source COLUMN")
         check_folder(out)  # before minutes of work
-        shape = shape_of(key, operator or (), edge or ())
+        shape = shape_of(key, operator or (), edge or (), source)
         options = AnalyzeOptions(
             data=data,
             form=form or format_of(data),
@@ -93,6 +110,8 @@ def analyze(
             max_edges=max_edges or MAX_EDGES,
             schema=schema,
             curve=curve,
+            source_slot=source_slot,
+            source_weight=source_weight,
         )
         _run(options, spark_settings(conf or [], master), out, json_file)
 
@@ -147,13 +166,18 @@ class _Stages:
 def _tell(console: Console, analysis: Analysis) -> None:
     shown = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     shown.add_column("")
-    for name in ("tables", "hash", "floor"):
+    plans = {"tables": analysis.expected, "hash": analysis.hashed}
+    if analysis.without is not None:
+        plans["source ignored"] = analysis.without
+    for name in (*plans, "floor"):
         shown.add_column(name, justify="right")
-    locality = percent(analysis.expected.locality), percent(analysis.hashed.locality)
-    shown.add_row("rows staying in slot", *locality, "")
-    for name, ratio in analysis.expected.imbalance.items():
-        hashed, floor = analysis.hashed.imbalance[name], analysis.floor[name]
-        shown.add_row(f"busiest slot, {name}", times(ratio), times(hashed), times(floor))
+    shown.add_row("rows staying in slot", *(percent(plan.locality) for plan in plans.values()), "")
+    if analysis.source is not None:
+        hops = (percent(plan.first_hop_locality) for plan in plans.values())
+        shown.add_row("first hop, from the source", *hops, "")
+    for name, floor in analysis.floor.items():
+        loads = (times(plan.imbalance[name]) for plan in plans.values())
+        shown.add_row(f"busiest slot, {name}", *loads, times(floor))
     console.print()
     console.print(shown)
     for note in analysis.notes:

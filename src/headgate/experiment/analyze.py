@@ -19,8 +19,15 @@ import numpy as np
 from headgate.errors import HeadgateError
 from headgate.experiment.analyze_curve import Tables, hash_tables, steps_to, tables_from_top
 from headgate.experiment.analyze_data import check_columns, read_data, told_by_spark
-from headgate.experiment.analyze_pairs import Pairs, Shape, graph_of, local_share
+from headgate.experiment.analyze_pairs import I32, Pairs, Shape, graph_of
 from headgate.experiment.analyze_result import Analysis, AnalyzeOptions, Outlook, TopPair
+from headgate.experiment.analyze_source import (
+    Source,
+    find_partitions,
+    place_with_source,
+    source_of,
+    without_source,
+)
 from headgate.planner.key_graph import KeyGraph
 from headgate.planner.partition import Quality, partition
 from headgate.planner.tables import to_tables
@@ -28,7 +35,7 @@ from headgate.routing.hashing import U64
 from headgate.routing.table_folder import save_tables
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from headgate.experiment.analyze_count import CountedPairs
 
@@ -52,15 +59,17 @@ def analyze(spark: SparkSession, options: AnalyzeOptions, progress: Progress) ->
     shape = options.shape
     with told_by_spark(options.data, options.form), clock.stage("count") as found:
         frame = read_data(spark, options.data, options.form, options.schema)
-        types = check_columns(frame, shape, options.data)
-        pairs = CountedPairs(frame, shape, options.max_edges)
+        types = check_columns(frame, shape.counted, options.data)
+        source = _source(frame, options)
+        pairs = CountedPairs(frame, shape.counted, options.max_edges)
         known = pairs.heaviest
         if not pairs.rows:
             raise HeadgateError(f"{options.data} has no rows", data=options.data)
         found.append(f"{pairs.rows:,} rows, {sum(pairs.pair_counts):,} pairs")
     with pairs:
         with clock.stage("partition") as found:
-            graph = graph_of(known, shape, pairs.loads)
+            whole = graph_of(known, shape.counted, pairs.loads, _fixed(shape, source))
+            graph = whole if source is None else without_source(whole)
             plan = partition(
                 graph,
                 options.slots,
@@ -70,24 +79,45 @@ def analyze(spark: SparkSession, options: AnalyzeOptions, progress: Progress) ->
                 tries=_tries(graph),
             )
             tables = to_tables(graph, plan, options.slots, cap=options.max_pins)
-            expected = _outlook(pairs, tables)
-            hashed = _outlook(pairs, hash_tables(shape.operators, options.slots))
+            expected = _outlook(pairs, shape, tables, source)
+            hashed = _outlook(pairs, shape, hash_tables(shape.operators, options.slots), source)
             found.append(f"locality {expected.locality:.1%}, hash {hashed.locality:.1%}")
+        without = None
+        if source is not None:
+            with clock.stage("source") as found:
+                without = expected
+                plan = place_with_source(
+                    whole,
+                    plan,
+                    options.source_weight,
+                    alpha=options.alpha,
+                    seed=options.seed,
+                    quality=options.quality,
+                    tries=_tries(whole),
+                )
+                tables = to_tables(whole, plan, options.slots, cap=options.max_pins)
+                expected = _outlook(pairs, shape, tables, source)
+                found.append(
+                    f"{source.partitions:,} partitions, first hop "
+                    f"{expected.first_hop_locality:.1%} local, "
+                    f"{without.first_hop_locality:.1%} if ignored"
+                )
         curve: tuple[tuple[int, float], ...] = ()
         if options.curve:
             with clock.stage("curve") as found:
-                curve = _curve(pairs, options, graph, expected.locality)
+                curve = _curve(pairs, options, graph, source, (without or expected).locality)
                 found.append(f"{len(curve)} plans from fewer pairs")
         with told_by_spark(options.data, options.form), clock.stage("names") as found:
-            top = _top_pairs(frame, known, shape, tables)
+            between = known.before(len(shape.edges))
+            top = _top_pairs(frame, between, shape, tables)
             found.append(f"of the {len(top)} heaviest pairs")
-        totals = sum(pairs.pair_counts), pairs.rows * len(shape.edges)
+        totals = sum(pairs.pair_counts), pairs.rows * len(shape.counted.edges)
         return Analysis(
             options,
             types,
             pairs.rows,
-            dict(zip(shape.operators, pairs.key_counts, strict=True)),
-            dict(zip(shape.edge_names, pairs.pair_counts, strict=True)),
+            dict(zip(shape.operators, pairs.key_counts, strict=False)),
+            dict(zip(shape.counted.edge_names, pairs.pair_counts, strict=True)),
             totals[0] - len(known),
             totals[1] - int(known.n.sum()),
             plan,
@@ -97,6 +127,8 @@ def analyze(spark: SparkSession, options: AnalyzeOptions, progress: Progress) ->
             top,
             curve,
             clock.seconds,
+            source,
+            without,
         )
 
 
@@ -143,14 +175,32 @@ def _tries(graph: KeyGraph) -> int | None:
     return TRIES if graph.edges <= MANY_EDGES else None
 
 
-def _outlook(pairs: CountedPairs, tables: Tables) -> Outlook:
-    return Outlook(pairs.shape, tuple(pairs.traffic(tables)))
+def _source(frame: DataFrame, options: AnalyzeOptions) -> Source | None:
+    columns, slot = options.shape.source, options.source_slot
+    if not columns:
+        return None
+    found = find_partitions(frame, columns, slot, options.data)
+    return source_of(options.shape.counted.operators[-1], columns, slot, found, options.slots)
+
+
+def _fixed(shape: Shape, source: Source | None) -> dict[int, tuple[U64, I32]]:
+    return {} if source is None else {len(shape.operators): (source.h, source.slot)}
+
+
+def _outlook(pairs: CountedPairs, shape: Shape, tables: Tables, source: Source | None) -> Outlook:
+    found = pairs.traffic({**tables, **(source.tables if source is not None else {})})
+    edges = len(shape.edges)
+    return Outlook(shape, tuple(found[:edges]), tuple(found[edges:]))
 
 
 def _curve(
-    pairs: CountedPairs, options: AnalyzeOptions, graph: KeyGraph, all_known: float
+    pairs: CountedPairs,
+    options: AnalyzeOptions,
+    graph: KeyGraph,
+    source: Source | None,
+    all_known: float,
 ) -> tuple[tuple[int, float], ...]:
-    """The last step knows all pairs, which is the plan itself."""
+    """Of pairs between operators; the last step knows all, which is the plan itself."""
     *fewer, everything = steps_to(graph.edges)
     points = []
     for k in fewer:
@@ -164,7 +214,7 @@ def _curve(
             tries=_tries(graph),
             cap=options.max_pins,
         )
-        points.append((k, local_share(pairs.traffic(tables))))
+        points.append((k, _outlook(pairs, options.shape, tables, source).locality))
     return (*points, (everything, all_known))
 
 

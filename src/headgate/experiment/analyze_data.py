@@ -44,18 +44,24 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def shape_of(
-    keys: Sequence[str], operators: Sequence[str] = (), edges: Sequence[str] = ()
+    keys: Sequence[str],
+    operators: Sequence[str] = (),
+    edges: Sequence[str] = (),
+    source: str | None = None,
 ) -> Shape:
     """What is to be analysed: `keys` as "column" or "column,column", one per operator.
 
     Operators are named as given, or after their columns. `edges` are "producer:consumer"; without
-    any, each operator feeds the next.
+    any, each operator feeds the next. `source` names the source's partitions, as a key does.
     """
-    columns = tuple(tuple(part.strip() for part in key.split(",")) for key in keys)
+    columns = tuple(_columns(key) for key in keys)
     if len(columns) < 2:
         raise DeclarationError("an analysis places pairs: give --key at least twice")
     if not all(all(key) for key in columns):
         raise DeclarationError("a --key is empty; write 'column' or 'column,column'")
+    partition = () if source is None else _columns(source)
+    if not all(partition):
+        raise DeclarationError("--source is empty; write 'column' or 'column,column'")
     if operators and len(operators) != len(keys):
         raise DeclarationError(
             f"{len(operators)} operators for {len(keys)} keys: give --operator once per --key, or "
@@ -72,7 +78,7 @@ def shape_of(
             raise DeclarationError(
                 f"operator name {name!r}: use letters, digits, '.', '_' and '-', as in the flow"
             )
-    return Shape(names, columns, _edges(names, edges))
+    return Shape(names, columns, _edges(names, edges), partition)
 
 
 def read_data(spark: SparkSession, data: str, form: str, schema: str | None) -> DataFrame:
@@ -148,6 +154,10 @@ def _reason(text: str) -> str:
     causes = re.findall(r"Caused by: [\w.$]+: (.+)", text)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return (causes[-1] if causes else lines[0] if lines else "no reason given")[:400]
+
+
+def _columns(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(","))
 
 
 def _edges(names: tuple[str, ...], given: Sequence[str]) -> tuple[tuple[int, int], ...]:

@@ -20,20 +20,22 @@ _SHOWN_SLOTS = 32
 _TEXT_SLOTS = 12
 
 
-def locality_bars(hashed: Mapping[str, float], planned: Mapping[str, float]) -> str:
-    """Share of rows that stay, per edge: hash routing beside the tables."""
+def locality_bars(by_plan: Mapping[str, Mapping[str, float]]) -> str:
+    """Share of rows that stay, per edge: a bar per plan, hash routing first and the tables last."""
+    width = 0.8 / len(by_plan)
     with style():
         figure, axes = canvas()
-        for i, (label, shares) in enumerate((("hash", hashed), ("tables", planned))):
-            at = np.arange(len(shares)) + 0.4 * i - 0.2
-            ink = SERIES[-1] if label == "hash" else SERIES[0]
-            bars = axes.bar(at, list(shares.values()), 0.37, color=ink, label=label)
+        for i, (label, shares) in enumerate(by_plan.items()):
+            at = np.arange(len(shares)) + width * (i - (len(by_plan) - 1) / 2)
+            ink = SERIES[-1] if i == 0 else SERIES[len(by_plan) - 1 - i]
+            bars = axes.bar(at, list(shares.values()), 0.92 * width, color=ink, label=label)
             axes.bar_label(bars, [f"{share:.1%}" for share in shares.values()], padding=2)
-        axes.set_xticks(range(len(planned)), [name.replace("->", " → ") for name in planned])
-        axes.set_xlim(-0.8, len(planned) - 0.2)
+        names = list(next(iter(by_plan.values())))
+        axes.set_xticks(range(len(names)), [name.replace("->", " → ") for name in names])
+        axes.set_xlim(-0.8, len(names) - 0.2)
         axes.set_ylim(0, 1)
         _percent(axes)
-        legend(axes, 2)
+        legend(axes, len(by_plan))
         return svg(figure, "expected")
 
 

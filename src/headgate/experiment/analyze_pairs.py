@@ -28,11 +28,28 @@ Loads = dict[int, tuple[U64, F64]]
 
 @dataclass(frozen=True)
 class Shape:
-    """The keyed operators of a flow, their key columns, and who feeds whom (by number)."""
+    """The keyed operators of a flow, their key columns, and who feeds whom (by number).
+
+    `source` are the columns that name the partition of the source which a row comes from, if any.
+    """
 
     operators: tuple[str, ...]
     keys: tuple[tuple[str, ...], ...]
     edges: tuple[tuple[int, int], ...]
+    source: tuple[str, ...] = ()
+
+    @property
+    def counted(self) -> Shape:
+        """With the source as a last operator, which feeds those that have no producer.
+
+        Operators and edges keep their numbers. The name is none that an operator can have.
+        """
+        if not self.source:
+            return self
+        last, fed = len(self.operators), {b for _, b in self.edges}
+        hops = tuple((last, first) for first in range(last) if first not in fed)
+        name = f"source:{','.join(self.source)}"
+        return Shape((*self.operators, name), (*self.keys, self.source), (*self.edges, *hops))
 
     @property
     def columns(self) -> list[str]:
@@ -86,6 +103,9 @@ class Pairs:
     def on(self, edge: int) -> Pairs:
         return self._at(np.flatnonzero(self.edge == edge))
 
+    def before(self, edge: int) -> Pairs:
+        return self._at(np.flatnonzero(self.edge < edge))
+
     def heaviest(self, count: int) -> Pairs:
         return self._at(np.argsort(-self.n, kind="stable")[:count])
 
@@ -127,14 +147,16 @@ def loads_of(pairs: Pairs, shape: Shape) -> Loads:
     return found
 
 
-def graph_of(pairs: Pairs, shape: Shape, loads: Loads) -> KeyGraph:
+def graph_of(
+    pairs: Pairs, shape: Shape, loads: Loads, fixed: Mapping[int, tuple[U64, I32]] | None = None
+) -> KeyGraph:
     """The key graph of these pairs, with measured loads."""
     lists = [
         (a, b, mine.a, mine.b, mine.n.astype(np.float64))
         for number, (a, b) in enumerate(shape.edges)
         for mine in [pairs.on(number)]
     ]
-    return KeyGraph.build(shape.operators, lists, loads)
+    return KeyGraph.build(shape.operators, lists, loads, fixed)
 
 
 def traffic(pairs: Pairs, shape: Shape, tables: Mapping[str, RoutingTable]) -> list[I64]:

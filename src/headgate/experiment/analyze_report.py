@@ -7,9 +7,12 @@ from itertools import pairwise
 
 from headgate.experiment import analyze_figure as draw
 from headgate.experiment.analyze_result import Analysis
+from headgate.experiment.analyze_source import Source
 from headgate.experiment.number_text import percent, short, times
 from headgate.experiment.report import figures_html, section, table, tiles_html
 from headgate.experiment.report_page import SECTIONS_PAGE
+
+_SHOWN_PARTITIONS = 8
 
 
 def render(analysis: Analysis) -> str:
@@ -25,6 +28,8 @@ def render(analysis: Analysis) -> str:
         section("Operators", _operators(analysis)),
         section("Run with these tables", _how(analysis)),
     ]
+    if analysis.source is not None:
+        sections.insert(2, section("Source", _source(analysis, analysis.source)))
     if analysis.notes:
         told = "".join(f"<li>{escape(note)}</li>" for note in analysis.notes)
         sections.insert(1, section("Worth knowing", f'<div class="card"><ul>{told}</ul></div>'))
@@ -42,6 +47,11 @@ def render(analysis: Analysis) -> str:
 
 def _tiles(analysis: Analysis) -> str:
     worst = max(analysis.expected.imbalance, key=lambda op: analysis.expected.imbalance[op])
+    first_hop = []
+    if analysis.without is not None:
+        blind = percent(analysis.without.first_hop_locality)
+        told = percent(analysis.expected.first_hop_locality)
+        first_hop = [("first hop", told, f"local; {blind} if the source is ignored")]
     return tiles_html(
         [
             (
@@ -50,6 +60,7 @@ def _tiles(analysis: Analysis) -> str:
                 "rows staying in their slot",
             ),
             ("with hash routing", percent(analysis.hashed.locality), "of the same rows"),
+            *first_hop,
             ("imbalance", times(analysis.expected.imbalance[worst]), f"busiest slot, {worst}"),
             ("rows", short(analysis.rows), "counted, all of them"),
             ("keys", short(sum(analysis.keys.values())), "of all operators"),
@@ -60,11 +71,12 @@ def _tiles(analysis: Analysis) -> str:
 
 def _pictures(analysis: Analysis) -> str:
     hashed, expected = analysis.hashed, analysis.expected
+    plans = {"hash": hashed, "source ignored": analysis.without, "tables": expected}
     drawn = [
         (
             "Expected locality",
             "Rows whose next key lives in the slot they are in: they skip the shuffle.",
-            draw.locality_bars(hashed.edge_locality, expected.edge_locality),
+            draw.locality_bars({k: plan.hop_locality for k, plan in plans.items() if plan}),
         ),
         (
             "Load per slot",
@@ -72,12 +84,12 @@ def _pictures(analysis: Analysis) -> str:
             draw.loads(expected.loads, analysis.options.alpha),
         ),
     ]
-    for number, name in enumerate(analysis.options.shape.edge_names):
+    for number, name in enumerate(analysis.options.shape.counted.edge_names):
         drawn.append(
             (
                 f"From slot to slot: {name.replace('->', ' → ')}",
                 "Share of the rows; the diagonal stays where it is.",
-                draw.slot_maps(hashed.traffic[number], expected.traffic[number], name),
+                draw.slot_maps(hashed.matrices[number], expected.matrices[number], name),
             )
         )
     drawn.append(
@@ -111,6 +123,27 @@ def _operators(analysis: Analysis) -> str:
         for name, key in zip(shape.operators, shape.keys, strict=True)
     ]
     return table(head, rows, words=2)
+
+
+def _source(analysis: Analysis, source: Source) -> str:
+    """Who is where, and what a first hop is."""
+    hops = analysis.expected.first_hop
+    head = ["slot", "which", "partitions", "rows", "stay"]
+    lines = []
+    for slot in range(source.slots):
+        mine = [text for text, at in source.slot_by_text if at == slot]
+        which = ", ".join(mine[:_SHOWN_PARTITIONS])
+        more = len(mine) - _SHOWN_PARTITIONS
+        brought, stay = int(hops[0][slot].sum()), sum(int(hop[slot, slot]) for hop in hops)
+        share = percent(stay / (brought * len(hops)) if brought else None)
+        which += f" and {more:,} more" if more > 0 else ""
+        lines.append([str(slot), which, f"{len(mine):,}", f"{brought:,}", share])
+    note = (
+        "<p>The tables are for a source whose partitions are at these slots. All rows of the first "
+        "hop pass the shuffle; those that stay need not leave their host if Spark reads their "
+        "partition on the host of its slot.</p>"
+    )
+    return f'<div class="card">{note}</div>' + table(head, lines, words=2)
 
 
 def _how(analysis: Analysis) -> str:

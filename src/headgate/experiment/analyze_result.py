@@ -8,6 +8,7 @@ from typing import Any
 
 from headgate.experiment.analyze_curve import Tables
 from headgate.experiment.analyze_pairs import I64, Shape, local_share, slot_loads
+from headgate.experiment.analyze_source import Source
 from headgate.planner.partition import Partition, Quality
 from headgate.planner.tables import CAP
 
@@ -16,7 +17,11 @@ MAX_EDGES = 5_000_000
 
 @dataclass(frozen=True)
 class AnalyzeOptions:
-    """What to analyse and how; `max_edges` bounds what the driver holds, `max_pins` a table."""
+    """What to analyse and how; `max_edges` bounds what the driver holds, `max_pins` a table.
+
+    `source_slot` is the column with the slot of a row's source partition; without it they are
+    dealt. `source_weight` is what a row of the first hop is worth against one between operators.
+    """
 
     data: str
     form: str
@@ -29,6 +34,8 @@ class AnalyzeOptions:
     max_edges: int = MAX_EDGES
     schema: str | None = None
     curve: bool = True
+    source_slot: str | None = None
+    source_weight: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -45,19 +52,38 @@ class TopPair:
 
 @dataclass(frozen=True)
 class Outlook:
-    """What tables bring on the counted rows: rows per edge from slot i to slot j."""
+    """What tables bring on the counted rows: rows per edge from slot i to slot j.
+
+    `first_hop` is the same from the slots of the source's partitions to the first operators.
+    """
 
     shape: Shape
     traffic: tuple[I64, ...]
+    first_hop: tuple[I64, ...] = ()
 
     @property
     def locality(self) -> float:
         return local_share(self.traffic)
 
     @property
+    def first_hop_locality(self) -> float:
+        return local_share(self.first_hop)
+
+    @property
     def edge_locality(self) -> dict[str, float]:
         named = zip(self.shape.edge_names, self.traffic, strict=True)
         return {name: local_share([matrix]) for name, matrix in named}
+
+    @property
+    def hop_locality(self) -> dict[str, float]:
+        """Of every edge, those from the source too."""
+        named = zip(self.shape.counted.edge_names, self.matrices, strict=True)
+        return {name: local_share([matrix]) for name, matrix in named}
+
+    @property
+    def matrices(self) -> tuple[I64, ...]:
+        """Of every edge, in the order of `shape.counted`."""
+        return *self.traffic, *self.first_hop
 
     @property
     def loads(self) -> dict[str, list[int]]:
@@ -73,7 +99,7 @@ class Outlook:
 
 @dataclass(frozen=True)
 class Analysis:
-    """All that was found."""
+    """All that was found. `without` is the outlook of a plan that ignores the source."""
 
     options: AnalyzeOptions
     types: Mapping[str, str]
@@ -89,11 +115,13 @@ class Analysis:
     top: tuple[TopPair, ...] = ()
     curve: tuple[tuple[int, float], ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
+    source: Source | None = None
+    without: Outlook | None = None
 
     @property
     def floor(self) -> dict[str, float]:
         """What the heaviest keys force on each operator's max/mean load."""
-        return dict(zip(self.plan.operators, self.plan.floor.tolist(), strict=True))
+        return dict(zip(self.options.shape.operators, self.plan.floor.tolist(), strict=False))
 
     @property
     def notes(self) -> list[str]:
@@ -151,8 +179,27 @@ class Analysis:
             "loads": self.expected.loads,
             "edge_locality": self.expected.edge_locality,
             "hash_edge_locality": self.hashed.edge_locality,
+            "source": self._source_facts(),
             "curve": [{"edges": k, "locality": share} for k, share in self.curve],
             "top_pairs": [asdict(pair) for pair in self.top],
             "notes": self.notes,
             "seconds": dict(self.seconds),
+        }
+
+    def _source_facts(self) -> dict[str, Any] | None:
+        if self.source is None or self.without is None:
+            return None
+        return {
+            "columns": list(self.options.shape.source),
+            "weight": self.options.source_weight,
+            "partitions": self.source.partitions,
+            "first_hop_locality": self.expected.first_hop_locality,
+            "hash_first_hop_locality": self.hashed.first_hop_locality,
+            "without": {
+                "locality": self.without.locality,
+                "first_hop_locality": self.without.first_hop_locality,
+                "imbalance": self.without.imbalance,
+            },
+            "rows_by_slot": self.expected.first_hop[0].sum(axis=1).tolist(),
+            "slots": [{"partition": text, "slot": slot} for text, slot in self.source.slot_by_text],
         }
