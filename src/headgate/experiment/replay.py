@@ -19,6 +19,7 @@ import numpy.typing as npt
 from headgate.errors import HeadgateError
 from headgate.experiment.replay_owners import Owners
 from headgate.experiment.replay_planners import Change, ReplayOptions, make_planner, timed
+from headgate.experiment.replay_split import SplitIncremental, SplitOwners, choose_anchor
 from headgate.experiment.replay_trace import Trace
 
 F64 = npt.NDArray[np.float64]
@@ -47,9 +48,7 @@ def replay(
 ) -> dict[str, Any]:
     """Run one planner over a trace; the result is what `--json` writes."""
     periods = _refuse(trace, options)
-    born_local = options.planner == "headgate" and not options.strict
-    owners = Owners(trace, options.slots, born_local=born_local)
-    planner = make_planner(options, len(trace.keys))
+    owners, planner = _players(trace, options)
     for column, seen in zip(trace.keys, owners.seen, strict=True):
         seen[column.number[: options.window]] = True
     started = [entry.copy() for entry in owners.entry]
@@ -66,7 +65,22 @@ def replay(
         slowest = max(slowest, longest)
         if progress is not None:
             progress(n + 1, periods)
-    return _summary(trace, options, records, initial_moves, fit_seconds, slowest)
+    found = _summary(trace, options, records, initial_moves, fit_seconds, slowest)
+    if isinstance(owners, SplitOwners):
+        found["anchor"] = trace.keys[owners.anchor].name
+    return found
+
+
+def _players(trace: Trace, options: ReplayOptions) -> tuple[Owners, Any]:
+    if options.split:
+        anchor = choose_anchor(trace, options)
+        planner = SplitIncremental(options, len(trace.keys), anchor)
+        return SplitOwners(trace, options.slots, anchor), planner
+    born_local = options.planner == "headgate" and not options.strict
+    owners = Owners(
+        trace, options.slots, born_local=born_local, first_by_hash=options.first_by_hash
+    )
+    return owners, make_planner(options, len(trace.keys))
 
 
 def _run_period(
@@ -88,13 +102,12 @@ def _run_period(
         total += loads
         per_epoch.append(_imbalance(loads))
         merge_rows += owners.merge_rows(epoch)
-        if not owners.born_local:
-            owners.mark_seen(epoch)
+        owners.mark_seen(epoch, born=False)
         changes, seconds = timed(lambda now=epoch: planner.epoch(owners, now))  # type: ignore[misc]
         times.append(seconds)
         moved, adopted = _install(owners, changes)
         moves, adoptions = moves + moved, adoptions + adopted
-        owners.mark_seen(epoch)
+        owners.mark_seen(epoch, born=True)
     record = PeriodRecord(
         period=n,
         first_row=first,
@@ -137,6 +150,8 @@ def _refuse(trace: Trace, options: ReplayOptions) -> int:
             raise HeadgateError(f"{name} is {getattr(options, name)}; it must be at least 1")
     if not (options.alpha >= 1 and math.isfinite(options.alpha)):
         raise HeadgateError(f"alpha is {options.alpha}; max/mean load is never below 1")
+    if options.split and (options.planner != "headgate" or options.strict):
+        raise HeadgateError("--split is for --planner headgate, and not with --strict")
     periods = (trace.rows - options.window) // options.period
     if periods < 1:
         raise HeadgateError(
@@ -159,6 +174,8 @@ def _summary(
     measured = periods * options.period
     unused = trace.rows - options.window - measured
 
+    merge_rows = sum(record.merge_rows for record in records) / measured
+
     def mean(name: str) -> Any:
         return np.mean([getattr(record, name) for record in records], axis=0).tolist()
 
@@ -176,7 +193,8 @@ def _summary(
         "imbalance_floor": mean("imbalance_floor"),
         "moves_per_period": mean("moves"),
         "adoptions_per_period": mean("adoptions"),
-        "merge_rows_per_row": sum(r.merge_rows for r in records) / measured,
+        "merge_rows_per_row": merge_rows,
+        "remote_plus_merge_per_row": (1 - mean("locality")) * (len(trace.keys) - 1) + merge_rows,
         "plan_seconds_max": slowest,
         "plan_seconds": sum(r.plan_seconds for r in records),
         "initial_moves": initial_moves,

@@ -4,6 +4,10 @@ The rules are those of the runtime. A key with an entry goes to its owner. A key
 its hash slot; or, *born local*, it is processed where its row already is: in the slot of the key
 before it, and if the row's first key is the new one, in the slot of the row's next key that has an
 owner. Partial states then go to the hash slot, one *merge row* per key and slot.
+
+The runtime does not do the latter yet: rows straight from a source are in no slot, and go to the
+hash slot of a new first key. `first_by_hash` replays that, with the first key as strict as without
+born local.
 """
 
 from __future__ import annotations
@@ -45,8 +49,14 @@ class Epoch:
 class Owners:
     """Entries per key column (-1: none), and which keys have been seen."""
 
-    def __init__(self, trace: Trace, slots: int, *, born_local: bool) -> None:
-        self.trace, self.slots, self.born_local = trace, slots, born_local
+    def __init__(
+        self, trace: Trace, slots: int, *, born_local: bool, first_by_hash: bool = False
+    ) -> None:
+        self.trace, self.slots = trace, slots
+        self.born = tuple(
+            born_local and not (k == 0 and first_by_hash) for k in range(len(trace.keys))
+        )
+        """Which key columns are born local."""
         self.home = [column.homes(slots) for column in trace.keys]
         self.entry = [np.full(len(column.h), NO_ENTRY, np.int32) for column in trace.keys]
         self.seen = [np.zeros(len(column.h), np.bool_) for column in trace.keys]
@@ -55,36 +65,39 @@ class Owners:
         """Where the rows of an epoch are processed. O(rows)."""
         numbers = [column.number[first:end] for column in self.trace.keys]
         owner = [entry[n] for entry, n in zip(self.entry, numbers, strict=True)]
-        if not self.born_local:
-            slots = [
-                np.where(o < 0, home[n], o)
-                for o, home, n in zip(owner, self.home, numbers, strict=True)
-            ]
-            return Epoch(first, end, tuple(slots))
         start = owner[0]
-        for later in owner[1:]:
-            start = np.where(start < 0, later, start)
+        if self.born[0]:
+            for later in owner[1:]:
+                start = np.where(start < 0, later, start)
         slots = [np.where(start < 0, self.home[0][numbers[0]], start)]
-        for o in owner[1:]:
-            slots.append(np.where(o < 0, slots[-1], o))
+        for k in range(1, len(owner)):
+            elsewhere = slots[-1] if self.born[k] else self.home[k][numbers[k]]
+            slots.append(np.where(owner[k] < 0, elsewhere, owner[k]))
         return Epoch(first, end, tuple(slots))
 
     def merge_rows(self, epoch: Epoch) -> int:
         """Partial states that leave the slot where they arose: one per key, slot and epoch."""
-        if not self.born_local:
-            return 0
         total = 0
-        for column, entry, home, slot in zip(
-            self.trace.keys, self.entry, self.home, epoch.slot, strict=True
-        ):
+        for k in np.flatnonzero(self.born):
+            column, entry, home, slot = (
+                self.trace.keys[k],
+                self.entry[k],
+                self.home[k],
+                epoch.slot[k],
+            )
             number = column.number[epoch.first : epoch.end]
             away = (entry[number] < 0) & (home[number] != slot)
             total += len(np.unique(number[away].astype(np.int64) * self.slots + slot[away]))
         return total
 
-    def mark_seen(self, epoch: Epoch) -> None:
-        for column, seen in zip(self.trace.keys, self.seen, strict=True):
-            seen[column.number[epoch.first : epoch.end]] = True
+    def mark_seen(self, epoch: Epoch, *, born: bool) -> None:
+        """The epoch's keys have been seen from now on: those of columns born local, or the others.
+
+        A key born local has no owner in its first epoch; any other has its hash slot.
+        """
+        for column, seen, of_born in zip(self.trace.keys, self.seen, self.born, strict=True):
+            if of_born == born:
+                seen[column.number[epoch.first : epoch.end]] = True
 
     def install(self, column: int, numbers: I64, slots: I32) -> tuple[int, int]:
         """Give keys an owner (-1 takes the entry away); returns moves and adoptions.
@@ -108,7 +121,7 @@ class Owners:
             rows = np.bincount(back, minlength=len(distinct)).astype(np.float64)
             owner = self.entry[k][distinct]
             newborn = owner < 0
-            if self.born_local and newborn.any():
+            if self.born[k] and newborn.any():
                 cell = back * self.slots + epoch.slot[k]
                 by_slot = np.bincount(cell, minlength=len(distinct) * self.slots)
                 most = by_slot.reshape(-1, self.slots).argmax(axis=1).astype(np.int32)
@@ -117,8 +130,7 @@ class Owners:
                 owner = np.where(newborn, self.home[k][distinct], owner)
                 newborn = np.zeros(len(distinct), np.bool_)
             keys = SeenKeys(column.h[distinct], rows, owner, newborn.astype(np.uint8))
-            room = SKETCH_PAIRS * self.slots
-            told.append(keys if len(keys.h) <= room else _heaviest(keys, room))
+            told.append(heaviest(keys, SKETCH_PAIRS * self.slots))
         return told
 
     def seen_pairs(self, epoch: Epoch) -> list[SeenPairs]:
@@ -150,5 +162,8 @@ class Owners:
         return told
 
 
-def _heaviest(keys: SeenKeys, room: int) -> SeenKeys:
+def heaviest(keys: SeenKeys, room: int) -> SeenKeys:
+    """All of them if there is room, else the keys with most rows."""
+    if len(keys.h) <= room:
+        return keys
     return keys.take(np.sort(np.argsort(-keys.rows, kind="stable")[:room]))

@@ -46,6 +46,8 @@ class ReplayOptions:
     alpha: float = 1.03
     seed: int = 0
     strict: bool = False
+    split: bool = False
+    first_by_hash: bool = False
     keys_max: int = 262_144
     settings: IncrementalSettings = field(default_factory=IncrementalSettings)
 
@@ -120,7 +122,7 @@ class Incremental:
             keys_max=options.keys_max,
             pairs_max=SKETCH_PAIRS * options.slots,
         )
-        _compile(columns)
+        compile_kernels(columns)
 
     def begin(self, owners: Owners) -> list[Change]:
         """One plan from scratch; then the window is shown to the planner, epoch by epoch."""
@@ -142,14 +144,7 @@ class Incremental:
 
     def epoch(self, owners: Owners, epoch: Epoch) -> list[Change]:
         self._observe(owners, epoch)
-        changes = []
-        for moves in self.planner.plan():
-            h = owners.trace.keys[moves.operator].h
-            changes.append(Change(moves.operator, np.searchsorted(h, moves.h), moves.target))
-        for k, gone in enumerate(self.planner.released()):
-            numbers = np.searchsorted(owners.trace.keys[k].h, gone)
-            changes.append(Change(k, numbers, np.full(len(gone), -1, np.int32)))
-        return changes
+        return planned(owners, self.planner)
 
     def _observe(self, owners: Owners, epoch: Epoch) -> None:
         self.planner.observe(
@@ -157,6 +152,18 @@ class Incremental:
             owners.seen_pairs(epoch),
             epoch.slot_rows(self._options.slots),
         )
+
+
+def planned(owners: Owners, planner: IncrementalPlanner) -> list[Change]:
+    """What the planner wants changed now, and the entries of keys that it forgot."""
+    changes = []
+    for moves in planner.plan():
+        h = owners.trace.keys[moves.operator].h
+        changes.append(Change(moves.operator, np.searchsorted(h, moves.h), moves.target))
+    for k, gone in enumerate(planner.released()):
+        numbers = np.searchsorted(owners.trace.keys[k].h, gone)
+        changes.append(Change(k, numbers, np.full(len(gone), -1, np.int32)))
+    return changes
 
 
 def _paper(graph: KeyGraph, options: ReplayOptions) -> I32:
@@ -237,7 +244,7 @@ def window_graph(trace: Trace, first: int, end: int, pairs_max: int | None = Non
     return KeyGraph.build(names, pairs)
 
 
-def _compile(columns: int) -> None:
+def compile_kernels(columns: int) -> None:
     """Run every kernel once on little, so that no plan's time contains compiling it."""
     tiny = IncrementalPlanner(columns, [(0, 1)], 2, horizon_rows=1, keys_max=1_500, pairs_max=1_500)
     for first in (0, 1_400):
