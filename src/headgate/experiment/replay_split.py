@@ -7,8 +7,8 @@ plan is balance and merge rows. A flow does the same when its first operator has
 and those behind it are declared `split=True`.
 
 A merge row is shared by all rows of its key in its slot. The planner is told so: a row ties its
-anchor key to its other key by 1/n, where n rows of that key were in the slot. Keys that are in every
-slot anyway pull no one; a key with one row pulls as much as in a replay without splitting.
+anchor key to its other key by 1/n, where n rows of that key were in the slot. Keys that are in
+every slot anyway pull no one; a key with one row pulls as much as in a replay without splitting.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class SplitOwners(Owners):
 
     def owner(self, k: int, numbers: npt.NDArray[np.integer]) -> I32:
         entry = self.entry[k][numbers]
-        return np.where(entry < 0, self.home[k][numbers], entry).astype(np.int32)
+        found: I32 = np.where(entry < 0, self.home[k][numbers], entry).astype(np.int32)
+        return found
 
     def partials(self, k: int, epoch: Epoch) -> tuple[I64, I32, I64]:
         """Keys of a split column, the slots that have some of their rows, and which each row is."""
@@ -181,7 +182,7 @@ def first_plan(
         k: (np.concatenate([s.h for s in seen]), np.concatenate([s.rows for s in seen]))
         for k, seen in enumerate(keys)
     }
-    graph = KeyGraph.build(names, [tuple(told) for told in pairs], loads)
+    graph = KeyGraph.build(names, [(t.source, t.target, t.a, t.b, t.rows) for t in pairs], loads)
     plan = partition(graph, options.slots, alpha=options.alpha, seed=options.seed, tries=tries)
     changes = []
     for k, column in enumerate(owners.trace.keys):
@@ -201,7 +202,7 @@ def _pairs(
 ) -> SeenPairs:
     """The shares added up per pair; at most what the slots' sketches hold, the heaviest."""
     code, back = np.unique(a * len(hb) + b, return_inverse=True)
-    weight = np.bincount(back, share)
+    weight: F64 = np.bincount(back, share).astype(np.float64)
     room = SKETCH_PAIRS * slots
     if len(code) > room:
         kept = np.sort(np.argsort(-weight, kind="stable")[:room])

@@ -8,6 +8,7 @@ the end against a plain fold.
 
 from __future__ import annotations
 
+import itertools
 import json
 import tempfile
 from collections.abc import Callable
@@ -66,7 +67,7 @@ def _figures(found: dict[str, Any], options: ElasticOptions) -> dict[str, Any]:
     usual = median(e["seconds"] for e in epochs)
     few, many = options.slots
     changes = []
-    for before, now in zip(epochs, epochs[1:], strict=False):
+    for before, now in itertools.pairwise(epochs):
         if before["slots"] != now["slots"]:
             changes.append(
                 {

@@ -1,8 +1,8 @@
 """Atoms: units that sit together and talk much, moved as one so that evening loads tears nothing.
 
-Pairs that share a node and exceed the score of ALBIC (traffic above `score_factor` times the sender's
-average over all its downstream units) are joined, strongest first, as long as an atom stays below
-a share of a node's load and of the budget. O(pairs log pairs).
+Pairs that share a node and exceed the score of ALBIC (traffic above `score_factor` times the
+sender's average over all its downstream units) are joined, strongest first, as long as an atom
+stays below a share of a node's load and of the budget. O(pairs log pairs).
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """The integrated planner: collocation, balance and migration cost in one search from where we are.
 
-Units may be pinned keys and buckets alike. A plan is made in steps, each paid from one budget: empty the
-nodes that leave; bring units to their partners, best gain per cost first; even the loads by moving
-atoms, so that partners stay together. How much of the budget goes into collocation is tried out,
-and the best outcome is kept. Unlike the paper's program it foresees that collocated units cost less.
+Units may be pinned keys and buckets alike. A plan is made in steps, each paid from one budget:
+empty the nodes that leave; bring units to their partners, best gain per cost first; even the loads
+by moving atoms, so that partners stay together. How much of the budget goes into collocation is
+tried out, and the best outcome is kept. Unlike the paper's program it foresees that collocated
+units cost less.
 
 Invariant: under constant loads a plan that moves anything is better than staying in a strict
 order (load left on leaving nodes, load distance above the limit, traffic, distance), and each

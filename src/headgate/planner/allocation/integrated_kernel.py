@@ -274,9 +274,9 @@ def worst_node(f, mean):  # type: ignore[no-untyped-def]
 def even(f, budget, target, patience, scans, steps):  # type: ignore[no-untyped-def]
     """Bring the worst node nearer to the mean, step by step, until all are within `target`.
 
-    A step is a move, or, if no move brings the node in, a swap with one of the `scans` nodes that are
-    furthest to the other side. `patience` weighs saved load against evenness, so that rows are torn
-    apart last. Ends after `steps`, or when no step helps. Returns the number of steps.
+    A step is a move, or, if no move brings the node in, a swap with one of the `scans` nodes that
+    are furthest to the other side. `patience` weighs saved load against evenness, so that rows are
+    torn apart last. Ends after `steps`, or when no step helps. Returns the number of steps.
     """
     nodes = len(f.capacity)
     crumb = 0.3 * f.cost.mean() + 1e-12
