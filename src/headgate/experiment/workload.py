@@ -89,10 +89,10 @@ def trends(
     tag = np.arange(hashtags, dtype=np.int64) + born_per_epoch * epoch
     age = (hashtags - 1 - np.arange(hashtags)) / max(1, born_per_epoch)
 
-    fame = _zipf_weights(hashtags, 1.0)[_mixed(seed, 1, tag) % hashtags]
+    fame = _zipf_weights(hashtags, 1.0)[mixed(seed, 1, tag) % hashtags]
     weight = fame * 0.5 ** (age / half_life_epochs)
-    stay = (epoch + _mixed(seed, 2, tag) % home_epochs) // home_epochs
-    home = _mixed(seed, 3, tag * 1_000_003 + stay) % regions
+    stay = (epoch + mixed(seed, 2, tag) % home_epochs) // home_epochs
+    home = mixed(seed, 3, tag * 1_000_003 + stay) % regions
 
     posted = draw.choice(hashtags, size=rows, p=weight / weight.sum())
     elsewhere = draw.choice(regions, size=rows, p=_zipf_weights(regions, 0.7))
@@ -216,7 +216,7 @@ def _zipf_weights(count: int, exponent: float) -> F64:
     return normal
 
 
-def _mixed(seed: int, purpose: int, value: I64) -> I64:
+def mixed(seed: int, purpose: int, value: I64) -> I64:
     """A fixed pseudo-random non-negative number per (seed, purpose, value): splitmix64."""
     salt = (seed * 0xD1342543DE82EF95 + purpose * 0x2545F4914F6CDD1D) & (2**64 - 1)
     z = (value.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(salt)

@@ -1,0 +1,47 @@
+"""Linear Road, as Sax et al. 2013 ran it: tolls of an expressway from position reports.
+
+    headgate run examples/linear_road.py:flow --once
+
+    spout -> parse -> agg -> mv -> toll
+                          -> block
+
+Reports come as lines of text. `parse` splits them, `agg` takes the mean speed of every segment and
+minute, `mv` the mean of its last five minutes, `block` the vehicles it can carry, `toll` its price.
+`agg` has two consumers with different keys; how their rows are batched is the runtime's affair
+(docs/guide/batching.md). `query.table("tolls")` and `query.table("capacity")` read the results;
+a minute is there once, when the reports that follow it have come.
+"""
+
+from pathlib import Path
+
+import headgate as hg
+from headgate.experiment.linear_road import LINES, linear_road, position_reports
+from headgate.experiment.workload import write_epochs
+
+IN = Path("artifacts/linear_road/in")
+
+
+def reports(spark):
+    """Ten minutes of 20,000 vehicles, made on first use; an epoch is half a minute."""
+    if not IN.exists():
+        write_epochs((position_reports(20_000, seed=7, epoch=epoch) for epoch in range(20)), IN)
+    schema = spark.read.parquet(str(IN)).schema
+    return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(IN))
+
+
+flow = hg.Flow("linear_road")
+linear_road(flow.source(reports, schema=LINES, name="spout", event_time="ts"))
+flow.dead_letters().to_table("no_reports")
+
+
+if __name__ == "__main__":
+    from headgate.runtime.session import local_session
+
+    query = flow.start(
+        local_session("linear_road"),
+        slots=2,
+        checkpoint="artifacts/linear_road/checkpoint",
+        trigger={"availableNow": True},
+    )
+    query.awaitTermination()
+    query.table("tolls").orderBy("total", ascending=False).show(10)
