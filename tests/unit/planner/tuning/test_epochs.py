@@ -1,0 +1,83 @@
+"""One floor up: an epoch is a batch, a slot an instance of everything."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.planner.tuning.cost_model import EngineCosts, FlowModel, Step, Stream
+from headgate.planner.tuning.epochs import HEADROOM, EpochModel, TunedEpochs, tune_epochs
+
+SPARK = EngineCosts(
+    message_s=2e-4, byte_s=5e-9, task_s=0.02, epoch_s=0.3, message_bytes_max=8 << 20
+)
+
+
+def two_counts(ppt_s: float = 5e-7) -> FlowModel:
+    return FlowModel(
+        (Step("source", source_rate=1e6), Step("first", ppt_s), Step("second", ppt_s)),
+        (Stream("source", "first", 1, 16), Stream("first", "second", 1, 16)),
+    )
+
+
+def model(ppt_s: float = 5e-7, cores: int = 2) -> EpochModel:
+    return EpochModel(two_counts(ppt_s), SPARK, levels=2, cores=cores)
+
+
+def test_without_a_rate_every_core_gets_a_slot_and_epochs_are_efficient():
+    tuned = tune_epochs(model(cores=4))
+
+    told = tuned.prediction
+    assert tuned.settings.slots == 4
+    assert told.fixed_s / told.epoch_s == pytest.approx(0.05, abs=0.02)
+    assert told.rows_per_s > 0.9 * 4 / sum(model(cores=4).per_row().values())
+
+
+@given(rate=st.floats(100, 1e7), ppt=st.floats(1e-8, 1e-5), cores=st.integers(1, 16))
+def test_the_fewest_slots_and_the_smallest_epoch_that_keep_up(rate, ppt, cores):
+    engine = model(ppt, cores)
+    tuned = tune_epochs(engine, rate=rate, epoch_bytes_max=1 << 50)
+    slots = tuned.settings.slots
+
+    row_s = sum(engine.per_row().values())
+    assert slots <= cores
+    assert slots == cores or rate * row_s < slots * HEADROOM
+    assert slots == 1 or rate * row_s >= (slots - 1) * HEADROOM * (1 - 1e-6)
+    if rate * row_s < min(slots, cores) * HEADROOM * 0.999:
+        assert tuned.prediction.rows_per_s >= rate
+        half = replace(tuned.settings, rows_per_epoch=max(1, tuned.settings.rows_per_epoch // 2))
+        assert engine.predict(half).rows_per_s < rate / HEADROOM * 1.001
+
+
+@given(target=st.floats(0.01, 60))
+def test_a_latency_target_bounds_the_epoch(target):
+    tuned = tune_epochs(model(), latency_s=target)
+
+    missed = any("cannot be met" in line for line in tuned.why)
+    assert missed or tuned.prediction.latency_s <= target * 1.02
+
+
+@given(rows=st.integers(1, 10**7), batch=st.integers(1, 10**5), slots=st.integers(1, 8))
+def test_smaller_batches_never_pay_in_an_epoch(rows, batch, slots):
+    tuned = tune_epochs(model(), slots=slots)
+    given_rows = replace(tuned.settings, rows_per_epoch=rows)
+    small = replace(given_rows, batch_rows={"source->first": batch, "first->second": batch})
+
+    engine = model()
+    assert engine.predict(small).epoch_s >= engine.predict(given_rows).epoch_s * (1 - 1e-9)
+
+
+def test_an_epoch_stays_within_what_slots_should_hold():
+    tuned = tune_epochs(model(), epoch_bytes_max=16_000)
+
+    assert tuned.settings.rows_per_epoch == 2_000
+    assert any("should hold at once" in line for line in tuned.why)
+
+
+def test_a_tuning_survives_json():
+    tuned = tune_epochs(model(), rate=10_000)
+
+    assert TunedEpochs.from_json(tuned.to_json()) == tuned
