@@ -77,6 +77,20 @@ def manage(json_file: Path | None, quick: bool, console: Console) -> None:
     _save(found, json_file, console)
 
 
+def skew(json_file: Path | None, quick: bool, console: Console) -> None:
+    """Zipf keys over 16 slots: balance and price of hash, PKG, D-/W-Choices, DKG, split units."""
+    from headgate.experiment.bench.skew import QUICK, SkewOptions, run_skew
+
+    found = run_skew(QUICK if quick else SkewOptions(), console.print)
+    for title, name, form in (
+        ("imbalance, by Zipf exponent", "imbalance", "{:.3f}"),
+        ("partials merged per row", "merge_rows_per_row", "{:.4f}"),
+        ("slots that process a key, on average", "state_replication", "{:.3f}"),
+    ):
+        _show_grid(console, title, found[name], form)
+    _save(found, json_file, console)
+
+
 ALL: dict[str, Callable[[Path | None, bool, Console], None]] = {
     "chain": chain,
     "wide": wide,
@@ -84,6 +98,7 @@ ALL: dict[str, Callable[[Path | None, bool, Console], None]] = {
     "growth": growth,
     "edges": edges,
     "manage": manage,
+    "skew": skew,
 }
 
 
@@ -93,6 +108,16 @@ def _show(console: Console, title: str, values: dict[str, Any], form: str) -> No
     table.add_column("value", justify="right")
     for name, value in values.items():
         table.add_row(name, form.format(value))
+    console.print(table)
+
+
+def _show_grid(console: Console, title: str, rows: dict[str, dict[str, float]], form: str) -> None:
+    table = Table(title=title, title_justify="left")
+    table.add_column("")
+    for column in next(iter(rows.values())):
+        table.add_column(column, justify="right")
+    for name, values in rows.items():
+        table.add_row(name, *(form.format(value) for value in values.values()))
     console.print(table)
 
 

@@ -36,6 +36,13 @@ def replay(
     strict: Annotated[
         bool, typer.Option("--strict", help="One owner at every moment: no key is born local.")
     ] = False,
+    split: Annotated[
+        bool,
+        typer.Option(
+            "--split",
+            help="All operators are mergeable: rows go by one key, all else is merged per epoch.",
+        ),
+    ] = False,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write all figures here; - for standard output.")
     ] = None,
@@ -46,7 +53,7 @@ def replay(
     from headgate.experiment.replay_trace import read_trace
 
     console = speaker(json_file)
-    options = ReplayOptions(planner, window, period, slots, epoch, alpha, seed, strict)
+    options = ReplayOptions(planner, window, period, slots, epoch, alpha, seed, strict, split)
     with told_plainly():
         trace = read_trace(data, key, time)
         with _bar(console) as bar:
@@ -112,12 +119,15 @@ def _show_overall(console: Console, found: dict[str, Any]) -> None:
         "keys moved per period": f"{found['moves_per_period']:,.0f}",
         "new keys adopted per period": f"{found['adoptions_per_period']:,.0f}",
         "merge rows per row": f"{found['merge_rows_per_row']:.4f}",
+        "remote and merge rows per row": f"{found['remote_plus_merge_per_row']:.4f}",
         "keys moved by the first plan (not counted above)": f"{found['initial_moves']:,}",
         "longest plan, seconds": f"{found['plan_seconds_max']:.4f}",
     }
     for name, value in rows.items():
         table.add_row(name, value)
     console.print(table)
+    if "anchor" in found:
+        console.print(f"Rows went by {found['anchor']}; all other keys were held in partials.")
     if found["rows_unused"]:
         console.print(f"{found['rows_unused']:,} rows after the last full period were not used.")
 

@@ -6,6 +6,10 @@ operator processes it there: the anchor's on its state, the others on partial st
 plan is balance and merge rows. A flow does the same when its first operator has the anchor's key
 and those behind it are declared `split=True`.
 
+The anchor's own keys may be split as well: those frequent in an epoch go to whichever slot has
+least, by the chooser that `grouping="split"` begins with, and what they come to elsewhere is merge
+rows too. No plan foresees which keys are hot in the next 2,000 rows; a chooser need not.
+
 A merge row is shared by all rows of its key in its slot. The planner is told so: a row ties its
 anchor key to its other key by 1/n, where n rows of that key were in the slot. Keys that are in
 every slot anyway pull no one; a key with one row pulls as much as in a replay without splitting.
@@ -32,6 +36,7 @@ from headgate.planner.incremental_words import SeenKeys, SeenPairs
 from headgate.planner.key_graph import KeyGraph, imbalance_of
 from headgate.planner.partition import partition
 from headgate.routing.hashing import U64
+from headgate.slot.chooser import make_chooser
 
 F64 = npt.NDArray[np.float64]
 TRIAL_TRIES = 2
@@ -50,7 +55,10 @@ class SplitOwners(Owners):
         return [k for k in range(len(self.trace.keys)) if k != self.anchor]
 
     def route(self, first: int, end: int) -> Epoch:
-        slot = self.owner(self.anchor, self.trace.keys[self.anchor].number[first:end])
+        anchor = self.trace.keys[self.anchor]
+        number = anchor.number[first:end]
+        chooser = make_chooser("split", self.slots, 0, None)
+        slot = chooser.choose(anchor.h[number], self.owner(self.anchor, number))
         return Epoch(first, end, (slot,) * len(self.trace.keys))
 
     def owner(self, k: int, numbers: npt.NDArray[np.integer]) -> I32:
@@ -59,21 +67,22 @@ class SplitOwners(Owners):
         return found
 
     def partials(self, k: int, epoch: Epoch) -> tuple[I64, I32, I64]:
-        """Keys of a split column, the slots that have some of their rows, and which each row is."""
+        """Keys of a column, the slots that have some of their rows, and which each row is."""
         number = self.trace.keys[k].number[epoch.first : epoch.end].astype(np.int64)
         cell, of_row = np.unique(number * self.slots + epoch.slot[k], return_inverse=True)
         return cell // self.slots, (cell % self.slots).astype(np.int32), of_row
 
     def merge_rows(self, epoch: Epoch) -> int:
+        """Partial states that leave their slot: one per key, slot and epoch."""
         total = 0
-        for k in self.others:
+        for k in range(len(self.trace.keys)):
             number, slot, _ = self.partials(k, epoch)
             total += int(np.count_nonzero(self.owner(k, number) != slot))
         return total
 
     # --- statistics ------------------------------------------------------------------------
     def seen_keys(self, epoch: Epoch) -> list[SeenKeys]:
-        """The anchor's keys with their rows, the others with their partials."""
+        """The anchor's keys with all their rows, the others with their partials."""
         told = super().seen_keys(epoch)
         for k in self.others:
             number, count = np.unique(self.partials(k, epoch)[0], return_counts=True)

@@ -58,6 +58,16 @@ def test_every_planner_runs(trace: str, planner: str) -> None:
     assert json.loads(result.stdout)["planner"] == planner
 
 
+def test_split_operators(trace: str) -> None:
+    result = run(trace, *ARGS, "--split", "--json", "-")
+
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["locality"] == 1.0 and found["anchor"] in ("a", "b")
+    assert 0 <= found["remote_plus_merge_per_row"] == found["merge_rows_per_row"] < 1
+    assert "Rows went by" in run(trace, *ARGS, "--split").output
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [
@@ -65,6 +75,7 @@ def test_every_planner_runs(trace: str, planner: str) -> None:
         (["--key", "a", "--key", "z", *ARGS[4:]], "has no column 'z'; it has t, a, b"),
         ([*ARGS[:4], "--window", "3000", "--period", "500"], "too few for a window"),
         (["--key", "a", *ARGS[4:]], "at least two keys"),
+        ([*ARGS, "--planner", "online", "--split"], "--split is for --planner headgate"),
     ],
 )
 def test_mistakes_are_told_in_one_panel(trace: str, args: list[str], said: str) -> None:

@@ -148,13 +148,10 @@ class Model:
         numbers = [int(c.number[row]) for c in o.trace.keys]
         entry = [int(e[n]) for e, n in zip(o.entry, numbers, strict=True)]
         home = [int(h[n]) for h, n in zip(o.home, numbers, strict=True)]
-        if not o.born_local:
-            return [h if e < 0 else e for e, h in zip(entry, home, strict=True)]
-        here = next((e for e in entry if e >= 0), home[0])
-        found = []
-        for e in entry:
-            here = here if e < 0 else e
-            found.append(here)
+        known = [e for e in (entry if o.born[0] else entry[:1]) if e >= 0]
+        found = [known[0] if known else home[0]]
+        for k in range(1, len(entry)):
+            found.append(entry[k] if entry[k] >= 0 else found[-1] if o.born[k] else home[k])
         return found
 
 
@@ -162,11 +159,12 @@ class Model:
     rows=st.lists(st.tuples(*[st.integers(0, 5)] * 3), min_size=1, max_size=40),
     entries=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5), st.integers(0, 3))),
     born_local=st.booleans(),
+    first_by_hash=st.booleans(),
 )
 @settings(max_examples=80, deadline=None)
-def test_rows_go_where_the_rules_say(rows, entries, born_local):
+def test_rows_go_where_the_rules_say(rows, entries, born_local, first_by_hash):
     columns = {f"k{i}": pa.array([row[i] for row in rows]) for i in range(3)}
-    owners = Owners(Trace.of(columns), 4, born_local=born_local)
+    owners = Owners(Trace.of(columns), 4, born_local=born_local, first_by_hash=first_by_hash)
     for k, number, slot in entries:
         if number < len(owners.entry[k]):
             owners.entry[k][number] = slot
@@ -180,9 +178,11 @@ def test_rows_go_where_the_rules_say(rows, entries, born_local):
         (k, int(c.number[i]), expected[i][k])
         for k, c in enumerate(owners.trace.keys)
         for i in range(len(rows))
-        if owners.entry[k][c.number[i]] < 0 and owners.home[k][c.number[i]] != expected[i][k]
+        if owners.born[k]
+        and owners.entry[k][c.number[i]] < 0
+        and owners.home[k][c.number[i]] != expected[i][k]
     }
-    assert owners.merge_rows(epoch) == (len(merges) if born_local else 0)
+    assert owners.merge_rows(epoch) == len(merges)
     for k, told in enumerate(owners.seen_keys(epoch)):
         number = owners.trace.keys[k].number
         assert told.rows.sum() == len(rows)
@@ -190,7 +190,7 @@ def test_rows_go_where_the_rules_say(rows, entries, born_local):
             n = int(np.searchsorted(owners.trace.keys[k].h, h))
             mine = [expected[i][k] for i in range(len(rows)) if number[i] == n]
             assert count == len(mine)
-            assert newborn == (born_local and owners.entry[k][n] < 0)
+            assert newborn == (owners.born[k] and owners.entry[k][n] < 0)
             assert mine.count(int(slot)) == max(Counter(mine).values())
 
 
