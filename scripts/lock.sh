@@ -15,7 +15,7 @@ for name in "$@"; do upgrades+=(--upgrade-package "$name"); done
 
 grep -v '^#' requirements.lock > "$work/lock.txt" || true
 "$work/venv/bin/pip-compile" pyproject.toml --quiet --output-file "$work/lock.txt" \
-    --extra dev --all-build-deps --allow-unsafe --generate-hashes --strip-extras \
+    --extra dev --extra examples --all-build-deps --allow-unsafe --generate-hashes --strip-extras \
     --no-header --no-annotate --no-emit-index-url --no-emit-options --no-emit-trusted-host \
     --no-emit-find-links ${upgrades[@]+"${upgrades[@]}"}
 {

@@ -50,7 +50,9 @@ def test_the_demo_ends_with_a_checked_result_and_a_report(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("example", ["wordcount", "trends", "cards", "sensors", "linear_road"])
+@pytest.mark.parametrize(
+    "example", ["wordcount", "trends", "cards", "sensors", "linear_road", "sentiment"]
+)
 def test_an_example_runs_from_its_file(example: str, tmp_path: Path) -> None:
     target = f"{ROOT / 'examples' / example}.py:flow"
 

@@ -1,0 +1,48 @@
+"""Sentiment of short texts, in the fifteen steps of Sax et al. 2013.
+
+    pip install 'headgate[examples]'
+    headgate run examples/sentiment.py:flow --once
+
+    spout -> filter -> sentence -> tok -> posTag -> custN -> cplxP -> neg -> baseF -> sentWord
+          -> att -> norm -> stopWord -> SA -> html -> res
+
+No step keeps state and rows are shuffled between any two, so an epoch takes fifteen exchanges: a
+flow that lives or dies by how rows are batched. `filter` asks for the language of every text and
+takes most of the time. `query.table("sentences")` holds a verdict for each English sentence.
+"""
+
+from pathlib import Path
+
+import headgate as hg
+from headgate.experiment.bench.edges import data_folder
+from headgate.experiment.sentiment import TEXTS, sentiment
+from headgate.experiment.sentiment_texts import short_texts
+from headgate.experiment.workload import write_epochs
+
+IN = Path("artifacts/sentiment/in")
+
+
+def texts(spark):
+    """Ten epochs of 500 texts, made on first use."""
+    if not IN.exists():
+        made = (short_texts(500, seed=3, epoch=e, folder=data_folder()) for e in range(10))
+        write_epochs(made, IN)
+    schema = spark.read.parquet(str(IN)).schema
+    return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(IN))
+
+
+flow = hg.Flow("sentiment")
+sentiment(flow.source(texts, schema=TEXTS, name="spout")).to_table("sentences")
+
+
+if __name__ == "__main__":
+    from headgate.runtime.session import local_session
+
+    query = flow.start(
+        local_session("sentiment"),
+        slots=2,
+        checkpoint="artifacts/sentiment/checkpoint",
+        trigger={"availableNow": True},
+    )
+    query.awaitTermination()
+    query.table("sentences").groupBy("verdict").count().show()

@@ -1,0 +1,123 @@
+"""The sentiment flow against the same steps sentence by sentence, with lists and loops."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import headgate as hg
+from headgate.errors import HeadgateError
+from headgate.experiment import sentiment_words as words
+from headgate.experiment.sentiment import TEXTS, sentiment
+from headgate.experiment.sentiment_texts import FILE, generated_texts, short_texts
+from headgate.testing import ListSource, run
+
+pytest.importorskip("py3langid")
+pytest.importorskip("snowballstemmer")
+
+
+def by_hand(post: int, text: str) -> list[tuple[int, str, str]]:
+    """What the fifteen steps make of one text."""
+    if words.languages()(text)[0] != "en":
+        return []
+    return [
+        (post, *judged_by_hand(sentence.strip()))
+        for sentence in re.split(r"[.!?\n]+\s*", text)
+        if sentence.strip()
+    ]
+
+
+def judged_by_hand(sentence: str) -> tuple[str, str]:
+    said = [w for w in re.split(r"[^\w#@'’]+", sentence) if w]
+    tagged = [(w, words.tag(w)) for w in said]
+    tagged = [(w.lstrip("#@"), "NAME") if re.match("[#@].", w) else (w, t) for w, t in tagged]
+    joined: list[tuple[str, str]] = []
+    at = 0
+    while at < len(tagged):
+        pair = "_".join(w.lower() for w, _ in tagged[at : at + 2])
+        is_phrase = pair in words.PHRASES
+        joined.append((pair, "N") if is_phrase else tagged[at])
+        at += 2 if is_phrase else 1
+    total, attributes = 0.0, []
+    for at, (word, part) in enumerate(joined):
+        before = [w.lower().replace("’", "'") for w, _ in joined[max(0, at - 3) : at]]
+        # The last negator counts: a word that negates is negated by those before it, too.
+        score = words.lexicon().get(words.stemmer().stemWord(word.lower()), 0.0)
+        total += -score if any(w in words.NEGATORS for w in before) else score
+        if part in words.NOUNS and score == 0.0:
+            told = re.sub("['’]s?", "", word.lower())
+            if told not in words.STOP_WORDS and len(told) > 1:
+                attributes.append(told)
+    verdict = "positive" if total > 0 else "negative" if total < 0 else "neutral"
+    return verdict, f"<li><b>{round(total, 1):g}</b> {', '.join(attributes)}</li>"
+
+
+def flow_of(epochs: list[pa.Table]) -> hg.Flow:
+    flow = hg.Flow("sentiment")
+    sentiment(flow.source(ListSource(TEXTS, epochs), name="spout")).to_memory("sentences")
+    return flow
+
+
+def test_sentences_are_judged_as_by_hand() -> None:
+    epochs = [generated_texts(60, seed=4, epoch=epoch) for epoch in range(2)]
+
+    done = run(flow_of(epochs), slots=3)
+
+    rows = [row for table in epochs for row in table.to_pylist()]
+    wanted = [made for row in rows for made in by_hand(row["post"], row["text"])]
+    found = [(r["post"], r["verdict"], r["html"]) for r in done.rows("sentences")]
+    assert sorted(found) == sorted(wanted)
+    assert {verdict for _, verdict, _ in found} == {"positive", "negative", "neutral"}
+    assert 0 < len({post for post, _, _ in found}) < len(rows)  # some were not English
+
+
+SAID = st.lists(
+    st.sampled_from(
+        "not never good bad Health care climate change #Hope @user the they're’s it's . !".split()
+    ),
+    max_size=12,
+).map(" ".join)
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.lists(SAID, min_size=1, max_size=6))
+def test_any_words_are_judged_as_by_hand(texts: list[str]) -> None:
+    table = pa.table([list(range(len(texts))), texts], schema=TEXTS)
+
+    done = run(flow_of([table]), slots=2, check_purity=False)
+
+    wanted = [made for post, text in enumerate(texts) for made in by_hand(post, text)]
+    found = [(r["post"], r["verdict"], r["html"]) for r in done.rows("sentences")]
+    assert sorted(found) == sorted(wanted)
+
+
+def test_it_has_the_papers_steps_shuffled_between_any_two() -> None:
+    graph = flow_of([generated_texts(1, seed=1, epoch=0)]).graph()
+
+    steps = [n.name for n in graph.nodes if n.kind not in ("source", "sink")]
+    assert len(steps) == 15
+    assert steps[0] == "filter" and steps[-1] == "res"
+    assert [e.grouping.kind for e in graph.edges] == ["shuffle"] * 15 + ["local"]
+
+
+def test_real_texts_are_taken_in_order_and_again_from_the_start(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": ["a", "b", "c"]}), tmp_path / FILE)
+
+    second = short_texts(2, seed=0, epoch=1, folder=tmp_path)
+
+    assert second.to_pylist() == [{"post": 2, "text": "c"}, {"post": 3, "text": "a"}]
+    assert short_texts(2, seed=0, epoch=1).equals(generated_texts(2, seed=0, epoch=1))
+
+
+def test_a_missing_library_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "py3langid", None)
+    words.languages.cache_clear()
+
+    with pytest.raises(HeadgateError, match="headgate\\[examples\\]"):
+        words.languages()
