@@ -29,7 +29,7 @@ class MovingDriver(Driver):
         run_epoch = coordinator.run_epoch
 
         def with_other_tables(epoch: int, *given: Any) -> dict[str, Any]:
-            slots = coordinator.settings.slots
+            slots = coordinator.slots
             coordinator._routing.install(
                 {
                     operator: random_table(self.rng, self.case, operator, slots, BUCKETS)

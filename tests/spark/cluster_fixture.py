@@ -37,7 +37,7 @@ from headgate.runtime.anchor import (
     Anchor,
     anchored,
     build_anchor,
-    executor_hosts,
+    live_executors,
     slot_labels,
     spread,
     with_conf,
@@ -113,7 +113,7 @@ def make_stage(
 
 def place(spark: SparkSession, slots: int, previous: Anchor | None) -> Anchor:
     labels = slot_labels(slots)
-    hosts = executor_hosts(spark)
+    hosts = sorted(set(live_executors(spark).values()))
     wanted = spread(slots, hosts, previous.hosts_now()) if previous else spread(slots, hosts)
     if previous is None:
         wanted = tuple(sorted(wanted, reverse=True))  # blocks of slots, the last host first
@@ -160,7 +160,10 @@ def main(slots: int, markers: Path) -> None:
         if command == "job":
             job(spark, anchor, markers / rest[0], gate=rest[1:] == ["gate"])
         elif command == "where":
-            here = {"hosts": executor_hosts(spark), "slots": anchor.hosts_now()}
+            here = {
+                "hosts": sorted(set(live_executors(spark).values())),
+                "slots": anchor.hosts_now(),
+            }
             print(json.dumps(here), flush=True)
     spark.stop()
 

@@ -7,6 +7,7 @@ epoch is computed again, sinks are called until each is marked.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -18,7 +19,7 @@ from headgate.control.custody import settle
 from headgate.control.faults import reach
 from headgate.control.journal import Journal, Timing, epoch_record
 from headgate.control.manifest import Manifest, next_manifest
-from headgate.control.planning import Observed, Planning
+from headgate.control.planning import Decision, Observed, Planning
 from headgate.control.tables_in_use import TablesInUse
 from headgate.errors import (
     CustodyMismatch,
@@ -100,7 +101,7 @@ class Coordinator:
         self._split: frozenset[str] = frozenset()
         self._spreads: Mapping[str, Spread] = {}
         self.slots = settings.slots
-        self._wanted: tuple[int, str] | None = None
+        self._wanted: deque[tuple[int, str]] = deque(maxlen=1)  # other threads ask
         self.elastic: Callable[[int, str], None] = self.resize
         self._deliver, self._clock_ms, self._sink_uris = deliver, clock_ms, sink_uris
         self.buckets = checkpoint.adopt(program, settings.buckets, settings.drop_state)
@@ -115,6 +116,7 @@ class Coordinator:
             buckets=self.buckets,
             chosen=settings.tables,
             stored={} if self.last is None else self.last.tables,
+            share_pins=planning is None,
         )
         stored_costs = {} if self.last is None else self.last.costs
         self._costs = CostsInUse(program, checkpoint.costs, stored_costs)
@@ -136,7 +138,7 @@ class Coordinator:
         """Run with so many slots from the next epoch on; state moves with that epoch."""
         if slots < 1:
             raise EngineError(f"slots={slots}; a flow needs at least one slot")
-        self._wanted = (slots, why)
+        self._wanted.append((slots, why))
 
     def run_epoch(self, epoch: int, query_id: str, run: RunTasks) -> dict[str, Any]:
         """Bring one epoch to its end, whatever of it happened before; returns its record."""
@@ -271,34 +273,37 @@ class Coordinator:
 
     def _install_decision(self, epoch: int) -> None:
         """Take the manager's tables if it has new ones, and save all before an epoch uses them."""
-        decision = None if self._planning is None else self._planning.take()
-        resized = self._take_size(epoch)
-        if decision is not None and not resized:
+        self._take_size(epoch)
+        decision = None if self._planning is None else self._planning.take(self.slots)
+        if decision is not None:
             self._routing.install(decision.tables)
             self._split = self._split if decision.split is None else decision.split
             self._spreads = self._spreads if decision.spreads is None else decision.spreads
         self._routing.save()
-        if decision is not None and decision.slots is not None and not resized:
-            self.elastic(decision.slots, str(decision.facts.get("scaling", "the manager's plan")))
-        if decision is not None and decision.outcome:
-            self.journal.append("outcome", epoch=epoch, **decision.outcome)
-        if decision is not None and decision.facts:
-            moves = {op: len(m.routes) for op, m in self._routing.moves.items()}
-            overtaken = {"overtaken": "the slots have changed"} if resized else {}
-            self.journal.append("plan", epoch=epoch, moves=moves, **decision.facts, **overtaken)
+        if decision is not None:
+            self._tell(epoch, decision)
+            if decision.slots is not None:
+                self.elastic(decision.slots, decision.scaling)
         reach("tables-saved", epoch)
 
-    def _take_size(self, epoch: int) -> bool:
+    def _tell(self, epoch: int, decision: Decision) -> None:
+        if decision.outcome:
+            self.journal.append("outcome", epoch=epoch, **decision.outcome)
+        if decision.facts:
+            moves = {op: len(m.routes) + len(m.buckets) for op, m in self._routing.moves.items()}
+            self.journal.append("plan", epoch=epoch, moves=moves, **decision.facts)
+
+    def _take_size(self, epoch: int) -> None:
         """Change the number of slots if that was asked for; a plan for the old number is void."""
-        wanted, self._wanted = self._wanted, None
-        if wanted is None or wanted[0] == self.slots:
-            return False
-        slots, why = wanted
+        if not self._wanted:
+            return
+        slots, why = self._wanted.pop()
+        if slots == self.slots:
+            return
         self.journal.append("scale", epoch=epoch, before=self.slots, slots=slots, why=why)
         self._routing.resize(slots)
         self._spreads = {}
         self.slots = slots
-        return True
 
     def _attempt(self, epoch: int, run: RunTasks) -> tuple[EpochPlan, Control, EpochResult, int]:
         """Run the tasks until an attempt settles; errors of user code are never retried."""

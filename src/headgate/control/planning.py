@@ -3,7 +3,8 @@
 After every epoch its record and statistics go to the manager, which works in a thread of its own. A
 decision that is ready when the next epoch begins is installed with it; one that is not yet waits
 for a later epoch, and what was observed meanwhile goes into the next one. At most one decision is
-under way, so it always starts from the tables in use.
+under way, so it always starts from the tables in use; if the number of slots changes meanwhile, the
+decision is void.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class Decision:
     """Tables to install (none: all stay), and what the journal should know about it.
 
     `outcome` is what came of the decision before: promised and achieved. `slots` is how many there
-    should be, if that is to change; the engine may need some epochs to get ready for it. `split`
+    should be, if that is to change, and `scaling` why; the engine may need some epochs to get ready
+    for it. `split`
     and `spreads` are those of the plans to come (`EpochPlan`); None: as they were.
     """
 
@@ -42,6 +44,7 @@ class Decision:
     facts: Mapping[str, Any] = field(default_factory=dict)
     outcome: Mapping[str, Any] = field(default_factory=dict)
     slots: int | None = None
+    scaling: str = "the manager's plan"
     split: frozenset[str] | None = None
     spreads: Mapping[str, Spread] | None = None
 
@@ -71,6 +74,7 @@ class Planning:
         self.manager = manager
         self._waiting: list[Observed] = []
         self._under_way: Future[Decision] | None = None
+        self._slots = 0
         self._thread = ThreadPoolExecutor(1, "headgate-planning") if beside else None
 
     def observe(self, observed: Observed, tables: Mapping[str, RoutingTable]) -> None:
@@ -79,6 +83,7 @@ class Planning:
         if self._under_way is not None:
             return
         seen, self._waiting = self._waiting, []
+        self._slots = slots_of(tables)
         if self._thread is not None:
             self._under_way = self._thread.submit(self.manager.step, seen, dict(tables))
             return
@@ -88,17 +93,30 @@ class Planning:
         except Exception as problem:
             self._under_way.set_exception(problem)
 
-    def take(self) -> Decision | None:
-        """The decision that is ready, if there is one. A planner that failed changes nothing."""
+    def take(self, slots: int) -> Decision | None:
+        """The decision that is ready, if there is one. A planner that failed changes nothing.
+
+        Of a decision that was made for another number of slots only what it says is left.
+        """
         if self._under_way is None or not self._under_way.done():
             return None
         done, self._under_way = self._under_way, None
         try:
-            return done.result()
+            decision = done.result()
         except Exception as problem:
             log.exception("planning failed; the routing tables stay as they are")
             return Decision(facts={"failed": f"{type(problem).__name__}: {problem}"})
+        if self._slots in (0, slots):
+            return decision
+        overtaken = {"overtaken": f"made for {self._slots} slots, there are {slots} now"}
+        facts = {**decision.facts, **overtaken} if decision.facts else {}
+        return Decision(facts=facts, outcome=decision.outcome)
 
     def close(self) -> None:
         if self._thread is not None:
             self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def slots_of(tables: Mapping[str, RoutingTable]) -> int:
+    """The number of slots that tables are for; 0 if there is none."""
+    return next((table.slots for table in tables.values()), 0)

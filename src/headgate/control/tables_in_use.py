@@ -27,8 +27,9 @@ class TablesInUse:
         buckets: int,
         chosen: Mapping[str, RoutingTable],
         stored: Mapping[str, Names],
+        share_pins: bool = False,
     ) -> None:
-        self._files = files
+        self._files, self._share_pins = files, share_pins
         self._stateful = {node.name for node in program.stateful}
         routed = sorted(routed_operators(program))
         _check_chosen(chosen, routed, slots, buckets)
@@ -40,7 +41,9 @@ class TablesInUse:
             table = chosen.get(operator)
             if table is None:
                 before = self._committed.get(operator)
-                table = hash_table(slots, buckets) if before is None else before.resized(slots)
+                table = (
+                    hash_table(slots, buckets) if before is None else self._resized(before, slots)
+                )
             self.tables[operator] = table
 
     def install(self, changed: Mapping[str, RoutingTable]) -> None:
@@ -48,8 +51,11 @@ class TablesInUse:
         self.tables.update(changed)
 
     def resize(self, slots: int) -> None:
-        """Use so many slots from the next epoch on; only what must move does."""
-        self.tables = {op: table.resized(slots) for op, table in self.tables.items()}
+        """Use so many slots from the next epoch on; only what must move does.
+
+        Without a planner to place them (`share_pins`), new slots get their share of pinned keys.
+        """
+        self.tables = {op: self._resized(table, slots) for op, table in self.tables.items()}
 
     def save(self) -> None:
         """Make the tables of the coming epoch durable and work out what moves with it."""
@@ -70,6 +76,9 @@ class TablesInUse:
         """The epoch that ran with these tables is in its manifest."""
         self._committed = dict(self.tables)
         self.moves = {}
+
+    def _resized(self, table: RoutingTable, slots: int) -> RoutingTable:
+        return table.resized(slots, share_pins=self._share_pins)
 
 
 def routed_operators(program: Program) -> set[str]:

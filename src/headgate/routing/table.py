@@ -111,19 +111,20 @@ class RoutingTable:
             self, version=self.version + 1, bucket_slots=np.asarray(bucket_slots, np.int32)
         )
 
-    def resized(self, slots: int) -> RoutingTable:
+    def resized(self, slots: int, *, share_pins: bool = False) -> RoutingTable:
         """The table for another slot count: every unit stays but those that must move.
 
-        Growing takes buckets from the fullest slots for the new ones; shrinking spreads the
-        buckets of the slots that leave over those that stay, the emptiest first, and their pins
-        round robin.
+        Growing takes buckets from the fullest slots for the new ones, and, if `share_pins`, pinned
+        keys too (a planner knows better which, so that keys that belong together stay so).
+        Shrinking spreads the buckets of the slots that leave over those that stay, the emptiest
+        first. The pins of a leaving slot go to one slot together, as far as that is even.
         """
         if slots == self.slots:
             return self
         owners = _rebalance(self.bucket_slots, slots)
-        pins = self.pinned_slots.copy()
-        leaving = np.flatnonzero(pins >= slots)
-        pins[leaving] = (np.arange(len(leaving)) % slots).astype(np.int32)
+        pins = _together(self.pinned_slots, self.slots, slots)
+        if share_pins and len(pins) and slots > self.slots:
+            pins = _rebalance(pins, slots)
         return replace(
             self, slots=slots, version=self.version + 1, bucket_slots=owners, pinned_slots=pins
         )
@@ -227,4 +228,15 @@ def _rebalance(owners: I32, slots: int) -> I32:
         room = int(quota[slot] - load[slot])
         taken, homeless = homeless[:room], homeless[room:]
         owners[taken] = slot
+    return owners
+
+
+def _together(owners: I32, before: int, slots: int) -> I32:
+    """Pins of as many leaving slots as divide evenly go slot by slot, the rest one by one."""
+    owners = owners.copy()
+    whole = max(0, before - slots) // slots * slots
+    joins = (owners >= slots) & (owners < slots + whole)
+    owners[joins] = (owners[joins] - slots) % slots
+    left = np.flatnonzero(owners >= slots)
+    owners[left] = (np.arange(len(left)) % slots).astype(np.int32)
     return owners

@@ -113,19 +113,17 @@ def spread(slots: int, hosts: Sequence[str], previous: Sequence[str] = ()) -> tu
     return tuple(next(free) if host is None else host for host in chosen)
 
 
-def executor_hosts(spark: SparkSession) -> list[str]:
-    """The distinct hosts that have a live executor, sorted; in local mode the driver's host."""
+def live_executors(spark: SparkSession) -> dict[str, str]:
+    """The host of every live executor, by its id; in local mode that is the driver."""
     context: Any = spark.sparkContext._jsc.sc()
     executors = context.statusStore().executorList(True)  # only live ones; lags a death by ms
     found = [executors.apply(i) for i in range(executors.size())]
     local = bool(context.isLocal())
-    return sorted(
-        {
-            str(executor.hostPort()).rpartition(":")[0]
-            for executor in found
-            if local or executor.id() != "driver"
-        }
-    )
+    return {
+        str(executor.id()): str(executor.hostPort()).rpartition(":")[0]
+        for executor in found
+        if local or executor.id() != "driver"
+    }
 
 
 def build_anchor(
@@ -157,7 +155,7 @@ def build_anchor(
                 f"{labels[slot]} there (see slot_labels)"
             )
     with with_conf(spark, ANCHOR_CONF):
-        placed = _rows_on_hosts(spark, rows, hosts, schema)
+        placed = rows_on_hosts(spark, rows, hosts, schema)
         frame = placed.repartition(slots, F.col(label_column))
         frame.persist(StorageLevel.MEMORY_AND_DISK)
         frame.count()
@@ -191,7 +189,7 @@ def with_conf(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
                 spark.conf.set(name, old)
 
 
-def _rows_on_hosts(
+def rows_on_hosts(
     spark: SparkSession, rows: Sequence[tuple[Any, ...]], hosts: Sequence[str], schema: StructType
 ) -> DataFrame:
     """A frame of one row per partition, each with a preferred host.

@@ -1,9 +1,10 @@
 """More or fewer slots while the flow runs, without a restart and without a cold epoch.
 
-Growing: executors are asked for, the new slots get their hosts, and an epoch without rows is
-rehearsed on them, all beside the running epochs; only then the slot count changes, at an epoch
-boundary. Shrinking: the slot count changes first, and state moves off the leaving slots with that
-epoch; when it is committed, executors that host no slot any more are given back.
+Growing: executors are asked for, each is warmed as it comes, the new slots get their hosts, and an
+epoch without rows is rehearsed on them, all beside the running epochs; only then the slot count
+changes, at an epoch boundary. Shrinking: the slot count changes first, and state moves off the
+leaving slots with that epoch; when it is committed, executors that host no slot any more are
+given back, between two epochs, so that no task of one is lost with them.
 
 What fails on the way (no executors to be had, say) is told in the journal; the flow goes on.
 """
@@ -19,11 +20,12 @@ from typing import Any
 from headgate.control.coordinator import Coordinator
 from headgate.errors import EngineError
 from headgate.runtime.engine import SparkEngine
-from headgate.runtime.executors import Executors
+from headgate.runtime.executors import Executor, Executors, enough_for
+from headgate.runtime.rehearsal import Rehearsal
 
 log = logging.getLogger("headgate")
 
-REHEARSALS = 3  # the second is still compiling what the first has shown to be hot
+REHEARSALS = 2
 WAIT_FOR_EXECUTORS_S = 120.0
 
 
@@ -33,6 +35,7 @@ class Elastic:
     def __init__(self, coordinator: Coordinator, engine: SparkEngine) -> None:
         self._coordinator, self._engine = coordinator, engine
         self._executors = Executors(engine.spark)
+        self._rehearsal = Rehearsal(engine)
         self._lock = threading.Lock()
         self._wish: tuple[int, str] | None = None
         self._thread: threading.Thread | None = None
@@ -79,21 +82,33 @@ class Elastic:
         coordinator, before = self._coordinator, self._coordinator.slots
         if slots == before:
             return
-        started = time.monotonic()
-        cores = self._executors.have_room_for(slots, timeout_s=WAIT_FOR_EXECUTORS_S)
-        ready = time.monotonic()
-        rehearsed = [self._engine.rehearse(coordinator.rehearsal(slots)) for _ in range(REHEARSALS)]
+        facts: dict[str, Any] = {"slots": slots, "before": before}
+        if slots > before:
+            facts |= self._make_room(slots)
+        rehearsed = [self._rehearsal.play(coordinator.rehearsal(slots)) for _ in range(REHEARSALS)]
+        facts["rehearsed_s"] = [round(seconds, 2) for seconds in rehearsed]
         coordinator.resize(slots, why)
-        facts: dict[str, Any] = {
-            "slots": slots,
-            "before": before,
-            "cores": cores,
-            "waited_s": round(ready - started, 2),
-            "rehearsed_s": [round(seconds, 2) for seconds in rehearsed],
-        }
         if slots < before:
             facts["released"] = self._release(slots)
         self._tell(**facts)
+
+    def _make_room(self, slots: int) -> dict[str, Any]:
+        """A core per slot, as far as the cluster has them, each warm."""
+        started = time.monotonic()
+        warmed: list[float] = []
+
+        def arrived(new: list[Executor]) -> None:
+            plan = self._coordinator.rehearsal(slots)
+            warmed.append(
+                self._rehearsal.warm(plan, [e.place for e in new for _ in range(e.cores)])
+            )
+
+        self._executors.bring(slots, arrived, timeout_s=WAIT_FOR_EXECUTORS_S)
+        return {
+            "cores": self._executors.cores,
+            "ready_s": round(time.monotonic() - started, 2),
+            "warmed_s": [round(seconds, 2) for seconds in warmed],
+        }
 
     def _release(self, slots: int) -> list[str]:
         """Give back what hosts no slot, once an epoch with the new slots is committed."""
@@ -101,8 +116,10 @@ class Elastic:
             self._epoch_over.wait_for(lambda: self._closed or self._committed_slots() == slots)
         if self._closed:
             return []
-        hosts = self._engine.hosts(slots)
-        leaving = self._executors.give_back(dict(Counter(hosts)))
+        with self._engine.between_epochs:
+            slots_on = dict(Counter(self._engine.hosts(slots)))
+            stays = enough_for(slots_on, self._executors.live())
+            leaving = self._executors.give_back(stays)
         return [f"{executor.id} on {executor.host}" for executor in leaving]
 
     def _committed_slots(self) -> int:

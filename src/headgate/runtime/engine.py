@@ -6,13 +6,15 @@ once; what changes from epoch to epoch, the plan, travels as a local property of
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from py4j.protocol import Py4JError
-from pyspark import AccumulatorParam, cloudpickle
+from pyspark import Accumulator, AccumulatorParam, cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -23,7 +25,7 @@ from headgate.runtime.anchor import (
     Anchor,
     anchored,
     build_anchor,
-    executor_hosts,
+    live_executors,
     slot_labels,
     spread,
     with_conf,
@@ -68,8 +70,25 @@ class _ListParam(AccumulatorParam[list[Any]]):
         return value1
 
 
+@dataclass(frozen=True)
+class _Held:
+    """An anchor, and the executors (id -> host) there were when it was last looked at."""
+
+    anchor: Anchor
+    live: Mapping[str, str]
+
+    def is_whole(self, live: Mapping[str, str]) -> bool:
+        """Are all executors that may hold a part of it still there?"""
+        return all(
+            executor in live for executor, host in self.live.items() if host in self.anchor.hosts
+        )
+
+
 class SparkEngine:
-    """Runs plans of one flow on a SparkSession; keeps one anchor per slot count."""
+    """Runs plans of one flow on a SparkSession; keeps one anchor per slot count.
+
+    `between_epochs` is held while an epoch's job runs: who has it knows that none does.
+    """
 
     def __init__(
         self, spark: SparkSession, program: Program, *, conf: Mapping[str, str] | None = None
@@ -81,11 +100,13 @@ class SparkEngine:
         self._reports = spark.sparkContext.accumulator([], _ListParam())
         self._source_stage: Column | None = None
         self._slot_stages = [
-            arrow_stage(slot_stage(self._code, self._id, level, self._reports), TUPLE_SCHEMA.names)
-            for level in range(1, program.levels + 1)
+            self._slot_stage(level, self._reports) for level in range(1, program.levels + 1)
         ]
-        self._anchors: dict[int, Anchor] = {}
-        self._hosts: list[str] = []
+        self.own_session = spark.newSession()  # for jobs beside the epochs; shares what is cached
+        for name, value in self._conf.items():
+            self.own_session.conf.set(name, value)
+        self.between_epochs = threading.Lock()
+        self._anchors: dict[int, _Held] = {}
         self._homes: tuple[str, ...] = ()
         self._one_host = str(spark.sparkContext.master).startswith("local")
         self._configured = False
@@ -103,41 +124,52 @@ class SparkEngine:
         with with_conf(frame.sparkSession, {**batch_limits(frame.schema), **self._conf}):
             return self._run(frame, plan, tagged)
 
-    def rehearse(self, plan: EpochPlan) -> float:
-        """Run the slot stages of a plan without rows, so that its slots are not met cold; seconds.
-
-        Runs beside the epochs, from another thread, and tells nobody what it measured.
-        """
-        started = time.perf_counter()
-        anchor = self._anchor(plan.slots)
-        context = self.spark.sparkContext
-        context.setLocalProperty(PLAN_PROPERTY, pack_plan(plan))
-        context.setJobDescription(f"{self.program.graph.name}: rehearsing {plan.slots} slots")
-        unheard = context.accumulator([], _ListParam())
-        with with_conf(self.spark, self._conf):
-            tuples = self.spark.createDataFrame([], TUPLE_TYPE)
-            for level in range(1, self.program.levels + 1):
-                stage = slot_stage(self._code, self._id, level, unheard)
-                tuples = apply_stage(
-                    anchored(tuples, anchor), arrow_stage(stage, TUPLE_SCHEMA.names)
-                )
-            tuples.collect()
-        return time.perf_counter() - started
-
     def hosts(self, slots: int) -> tuple[str, ...]:
         """The host of each of so many slots."""
-        return self._anchor(slots).hosts
+        return self.anchor(slots).hosts
+
+    def silent_stages(self) -> list[Column]:
+        """The slot stages once more, for runs whose measurements nobody wants."""
+        unheard = self.spark.sparkContext.accumulator([], _ListParam())
+        return [self._slot_stage(level, unheard) for level in range(1, self.program.levels + 1)]
+
+    def anchor(self, slots: int) -> Anchor:
+        """The anchor for this slot count, made again when an executor that holds it has gone."""
+        held = self._anchors.get(slots)
+        if held is not None and self._one_host:
+            return held.anchor
+        live = live_executors(self.spark)
+        if held is not None and held.live == live:
+            return held.anchor
+        before = self._homes if held is None else held.anchor.hosts
+        chosen = spread(slots, sorted(set(live.values())), before)
+        if held is not None and chosen == held.anchor.hosts and held.is_whole(live):
+            self._anchors[slots] = _Held(held.anchor, live)  # executors came that it does not need
+            return held.anchor
+        labels = slot_labels(slots)
+        anchor = build_anchor(
+            self.own_session,
+            slots,
+            chosen,
+            lambda slot: anchor_row(slot, labels[slot]),
+            TUPLE_TYPE,
+        )
+        if held is not None:
+            held.anchor.release()
+        self._anchors[slots] = _Held(anchor, live)
+        self._homes = anchor.hosts
+        return anchor
 
     def close(self) -> None:
-        for anchor in self._anchors.values():
-            anchor.release()
+        for held in self._anchors.values():
+            held.anchor.release()
         self._anchors.clear()
         self._code.unpersist()
 
     # --- inside ----------------------------------------------------------------------------
     def _run(self, frame: DataFrame, plan: EpochPlan, tagged: bool) -> EpochResult:
         started = time.perf_counter()
-        anchor = self._anchor(plan.slots)
+        anchor = self.anchor(plan.slots)
         self._reports.value = []
         context = self.spark.sparkContext
         context.setLocalProperty(PLAN_PROPERTY, pack_plan(plan))
@@ -145,7 +177,8 @@ class SparkEngine:
         last = self._stages(frame, anchor, tagged)
         planned = time.perf_counter()
         try:
-            rows = last.collect()
+            with self.between_epochs:
+                rows = last.collect()
         except (Py4JError, PySparkException) as problem:
             raise EngineAborted(_reason(problem)) from problem
         controls = [Control.from_bytes(row.payload) for row in rows]
@@ -160,6 +193,10 @@ class SparkEngine:
         statistics = [TaskStatistics.from_bytes(data) for _, data in sorted(counted.items())]
         return EpochResult(controls, [t for t in timings if t[2]], facts, statistics)
 
+    def _slot_stage(self, level: int, reports: Accumulator[list[Any]]) -> Column:
+        function = slot_stage(self._code, self._id, level, reports)
+        return arrow_stage(function, TUPLE_SCHEMA.names)
+
     def _stages(self, frame: DataFrame, anchor: Anchor, tagged: bool) -> DataFrame:
         if self._source_stage is None:
             route = source_stage(self._code, self._id, tagged, self._reports)
@@ -168,32 +205,6 @@ class SparkEngine:
         for stage in self._slot_stages:
             tuples = apply_stage(anchored(tuples, anchor), stage)
         return tuples
-
-    def _anchor(self, slots: int) -> Anchor:
-        """The anchor for this slot count, made again when the set of hosts has changed."""
-        if slots in self._anchors and self._one_host:
-            return self._anchors[slots]
-        hosts = executor_hosts(self.spark)
-        known = self._anchors.get(slots)
-        if known is not None and hosts == self._hosts:
-            return known
-        labels = slot_labels(slots)
-        chosen = spread(slots, hosts, known.hosts if known is not None else self._homes)
-        self._hosts = hosts
-        if known is not None and chosen == known.hosts:
-            return known  # hosts have come that it does not need
-        anchor = build_anchor(
-            self.spark,
-            slots,
-            chosen,
-            lambda slot: anchor_row(slot, labels[slot]),
-            TUPLE_TYPE,
-        )
-        if known is not None:
-            known.release()
-        self._anchors[slots] = anchor
-        self._homes = anchor.hosts
-        return anchor
 
     def _description(self, plan: EpochPlan) -> str:
         by_level: dict[int, list[str]] = {}

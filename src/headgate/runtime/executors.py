@@ -7,13 +7,13 @@ change: then there are as many as there are, and only slots change.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import SparkSession
 
-POLL_SECONDS = 0.1
+POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,11 @@ class Executor:
     id: str
     host: str
     cores: int
+
+    @property
+    def place(self) -> str:
+        """The name under which a task can prefer it to any other."""
+        return f"executor_{self.host}_{self.id}"
 
 
 class Executors:
@@ -49,38 +54,49 @@ class Executors:
             key=lambda e: (len(e.id), e.id),
         )
 
-    def have_room_for(
-        self, slots: int, *, timeout_s: float, clock: Callable[[], float] = time.monotonic
-    ) -> int:
-        """Ask for a core per slot and wait for them; returns the cores there are in the end.
+    @property
+    def cores(self) -> int:
+        return sum(e.cores for e in self.live())
 
-        The total is absolute: a relative request counts from the last total that was asked for.
+    def bring(
+        self,
+        slots: int,
+        arrived: Callable[[list[Executor]], None],
+        *,
+        timeout_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Ask for a core per slot, some executors at a time, and hand over those that come.
+
+        Each round asks for at most half as many again as there are: JVMs that start all at once
+        would be felt where hosts are shared. Ends when there is enough, or when no executor
+        comes any more.
         """
         live = self.live()
         if not self.ours_to_change or not live:
-            return sum(e.cores for e in live)
+            return
         wanted = -(-slots // live[0].cores)
-        if wanted > len(live):
-            jvm = self._context._jvm
-            nowhere = jvm.PythonUtils.toScalaMap(jvm.java.util.HashMap())
-            self._context._jsc.sc().requestTotalExecutors(wanted, 0, nowhere)
+        known = {executor.id for executor in live}
+        while len(live) < wanted:
+            total = min(wanted, len(live) + max(1, len(live) // 2))
+            self._ask_for(total)
             until = clock() + timeout_s
-            while len(live) < wanted and clock() < until:
+            while len(live) < total and clock() < until:
                 time.sleep(POLL_SECONDS)
                 live = self.live()
-        return sum(e.cores for e in live)
+                new = [executor for executor in live if executor.id not in known]
+                if new:
+                    known |= {executor.id for executor in new}
+                    arrived(new)
+            if len(live) < total:
+                return
 
-    def give_back(self, keep_hosts: dict[str, int]) -> list[Executor]:
-        """End executors beyond those that `keep_hosts` (host -> slots there) needs."""
+    def give_back(self, needed: Iterable[Executor]) -> list[Executor]:
+        """End all executors but these; returns those that go."""
         if not self.ours_to_change:
             return []
-        room = dict(keep_hosts)
-        leaving = []
-        for executor in self.live():
-            if room.get(executor.host, 0) > 0:
-                room[executor.host] -= executor.cores
-            else:
-                leaving.append(executor)
+        stays = {executor.id for executor in needed}
+        leaving = [executor for executor in self.live() if executor.id not in stays]
         if leaving:
             jvm = self._context._jvm
             ids = jvm.java.util.ArrayList()
@@ -88,3 +104,26 @@ class Executors:
                 ids.add(executor.id)
             self._context._jsc.sc().killExecutors(jvm.PythonUtils.toSeq(ids))
         return leaving
+
+    def _ask_for(self, total: int) -> None:
+        """The total is absolute: a relative request counts from the last total asked for."""
+        jvm = self._context._jvm
+        nowhere = jvm.PythonUtils.toScalaMap(jvm.java.util.HashMap())
+        self._context._jsc.sc().requestTotalExecutors(total, 0, nowhere)
+
+
+def enough_for(slots_on: dict[str, int], live: Iterable[Executor]) -> list[Executor]:
+    """The first executors of each host that have a core for each of its slots.
+
+    Examples:
+        >>> live = [Executor("0", "a", 2), Executor("1", "a", 2), Executor("2", "b", 2)]
+        >>> [executor.id for executor in enough_for({"a": 2}, live)]
+        ['0']
+    """
+    room = dict(slots_on)
+    stays = []
+    for executor in live:
+        if room.get(executor.host, 0) > 0:
+            room[executor.host] -= executor.cores
+            stays.append(executor)
+    return stays

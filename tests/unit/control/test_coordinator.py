@@ -20,6 +20,7 @@ from headgate.errors import (
     EngineError,
     EpochAlreadyCommitted,
     ForeignCheckpoint,
+    HeadgateError,
     OperatorFailed,
     UnknownSlot,
 )
@@ -301,6 +302,51 @@ def test_a_change_of_slots_is_planned_as_a_move_and_only_until_it_is_committed(
     assert plans[0].tables["count"].same_routes(grown)
     assert len(plans[0].moves["count"].buckets) == len(moves_between(hash_table(2), grown).buckets)
     assert plans[1].moves == {}
+
+
+def test_slots_change_between_two_epochs_of_one_run(tmp_path: Path) -> None:
+    """2 -> 4 -> 2: each change is one line in the journal and moves what must move, once."""
+    at = coordinator(tmp_path)
+    plans: list[EpochPlan] = []
+
+    for epoch, wanted in enumerate([None, 4, None, 2, 2]):
+        if wanted is not None:
+            at.resize(wanted, "a test")
+        at.run_epoch(epoch, "q", lambda plan: plans.append(plan) or quiet(plan))
+
+    assert [plan.slots for plan in plans] == [2, 4, 4, 2, 2]
+    moved = [len(plan.moves["count"].buckets) if plan.moves else 0 for plan in plans]
+    assert moved == [0, 512, 0, 512, 0]
+    assert plans[3].moves["count"].old_slots == 4  # tasks drop the warm copies of slots 2 and 3
+    told = [r for r in at.journal.read() if r["kind"] == "scale"]
+    assert [(r["epoch"], r["before"], r["slots"], r["why"]) for r in told] == [
+        (1, 2, 4, "a test"),
+        (3, 4, 2, "a test"),
+    ]
+
+
+def test_of_two_sizes_asked_for_the_last_counts(tmp_path: Path) -> None:
+    at = coordinator(tmp_path)
+    at.resize(5)
+    at.resize(3)
+
+    assert at.run_epoch(0, "q", quiet)["slots"] == 3
+    with pytest.raises(EngineError):
+        at.resize(0)
+
+
+def test_a_change_of_slots_that_a_crash_undid_starts_from_the_last_manifest(tmp_path: Path) -> None:
+    at = coordinator(tmp_path)
+    at.run_epoch(0, "q", quiet)
+    at.resize(4)
+
+    with pytest.raises(HeadgateError):
+        at.run_epoch(1, "q", aborts)  # four times
+    plans: list[EpochPlan] = []
+    again = coordinator(tmp_path, slots=3)
+    again.run_epoch(1, "q", lambda plan: plans.append(plan) or quiet(plan))
+
+    assert plans[0].tables["count"].same_routes(hash_table(2).resized(3))
 
 
 @pytest.mark.parametrize(

@@ -37,12 +37,12 @@ def epoch(number: int) -> Observed:
 def test_between_epochs_a_decision_is_ready_at_once_and_taken_once() -> None:
     planning = Planning(Thinker(), beside=False)
 
-    assert planning.take() is None
+    assert planning.take(2) is None
     planning.observe(epoch(0), TABLES)
-    first = planning.take()
+    first = planning.take(2)
 
     assert first is not None and first.facts == {"saw": [0]}
-    assert planning.take() is None
+    assert planning.take(2) is None
 
 
 def test_the_stream_does_not_wait_and_nothing_seen_meanwhile_is_lost() -> None:
@@ -58,7 +58,7 @@ def test_the_stream_does_not_wait_and_nothing_seen_meanwhile_is_lost() -> None:
     planning.observe(epoch(1), TABLES)
     planning.observe(epoch(2), TABLES)
 
-    assert planning.take() is None
+    assert planning.take(2) is None
     go_on.set()
     assert eventually(planning).facts == {"saw": [0]}
     planning.observe(epoch(3), TABLES)
@@ -80,11 +80,30 @@ def test_a_planner_that_fails_changes_nothing_and_is_told(beside: bool) -> None:
     planning.close()
 
 
+def test_a_decision_made_for_other_slots_is_void_but_told() -> None:
+    class Mover(Thinker):
+        def step(self, observed: Any, tables: Any) -> Decision:
+            spreads: Any = {"op": "a spread"}
+            return Decision(tables, {"why": "moved"}, {"error": 0}, slots=7, spreads=spreads)
+
+    planning = Planning(Mover(), beside=False)
+    planning.observe(epoch(0), TABLES)
+
+    decision = planning.take(3)
+    assert decision is not None
+    assert (dict(decision.tables), decision.slots, decision.spreads) == ({}, None, None)
+    assert decision.outcome == {"error": 0}
+    assert decision.facts == {
+        "why": "moved",
+        "overtaken": "made for 2 slots, there are 3 now",
+    }
+
+
 def eventually(planning: Planning) -> Decision:
     """The decision under way, when it is done; waits for the thread and not for time."""
     under_way: Any = planning._under_way
     assert under_way is not None
     under_way.exception(30)
-    decision = planning.take()
+    decision = planning.take(2)
     assert decision is not None
     return decision

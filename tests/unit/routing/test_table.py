@@ -118,6 +118,31 @@ def test_resizing_leaves_every_pin_whose_slot_stays(
         assert now == before if before < after else now < after
 
 
+@examples(60)
+@given(data=st.data(), slots=st.integers(1, 6), more=st.integers(1, 6))
+def test_new_slots_get_their_share_of_pins_if_asked_for(
+    data: st.DataObject, slots: int, more: int
+) -> None:
+    old = data.draw(tables(slots, KEYS))
+    new = old.resized(slots + more, share_pins=True)
+
+    assert np.array_equal(new.pinned_h, old.pinned_h)
+    load = np.bincount(new.pinned_slots, minlength=slots + more)
+    assert load.max() - load.min() <= 1
+    moved = int((new.pinned_slots != old.pinned_slots).sum())
+    assert moved == _fewest_moves(old.pinned_slots, slots + more)
+
+
+def test_keys_pinned_to_a_leaving_slot_stay_together_where_that_is_even() -> None:
+    """4 -> 2: slot 2 joins slot 0 and 3 joins 1. 5 -> 2: the fifth is shared out."""
+    h = np.arange(10, dtype=np.uint64)
+    four = hash_table(4).pin_hashes(h[:8], np.repeat(np.arange(4, dtype=np.int32), 2))
+    five = hash_table(5).pin_hashes(h, np.repeat(np.arange(5, dtype=np.int32), 2))
+
+    assert four.resized(2).pinned_slots.tolist() == [0, 0, 1, 1, 0, 0, 1, 1]
+    assert five.resized(2).pinned_slots.tolist() == [0, 0, 1, 1, 0, 0, 1, 1, 0, 1]
+
+
 @pytest.mark.parametrize(("slots", "after"), [(4, 5), (4, 3), (2, 4), (6, 2)])
 def test_resizing_a_hash_table_moves_only_the_share_that_changes_hands(
     slots: int, after: int

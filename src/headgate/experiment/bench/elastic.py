@@ -8,11 +8,11 @@ the end against a plain fold.
 
 from __future__ import annotations
 
-import itertools
 import json
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -67,7 +67,7 @@ def _figures(found: dict[str, Any], options: ElasticOptions) -> dict[str, Any]:
     usual = median(e["seconds"] for e in epochs)
     few, many = options.slots
     changes = []
-    for before, now in itertools.pairwise(epochs):
+    for before, now in pairwise(epochs):
         if before["slots"] != now["slots"]:
             changes.append(
                 {

@@ -52,8 +52,7 @@ def main(options: dict[str, Any], folder: Path) -> None:
     spark = SparkSession.builder.getOrCreate()
     few, many = options["slots"]
     executors = Executors(spark)
-    keep = {executor.host: executor.cores for executor in executors.live()[:few]}
-    executors.give_back(keep)
+    executors.give_back(executors.live()[:few])
     _wait(lambda: len(executors.live()) <= few or not executors.ours_to_change)
     feed = Feed(folder / "in", options["rows"], many, options["seed"])
     feed.upto(AHEAD)

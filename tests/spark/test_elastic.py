@@ -1,0 +1,81 @@
+"""Slots come and go while a flow runs: nothing is lost, and little moves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pyspark.sql import SparkSession
+from tests.spark.feeding import read_files, write_epoch
+
+import headgate as hg
+from headgate.runtime.query import FlowQuery
+
+SCHEMA = "a long, b long"
+ROWS = 300
+EPOCHS_MAX = 120
+
+
+class Load:
+    """Rows that keep coming, epoch by epoch, until something has happened."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.epochs = folder, 0
+        self.a: Counter[int] = Counter()
+        self.b: Counter[int] = Counter()
+
+    def until(self, query: FlowQuery, reached: Callable[[], bool], *, more: int = 2) -> None:
+        """Feed and run epochs until it is so, and a few more."""
+        while more:
+            assert self.epochs < EPOCHS_MAX, query.journal()[-5:]
+            more -= reached()
+            self.feed()
+            query.processAllAvailable()
+
+    def feed(self, rows: int = ROWS) -> None:
+        draw = np.random.default_rng([3, self.epochs])
+        a, b = draw.integers(0, 40, rows).tolist(), draw.integers(0, 90, rows).tolist()
+        made = [{"a": x, "b": y} for x, y in zip(a, b, strict=True)]
+        write_epoch(self.folder, SCHEMA, self.epochs, made)
+        self.a.update(a)
+        self.b.update(b)
+        self.epochs += 1
+
+
+def declared(source: Any) -> hg.Flow:
+    flow = hg.Flow("elastic")
+    first = flow.source(source).key_by("a").process(hg.Count(emit="rows"), name="first")
+    first.key_by("b").process(hg.Count(), name="second")
+    return flow
+
+
+def test_two_to_four_to_two_slots_under_load_is_the_fold(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    load = Load(tmp_path / "in")
+    load.feed()
+    flow = declared(read_files(spark, tmp_path / "in", SCHEMA))
+    query = flow.start(spark, slots=2, checkpoint=str(tmp_path / "c"))
+    try:
+        for slots in (4, 2):
+            query.rescale(slots)
+            load.until(query, lambda wanted=slots: query.slots == wanted)
+    finally:
+        query.stop()
+
+    for operator, key, fold in (("first", "a", load.a), ("second", "b", load.b)):
+        state = query.state(operator).to_pylist()
+        assert {r[key]: r["count"] for r in state} == fold
+    journal = query.journal()
+    changes = [r for r in journal if r["kind"] == "scale"]
+    assert [(r["before"], r["slots"]) for r in changes] == [(2, 4), (4, 2)]
+    epochs = {r["epoch"]: r for r in journal if r["kind"] == "epoch"}
+    changed = {r["epoch"] for r in changes}
+    for epoch, record in epochs.items():
+        moved = sum(record["moved_rows"].values())
+        assert 0 < moved < 100 if epoch in changed else moved == 0, (epoch, record)
+    assert {r["slots"] for r in epochs.values()} == {2, 4}
+    assert not [r for r in journal if r["kind"] == "elastic" and "failed" in r]
