@@ -64,10 +64,10 @@ def test_disagreement_is_noticed(epochs, tmp_path):
     assert not result.agrees_with((k1, k2.slice(1)))
 
 
-@pytest.mark.parametrize("rival", [bytewax_count, pathway_count])
-def test_a_rival_that_is_not_installed_says_so(rival, epochs, tmp_path):
+@pytest.mark.parametrize("run", [bytewax_count.run, pathway_count.run, pathway_count.run_csv])
+def test_a_rival_that_is_not_installed_says_so(run, epochs, tmp_path):
     with pytest.raises(RivalUnavailable, match="call setup"):
-        rival.run(epochs, slots=2, work_dir=tmp_path, venv_dir=tmp_path / "absent")
+        run(epochs, slots=2, work_dir=tmp_path, venv_dir=tmp_path / "absent")
 
 
 def test_tws_without_protobuf_says_what_to_install(epochs, tmp_path, monkeypatch):

@@ -3,7 +3,8 @@
 Every contestant counts the same files and is checked against one batch group-by. Contestants take
 turns in alternating order; a figure is the median of its rounds, and the raw rounds are kept. The
 fast Spark contestants get `warmup` epochs before the clock runs, since the JVM is still compiling
-then; the slow ones (whose one epoch is tens of seconds, or whose time is not the JVM's) get one.
+for some ten seconds; the slow ones (whose one epoch is tens of seconds, or whose time is not the
+JVM's) get one or none.
 """
 
 from __future__ import annotations
@@ -38,15 +39,15 @@ class ChainOptions:
 
     rows_per_epoch: int = 500_000
     large_rows_per_epoch: int = 3_000_000
-    epochs: int = 12
-    warmup: int = 7
+    epochs: int = 26
+    warmup: int = 18
     slow_epochs: int = 2
-    large_epochs: int = 7
-    large_warmup: int = 3
+    large_epochs: int = 9
+    large_warmup: int = 4
     slots: int = 2
     rounds: int = 3
     seed: int = 7
-    rivals: tuple[str, ...] = ("tws", "native", "bytewax", "pathway")
+    rivals: tuple[str, ...] = ("tws", "native", "bytewax", "pathway", "pathway_csv")
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,11 @@ class Entry:
     run: Callable[..., BaselineResult]
 
 
+OWN_VENV = {
+    "bytewax": (bytewax_count.setup, bytewax_count.run),
+    "pathway": (pathway_count.setup, pathway_count.run),
+    "pathway_csv": (pathway_count.setup, pathway_count.run_csv),
+}
 QUICK = ChainOptions(
     rows_per_epoch=5_000,
     large_rows_per_epoch=10_000,
@@ -130,15 +136,15 @@ def _enter(
     if rival == "tws":
         entries[rival] = Entry("slow", 1, tws.run)
         return
-    own = bytewax_count if rival == "bytewax" else pathway_count
+    setup, run = OWN_VENV[rival]
     try:
         say(f"setting up {rival} in a venv of its own")
-        own.setup()
+        setup()
     except RivalUnavailable as problem:
         absent[rival] = str(problem)
         say(f"{rival} left out: {problem}")
         return
-    entries[rival] = Entry("slow", 0, own.run)
+    entries[rival] = Entry("slow", 0, run)
 
 
 def _epochs(folder: Path, options: ChainOptions, rows: int, epochs: int) -> EpochFiles:
@@ -161,6 +167,9 @@ def _figures(
     }
     if python_rivals:
         ratios["headgate_over_better_of_bytewax_and_pathway"] = ours / max(python_rivals)
+    if "pathway_csv" in rates:
+        ratios["headgate_over_pathway_csv"] = ours / rates["pathway_csv"]
+        ratios["headgate_large_over_pathway_csv"] = rates["headgate_large"] / rates["pathway_csv"]
     ratios["numpy_over_headgate"] = rates["numpy"] / ours
     ratios["numpy_over_headgate_large"] = rates["numpy_large"] / rates["headgate_large"]
     return {
