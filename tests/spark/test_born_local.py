@@ -38,4 +38,4 @@ def test_state_and_output_are_those_of_the_fold(
         query = run_case(spark, case, tmp_path, slots=3, collected=collected, tables=tables)
 
     check(query, case, collected)
-    assert merged == {"second", "third", "either"}
+    assert merged == {"first", "second", "third", "either"}

@@ -10,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from tests.scenario.born_local import born_local
+from tests.scenario.like_replay import chain, expected, told
 from tests.spark.feeding import ONCE, read_files, write_epoch
 
 import headgate as hg
@@ -89,6 +91,32 @@ def test_locality_on_spark_is_that_of_the_table_on_the_same_rows(
         declared(ListSource(SCHEMA, [rows_of(0)])), slots=SLOTS, tables=tables
     ).records[0]
     assert without_a_jvm["edges"]["first->second"]["local_rows"] == edge["local_rows"]
+
+
+def test_new_keys_are_born_on_spark_where_replay_says(spark: SparkSession, tmp_path: Path) -> None:
+    """A third of all keys have no owner, first keys too: their rows go where their next key is."""
+    draw = np.random.default_rng(9)
+    keys = ("a", "b")
+    rows = [{"a": row["a"] + 12 * (n % 9), "b": row["b"]} for n, row in enumerate(rows_of(0))]
+    tables = {}
+    for key, count in (("a", 108), ("b", 60)):
+        known = _hashes(count)[draw.random(count) < 0.67]
+        slots = draw.integers(0, SLOTS, len(known)).astype(np.int32)
+        tables[key] = hg.hash_table(SLOTS).pin_hashes(known, slots)
+    write_epoch(tmp_path / "in", SCHEMA, 0, rows)
+    flow = chain(read_files(spark, tmp_path / "in", SCHEMA), keys)
+    with born_local():
+        query = flow.start(
+            spark, slots=SLOTS, checkpoint=str(tmp_path / "c"), trigger=ONCE, tables=tables
+        )
+        query.awaitTermination()
+
+    record = next(r for r in query.journal() if r["kind"] == "epoch")
+    assert told(record, keys) == expected(rows, tables, born_local=True)
+    assert record["away_rows"].keys() == {"a", "b"}
+    for key in keys:
+        state = {r[key]: r["count"] for r in query.state(key).to_pylist()}
+        assert state == Counter(row[key] for row in rows)
 
 
 def _hashes(keys: int) -> Any:

@@ -59,12 +59,17 @@ class RoutingTable:
 
     def route(self, h: U64) -> I32:
         """The slot of every key. O(rows), plus a binary search per row if there are pins."""
+        return self.look_up(h)[0]
+
+    def look_up(self, h: U64) -> tuple[I32, npt.NDArray[np.bool_]]:
+        """The slot of every key, and which keys have an owner of their own."""
         owners = self.bucket_slots[bucket_of(h, self.buckets)]
-        if len(self.pinned_h):
-            at = np.searchsorted(self.pinned_h, h)
-            at[at == len(self.pinned_h)] = 0
-            owners = np.where(self.pinned_h[at] == h, self.pinned_slots[at], owners)
-        return owners
+        if not len(self.pinned_h):
+            return owners, np.zeros(len(h), np.bool_)
+        at = np.searchsorted(self.pinned_h, h)
+        at[at == len(self.pinned_h)] = 0
+        pinned = np.asarray(self.pinned_h[at] == h)
+        return np.where(pinned, self.pinned_slots[at], owners), pinned
 
     def pin(self, columns: Sequence[pa.Array], slots: Sequence[int] | I32) -> RoutingTable:
         """This table with these keys pinned; a later pin of the same key wins."""

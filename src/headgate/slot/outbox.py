@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from headgate.errors import OperatorFailed
 from headgate.routing.hashing import U64, hash_columns
 from headgate.routing.table import RoutingTable
+from headgate.slot.ahead import look_ahead
 from headgate.slot.away import staying
 from headgate.slot.batch_tuple import PAYLOAD_BYTES_MAX, BatchTuple, Kind, digest_of
 from headgate.slot.cost_routing import CostRouting
@@ -150,6 +151,10 @@ class Outbox:
         hashes = hash_columns([rows.batch.column(k) for k in edge.grouping.key], len(rows))
         consumer = self.program.graph.nodes[edge.consumer].name
         self._count_pairs(rows, consumer, hashes.h)
+        if self.slot is None and consumer in self.plan.away and edge.id in self.program.ahead:
+            stops = self.program.ahead[edge.id]
+            targets = look_ahead(self.plan, consumer, stops, rows.batch, hashes.h)
+            return targets, Rows(rows.batch, rows.lineage, hashes)
         targets = self._router(consumer).route(hashes.h)
         if edge.grouping.by in SEVERAL_SLOTS:
             targets = self._chooser(edge, consumer).choose(hashes.h, targets)

@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from headgate.operator.base import StatefulOperator, state_schema
+from headgate.slot.ahead import Stop, stops_ahead
 from headgate.slot.rows import wire_schema
 from headgate.state.schema import StateSchema
 from headgate.topology.graph import SEVERAL_SLOTS, Edge, FlowGraph, Node
@@ -144,8 +145,8 @@ class Program:
     def splittable(self) -> frozenset[str]:
         """Operators that can process a key's rows in any slot: what `EpochPlan.away` may name.
 
-        Their state is mergeable, and some of their rows come from a slot: rows straight from a
-        source have no slot to stay in. Those declared split do it anyway.
+        Their state is mergeable, and their rows come from a slot, in which they can stay, or go on
+        to another, which they can be sent to at once. Those declared split do it anyway.
         """
         return frozenset(
             node.name
@@ -153,8 +154,25 @@ class Program:
             if not node.split
             and node.name in self.placed
             and node.spec.mergeable(self.input_schema(node.id), node.key)
-            and any(self.output_level(e.producer) > 0 for e in self.graph.inputs(node.id))
+            and any(
+                self.output_level(e.producer) > 0 or e.id in self.ahead
+                for e in self.graph.inputs(node.id)
+            )
         )
+
+    @cached_property
+    def ahead(self) -> dict[int, tuple[Stop, ...]]:
+        """Edges whose source rows show which keyed operators they will come to later."""
+        return stops_ahead(self.graph, self.edge_schemas)
+
+    def end_level(self, node: Node, away: frozenset[str]) -> int:
+        """The level in which an operator has everything, if these operators are away.
+
+        Source rows that are away are one level ahead of their partials.
+        """
+        looks_ahead = any(e.id in self.ahead for e in self.graph.inputs(node.id))
+        waits = node.name in away and looks_ahead and self.rows_level[node.id] == 1
+        return self.depth[node.id] + waits
 
     def waits(self, edge: Edge, level: int) -> bool:
         """Must rows of this edge wait (an ordered consumer takes them all at its depth)?"""

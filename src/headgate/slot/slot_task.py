@@ -117,7 +117,7 @@ class SlotTask(Task):
             start = self.services.clock_ns()
         partials = self.partials.pop(node.id, [])
         works = rows is not None or bool(partials)
-        last = self.level == self.program.depth[node.id]
+        last = self.level == self.program.end_level(node, self.plan.away)
         sweeps = node.spec.ends_epochs or node.spec.ttl is not None
         finishes = last and (works or sweeps or self._has_worked(node))
         moves = stateful.moves_of(self.plan, node) if self.level == 1 else None

@@ -220,7 +220,7 @@ def test_many_partials_are_cut_into_payloads(folder: Path, monkeypatch: pytest.M
 
 
 # --- which operators can ----------------------------------------------------------------------
-def test_splittable_operators_are_mergeable_and_behind_a_slot() -> None:
+def test_splittable_operators_are_mergeable_and_behind_a_slot_or_look_ahead_to_one() -> None:
     flow = Flow("f")
     rows = source(flow, "a bigint, b bigint, x double", name="in")
     first = rows.key_by("a").process(Count(emit="rows"), name="first")
@@ -232,7 +232,7 @@ def test_splittable_operators_are_mergeable_and_behind_a_slot() -> None:
     rows.union(first).key_by("b").process(Count(), name="both").to_memory("m6")
     rows.shuffle().key_by("b").process(Count(), name="straight").to_memory("m7")
 
-    assert compiled(flow).splittable == {"count", "rough_sum", "largest", "both"}
+    assert compiled(flow).splittable == {"first", "count", "rough_sum", "largest", "both"}
 
 
 # --- bad rows ---------------------------------------------------------------------------------
