@@ -5,6 +5,7 @@ For tests that run the same rows with the same tables in a flow, on Spark or wit
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -56,7 +57,7 @@ def expected(
     keys = list(tables)
     local = {
         f"{a}->{b}": int(np.count_nonzero(epoch.slot[k] == epoch.slot[k + 1]))
-        for k, (a, b) in enumerate(zip(keys, keys[1:], strict=False))
+        for k, (a, b) in enumerate(itertools.pairwise(keys))
     }
     loads = epoch.slot_rows(owners.slots).astype(int).tolist()
     merged = owners.merge_rows(epoch) if len(keys) == 2 else None
@@ -65,7 +66,7 @@ def expected(
 
 def told(record: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
     """The same, as a flow's journal tells it."""
-    edges = [f"{a}->{b}" for a, b in zip(keys, keys[1:], strict=False)]
+    edges = [f"{a}->{b}" for a, b in itertools.pairwise(keys)]
     merged = sum(record["merge_rows"].values()) if len(keys) == 2 else None
     return {
         "local": {edge: record["edges"][edge]["local_rows"] for edge in edges},
