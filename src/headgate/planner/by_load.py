@@ -1,11 +1,14 @@
 """Place keys by load alone: heavy ones one by one, all others in their buckets.
 
-Two users. **DKG** (Rivetti et al. 2015, "Efficient key grouping for near-optimal load balancing"):
-heavy keys and buckets, largest first, each to the slot with least so far; every key has one owner.
-**Split units**: keys that one slot cannot take are cut. Slots are filled to the mean one after
-the other and a key that does not fit goes on in the next, so that all cuts together make fewer
-pieces than there are keys and slots; whole keys and buckets then fill what is left, and stay where
-they are if they can. Cuts are made of as heavy keys as will do.
+Two users. **DKG** (Rivetti et al. 2015, "Efficient key grouping for near-optimal load balancing in
+stream processing systems"): heavy keys and buckets, largest first, each to the slot with least so
+far; every key has one owner. **Split units**: keys that one slot cannot take are cut. Slots are
+filled to the mean one after the other and a key that does not fit goes on in the next, so that all
+cuts together make fewer pieces than there are keys and slots; whole keys and buckets then fill what
+is left. Cuts are made of as heavy keys as will do.
+
+Unlike the paper's, both change a placement that is there: a unit stays where it is if that leaves
+its slot within the mean. A key that is no longer counted loses its pin, so tables stay bounded.
 """
 
 from __future__ import annotations
@@ -62,13 +65,10 @@ def expected_loads(
 
 def lay_out_whole(h: U64, rows: F64, total: float, table: RoutingTable) -> Layout:
     """DKG: every unit to the slot with least so far, largest first; no key is cut."""
+    table = _without_strangers(table, h)
     units = _Units.of(h, rows, total, table, table.route(h))
-    order = np.argsort(-units.load, kind="stable")
-    slot = np.empty(len(order), np.int64)
     loads = np.zeros(table.slots)
-    for unit in order.tolist():
-        slot[unit] = loads.argmin()
-        loads[slot[unit]] += units.load[unit]
+    slot = units.place(loads, total / table.slots)
     return Layout(units.table_with(table, slot), Spread(), loads)
 
 
@@ -76,6 +76,7 @@ def lay_out_split(
     h: U64, rows: F64, total: float, table: RoutingTable, before: Spread | None = None
 ) -> Layout:
     """Split units: cut as few and as heavy keys as make every slot equal."""
+    table = _without_strangers(table, h)
     best: Layout | None = None
     for share in CUT_SHARES:
         made = _lay_out_cut(h, rows, total, table, before, share)
@@ -109,24 +110,17 @@ def _lay_out_cut(
         if len(pieces) > 1:
             shares[key] = pieces
     units = _Units.of(h, rows, total, table, owner, heavy)
-    slot = units.slot.copy()
-    homeless = []
-    for unit in np.argsort(-units.load, kind="stable").tolist():
-        if loads[slot[unit]] + units.load[unit] <= mean * (1 + SLIVER / 4):
-            loads[slot[unit]] += units.load[unit]
-        else:
-            homeless.append(unit)
-    for unit in homeless:
-        slot[unit] = loads.argmin()
-        loads[slot[unit]] += units.load[unit]
-    made = units.table_with(table, slot)
-    moved = table.route(h[heavy]) != owner[heavy]
-    if moved.any():
-        made = made.pin_hashes(h[heavy][moved], owner[heavy][moved].astype(np.int32))
-    fixed = heavy[made.route(h[heavy]) != owner[heavy]]  # their bucket has moved away under them
-    if len(fixed):
-        made = made.pin_hashes(h[fixed], owner[fixed].astype(np.int32))
+    made = units.table_with(table, units.place(loads, mean))
+    moved = heavy[made.route(h[heavy]) != owner[heavy]]  # they or their buckets
+    if len(moved):
+        made = made.pin_hashes(h[moved], owner[moved].astype(np.int32))
     return Layout(made, Spread.of(shares), loads)
+
+
+def _without_strangers(table: RoutingTable, h: U64) -> RoutingTable:
+    """The table without pins of keys that are not counted any more."""
+    strangers = ~np.isin(table.pinned_h, h)
+    return table.unpin_hashes(table.pinned_h[strangers]) if strangers.any() else table
 
 
 def _cut(load: float, loads: F64, mean: float, first: Sequence[int]) -> list[tuple[int, float]]:
@@ -181,6 +175,27 @@ class _Units:
             np.concatenate([rows[alone], buckets]),
             np.concatenate([owner[alone], table.bucket_slots]).astype(np.int64),
         )
+
+    def place(self, loads: F64, mean: float) -> I64:
+        """A slot for each, largest first: those that fit stay, others go where there is least.
+
+        Slivers that do not fit wait until all others have their slots; they level out the rest.
+        """
+        slot = self.slot.copy()
+        homeless = []
+        for unit in np.argsort(-self.load, kind="stable").tolist():
+            load = float(self.load[unit])
+            fits = loads[slot[unit]] + load <= mean * (1 + SLIVER / 4)
+            if not fits and load <= SLIVER * mean:
+                homeless.append(unit)
+                continue
+            if not fits and loads[slot[unit]] > 0:
+                slot[unit] = loads.argmin()
+            loads[slot[unit]] += load
+        for unit in homeless:
+            slot[unit] = loads.argmin()
+            loads[slot[unit]] += self.load[unit]
+        return slot
 
     def table_with(self, table: RoutingTable, slot: I64) -> RoutingTable:
         """The table in which every unit has its slot; a key that need not be pinned is not."""

@@ -2,7 +2,9 @@
 
 Split, its rows stay where they are and one partial per key and task is merged; by key, rows travel
 and a hot key's slot has more than the others. Both are counted in rows per epoch, smoothed, and the
-choice changes only when the other way is clearly cheaper. Pure: what was seen in, a choice out.
+choice changes only when the other way is clearly cheaper. What the other way would cost is
+estimated from the keys counted, and measured once it has been taken. Pure: what was seen in, a
+choice and its reason out.
 """
 
 from __future__ import annotations
@@ -47,6 +49,7 @@ class SplitOrKey:
         self._by_key: float | None = None  # cost per row, smoothed
         self._split: float | None = None
         self._latest: Seen | None = None
+        self._explained = False
 
     def observe(self, seen: Seen, epochs: int = 1) -> None:
         """Take epochs in that ran under the present choice."""
@@ -62,21 +65,24 @@ class SplitOrKey:
             self._split = _smooth(self._split, cost)
 
     def decide(self) -> str | None:
-        """Choose anew if it is time; a reason in half a line if the choice changed."""
+        """Choose anew if it is time; a reason if this is the first choice, or if it changed."""
         if self._by_key is None or self._split is None or self._latest is None:
             return None
         if self._epochs < (HELD_EPOCHS if self.split else 1):
             return None
         here, there = (self._split, self._by_key) if self.split else (self._by_key, self._split)
-        if there >= CLEARLY * here:
+        first, self._explained = not self._explained, True
+        changes = there < CLEARLY * here
+        if not changes and not first:
             return None
-        self.split, self._epochs = not self.split, 0
+        if changes:
+            self.split, self._epochs = not self.split, 0
+        way = "split" if self.split else "by key again" if changes else "stays by key"
         rows = self._latest.rows
-        costs = (
-            f"{self._split * rows:,.0f} rows' worth of partials and skew an epoch, "
+        return (
+            f"{way}: {self._split * rows:,.0f} rows' worth of partials and skew an epoch, "
             f"against {self._by_key * rows:,.0f} of travel and skew by key"
         )
-        return f"{'split' if self.split else 'by key again'}: {costs}"
 
 
 def partials_expected(loads: F64, rows: float, tasks: int) -> float:

@@ -46,7 +46,7 @@ class Spread:
         starts = [0]
         for h in hashes:
             weights = np.array([weight for _, weight in shares[h]], np.float64)
-            if not len(weights) or weights.min() <= 0:
+            if not len(weights) or not weights.min() > 0:
                 raise UnknownSlot(f"key #{h:016x} is spread over no slot, or by a share of 0")
             ends = np.cumsum(weights) / weights.sum()
             upto += [min(_FULL - 1, int(end * _FULL)) for end in ends[:-1]] + [_FULL - 1]

@@ -1,0 +1,251 @@
+"""Hot keys: when keys are placed anew or cut, what is split, and what the journal says of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from headgate import Count, Flow, Manager
+from headgate.control.hot_keys import LEARNING_ROWS, STATISTICS_BYTES, HotKeys, WithHotKeys
+from headgate.control.manager import plan_with
+from headgate.control.observation import gather
+from headgate.control.planning import Decision, Observed
+from headgate.planner.by_load import expected_loads
+from headgate.routing.hashing import mix
+from headgate.routing.table import RoutingTable, hash_table
+from headgate.sketch.space_saving import PairSketch
+from headgate.slot.program import Program, compile_flow
+from headgate.slot.statistics import TaskStatistics
+from headgate.testing import ListSource, LocalRun
+from headgate.topology.graph import KeyGrouping
+from strategies import run_quickly
+
+SLOTS = 4
+KEYS = np.sort(mix(np.arange(200, dtype=np.uint64)))
+
+
+def program(grouping: KeyGrouping = "hash", split: Any = False) -> Program:
+    flow = Flow("f")
+    rows = flow.source(ListSource("k bigint", []))
+    rows.key_by("k", grouping=grouping).process(Count(), name="op", split=split).to_memory("out")
+    return compile_flow(flow.graph())
+
+
+def epoch(rows: Sequence[float], number: int = 0, slots: int = SLOTS) -> list[Observed]:
+    """An epoch in which KEYS had these rows, all counted by slot 0."""
+    sketch = PairSketch(1 << 10)
+    sketch.update(KEYS, np.zeros(len(KEYS), np.uint64), np.asarray(rows))
+    total = float(np.sum(rows))
+    record = {
+        "epoch": number, "rows": int(total), "now_ms": 0, "slots": slots, "edges": {},
+        "split": [], "loads": {"op": [total] + [0.0] * (slots - 1)},
+    }  # fmt: skip
+    return [Observed(record, [TaskStatistics(0, loads={"op": sketch})])]
+
+
+def one_hot(key: int, share: float = 0.5, rows: float = 10_000) -> np.ndarray:
+    loads = np.full(len(KEYS), (1 - share) * rows / (len(KEYS) - 1))
+    loads[key] = share * rows
+    return loads
+
+
+def tell(hot: HotKeys, rows: np.ndarray) -> None:
+    observed = epoch(rows)
+    hot.observe(observed, gather(observed, 1 << 10))
+
+
+# --- placed by load -------------------------------------------------------------------------
+def test_a_hot_key_is_cut_once_and_then_all_is_settled() -> None:
+    hot = HotKeys(program("split"), SLOTS)
+    table = hash_table(SLOTS)
+    assert hot.decide({"op": table}).reasons == ()  # nothing was counted
+
+    tell(hot, one_hot(7))
+    first = hot.decide({"op": table})
+    made = first.tables["op"]
+
+    assert first.spreads["op"].h.tolist() == [KEYS[7]]
+    assert made.version == table.version + 1
+    assert int(made.route(KEYS[7:8])[0]) in first.spreads["op"].shares_of(int(KEYS[7]))
+    (reason,) = first.reasons
+    assert reason.startswith("op placed by load: imbalance ") and "-> 1.0" in reason
+    loads = expected_loads(KEYS, one_hot(7), 10_000, made, first.spreads["op"])
+    assert loads.max() / loads.mean() < 1.03
+
+    tell(hot, one_hot(7))
+    second = hot.decide({"op": made})
+    assert (second.tables, second.reasons) == ({}, ())
+    assert second.spreads["op"] is first.spreads["op"]  # it stays in force
+
+
+def test_another_key_gets_hot() -> None:
+    hot = HotKeys(program("split"), SLOTS)
+    tables: dict[str, RoutingTable] = {"op": hash_table(SLOTS)}
+    for _ in range(3):
+        tell(hot, one_hot(7))
+        tables.update(hot.decide(tables).tables)
+    cut = []
+    for _ in range(8):
+        tell(hot, one_hot(11, share=0.4))
+        decision = hot.decide(tables)
+        tables.update(decision.tables)
+        cut.append(set(decision.spreads["op"].h.tolist()))
+
+    assert cut[-1] == {int(KEYS[11])}
+    loads = expected_loads(KEYS, one_hot(11, 0.4), 10_000, tables["op"], decision.spreads["op"])
+    assert loads.max() / loads.mean() < 1.1
+
+
+def test_dkg_learns_first_and_cuts_nothing() -> None:
+    hot = HotKeys(program("dkg"), SLOTS)
+    table = hash_table(SLOTS)
+    tell(hot, one_hot(7, rows=0.9 * LEARNING_ROWS))
+    assert hot.decide({"op": table}).reasons == ()
+
+    tell(hot, one_hot(7))
+    made = hot.decide({"op": table})
+
+    assert made.spreads == {}
+    mine = made.tables["op"].route(KEYS) == made.tables["op"].route(KEYS[7:8])
+    assert mine.sum() == 1  # the hot key has a slot to itself
+
+
+def test_one_slot_has_nothing_to_place() -> None:
+    hot = HotKeys(program("split"), 1)
+    tell(hot, one_hot(7))
+    assert hot.decide({"op": hash_table(1)}).tables == {}
+
+
+# --- with a manager of placement --------------------------------------------------------------
+class Placing:
+    statistics_bytes = 4096
+    born_local = frozenset({"placed"})
+
+    def __init__(self) -> None:
+        self.seen: list[set[str]] = []
+
+    def step(self, observed: Sequence[Observed], tables: Any) -> Decision:
+        self.seen += [set(task.loads) for o in observed for task in o.statistics]
+        return Decision(facts={"why": "because", "planner": "mine"})
+
+
+def two_operators() -> Program:
+    flow = Flow("f")
+    rows = flow.source(ListSource("k bigint, n bigint", []))
+    first = rows.key_by("n").process(Count(emit="rows"), name="placed")
+    first.key_by("k", grouping="split").process(Count(), name="op").to_memory("out")
+    return compile_flow(flow.graph())
+
+
+def test_a_manager_of_placement_does_not_see_what_is_not_its_to_place() -> None:
+    placing = Placing()
+    both = WithHotKeys(placing, two_operators())
+    (one,) = epoch(one_hot(7))
+    other = PairSketch(4)
+    other.update(KEYS[:1], np.zeros(1, np.uint64))
+    (task,) = one.statistics
+    one = replace(one, statistics=[replace(task, loads={**task.loads, "placed": other})])
+    tables = {"op": hash_table(SLOTS), "placed": hash_table(SLOTS)}
+
+    decision = both.step([one], tables)
+
+    assert placing.seen == [{"placed"}]
+    assert set(decision.tables) == {"op"} and decision.spreads is not None
+    assert decision.facts["planner"] == "mine" and decision.facts["spread"] == {"op": 1}
+    assert str(decision.facts["why"]).startswith("because; op placed by load")
+    assert (both.statistics_bytes, both.born_local) == (4096, {"placed"})
+
+
+def test_other_slots_are_another_problem() -> None:
+    both = WithHotKeys(None, program("split"))
+    assert both.statistics_bytes == STATISTICS_BYTES
+    before = both.step(epoch(one_hot(7)), {"op": hash_table(SLOTS)})
+    assert before.spreads is not None and max(before.spreads["op"].slots) < SLOTS
+
+    void = both.step(epoch(one_hot(7)), {"op": hash_table(2)})  # counted with four slots
+    assert void.spreads == {} and void.tables == {}
+    anew = both.step(epoch(one_hot(7), slots=2), {"op": hash_table(2)})
+    assert anew.spreads is not None and set(anew.spreads["op"].slots.tolist()) <= {0, 1}
+
+
+def test_who_needs_it() -> None:
+    assert plan_with(None, program(), 2) is None
+    assert plan_with(None, program("pkg"), 2) is None  # tasks choose by themselves
+    for special in (program("dkg"), program("split"), program(split="auto")):
+        planning = plan_with(None, special, 2, beside=False)
+        assert planning is not None and planning.manager.statistics_bytes > 0
+    assert WithHotKeys.has_work(program("pkg"), Placing())  # its keys are not to be placed
+    planning = plan_with(Manager(), program(), 2, beside=False)
+    assert planning is not None and not isinstance(planning.manager, WithHotKeys)
+
+
+# --- split if it pays, through the engine -----------------------------------------------------
+def counted(epochs: list[pa.Table], **options: Any) -> LocalRun:
+    flow = Flow("auto")
+    rows = flow.source(ListSource("k bigint", epochs))
+    rows.key_by("k").process(Count(), name="op", split="auto").to_memory("out")
+    done = run_quickly(flow, slots=3, partitions=3, check_purity=False, **options)
+    truth = Counter(k for table in epochs for k in table["k"].to_pylist())
+    assert {row["k"]: row["count"] for row in done.state("op")} == truth
+    return done
+
+
+def drawn(keys: int, epochs: int, seed: int = 0) -> list[pa.Table]:
+    rng = np.random.default_rng(seed)
+    return [pa.table({"k": rng.integers(0, keys, 600)}) for _ in range(epochs)]
+
+
+def reasons(done: LocalRun) -> list[str]:
+    return [line["why"] for line in done.journal if line["kind"] == "plan"]
+
+
+def test_few_keys_are_split_and_the_journal_says_why() -> None:
+    done = counted(drawn(12, 4))
+
+    assert [record["split"] for record in done.records] == [[], ["op"], ["op"], ["op"]]
+    (why,) = reasons(done)
+    assert why.startswith("op split: 72 rows' worth of partials")
+    assert [sum(e["remote_rows"] for e in r["edges"].values()) for r in done.records[1:]] == [0] * 3
+    assert all(record["merge_rows"]["op"] == 36 for record in done.records[1:])
+
+
+def test_nearly_distinct_keys_stay_by_key_and_the_journal_says_why() -> None:
+    done = counted(drawn(10**6, 3))
+
+    assert [record["split"] for record in done.records] == [[], [], []]
+    (why,) = reasons(done)
+    assert why.startswith("op stays by key: ")
+
+
+def test_a_stream_that_changes_is_split_and_put_together_again() -> None:
+    done = counted(drawn(12, 3) + drawn(10**6, 6))
+
+    split = [bool(record["split"]) for record in done.records]
+    assert split[1] and not split[-1]
+    first, last = reasons(done)
+    assert first.startswith("op split: ") and last.startswith("op by key again: ")
+
+
+@pytest.mark.parametrize("few", [True, False])
+def test_an_operator_with_few_keys_makes_its_edge_local(few: bool) -> None:
+    rng = np.random.default_rng(1)
+    epochs = [
+        pa.table({"a": rng.integers(0, 300, 600), "b": rng.integers(0, 8 if few else 10**6, 600)})
+        for _ in range(3)
+    ]
+    flow = Flow("chain")
+    rows = flow.source(ListSource("a bigint, b bigint", epochs))
+    first = rows.key_by("a").process(Count(emit="rows"), name="first")
+    first.key_by("b").process(Count(), name="second", split="auto").to_memory("out")
+
+    done = run_quickly(flow, slots=3, check_purity=False)
+
+    shares = [record["edges"]["first->second"]["locality"] for record in done.records]
+    assert shares[0] < 0.5
+    assert (shares[-1] == 1.0) == few
