@@ -42,7 +42,7 @@ def metis_parts(graph: KeyGraph, slots: int, *, alpha: float, seed: int) -> I32:
         at, load, spread = _with_anchors(graph, slots, load, alpha)
         u, v = at[u], at[v]
         u, v, w = u[u != v], v[u != v], w[u != v]
-    part = _run(len(load), u, v, w, load, slots, spread, seed)
+    part = cut_graph(len(load), u, v, w, load, slots, spread, seed)
     if anchored:
         name = np.full(slots, -1, np.int32)
         name[part[-slots:]] = np.arange(slots, dtype=np.int32)
@@ -79,7 +79,7 @@ def _with_anchors(graph: KeyGraph, slots: int, load: F64, alpha: float) -> tuple
     return at, merged, (ANCHOR_SHARES + alpha) / (ANCHOR_SHARES + 1)
 
 
-def _run(
+def cut_graph(
     vertices: int,
     u: I64,
     v: I64,
@@ -89,6 +89,7 @@ def _run(
     alpha: float,
     seed: int,
 ) -> I32:
+    """A part for every vertex of a plain graph, balanced by load to about alpha."""
     kind = pymetis.zero_copy_dtype()
     starts, other, weight = adjacency_of(vertices, u, v, scaled(w, 1).astype(np.float64))
     options = pymetis.Options(

@@ -1,15 +1,14 @@
 """The integrated planner: collocation, balance and migration cost in one search from where we are.
 
-Units may be pinned keys and buckets alike. A plan is made in steps, each paid from one budget:
-empty the nodes that leave; bring units to their partners, best gain per cost first; even the loads
-by moving atoms, so that partners stay together. How much of the budget goes into collocation is
-tried out, and the best outcome is kept. Unlike the paper's program it foresees that collocated
-units cost less.
+Units may be pinned keys and buckets alike. Unlike the paper's program the planner foresees that
+units cost less next to their partners, so that what it evens are the loads to come. It searches
+(see `annealing`) from the placement at hand and from the greedy's, and keeps the best outcome by
+`Worth`.
 
 Invariant: under constant loads a plan that moves anything is better than staying in a strict
-order (load left on leaving nodes, load distance above the limit, traffic, distance), and each
-difference counts only above a threshold. So repeated planning never comes back to an allocation it
-has left, and ends.
+order (load left on leaving nodes, load distance above the limit, traffic), and each difference
+counts only above a threshold. So repeated planning never comes back to an allocation it has left,
+and ends.
 """
 
 from __future__ import annotations
@@ -21,17 +20,18 @@ from typing import Literal
 
 import numpy as np
 
-from headgate.planner.adjacency import F64, I64, adjacency_of
-from headgate.planner.allocation.atoms import atoms_of, significant, sums
-from headgate.planner.allocation.integrated_kernel import SPENT, Field, drain, even, gather
-from headgate.planner.allocation.measures import lower_bound
-from headgate.planner.allocation.model import I32, Bools, Situation
+from headgate.planner.adjacency import F64, I64
+from headgate.planner.allocation.annealing import Field, Rules, anneal
+from headgate.planner.allocation.greedy import greedy
+from headgate.planner.allocation.model import I32, Situation
 from headgate.planner.allocation.plan import Limits, Plan, describe
 from headgate.planner.allocation.reasons import reasons_for
 
 Clock = Callable[[], float]
-CELLS_MAX = 60_000_000
-"""Atoms x nodes for which the traffic of every atom to every node is kept (8 bytes each)."""
+HOT, LUKEWARM, COLD = 0.03, 0.004, 0.0002
+"""Heats of a search, in shares of a node's mean load."""
+NOTICED_PCT = 0.05
+"""A load distance above the limit is only worth a plan if it falls by this much."""
 
 
 @dataclass(frozen=True)
@@ -41,22 +41,25 @@ class IntegratedSettings:
     Args:
         balance: "total" evens the load of all units, "operator" that of every operator.
         margin: The planner aims at this share of the load distance allowed.
-        least_gain_pct: Traffic is only worth a plan if it saves this share of the load.
-        score_factor: A pair stays together if it exceeds so many times its sender's average.
-        atom_load_pct: An atom is at most this heavy, in percent of a node's mean load.
-        shares: Shares of the budget that are tried for collocation.
-        strictness: Prices of unevenness that are tried while collocating.
-        steps_max: Steps of one search.
+        least_gain_pct: Traffic is only worth a plan if it saves this share of a node's load.
+        strictness: What unevenness costs against saved load; the next is tried while a search does
+            not keep the limit.
+        move_price_pct: What moving a unit of mean cost must bring, in percent of a node's load.
+        steps_per_unit: Steps of one search, per unit; between `steps_min` and `steps_max`.
+        rounds: Heats of a search; the deadline is looked at between them.
+        seed: Of the random steps.
     """
 
     balance: Literal["total", "operator"] = "total"
-    margin: float = 0.8
-    least_gain_pct: float = 0.02
-    score_factor: float = 1.5
-    atom_load_pct: float = 40.0
-    shares: tuple[float, ...] = (1.0, 0.8, 0.6, 0.4, 0.2, 0.0)
-    strictness: tuple[float, ...] = (1.0, 8.0)
-    steps_max: int = 50_000
+    margin: float = 0.9
+    least_gain_pct: float = 0.1
+    strictness: tuple[float, ...] = (4.0, 12.0)
+    move_price_pct: float = 0.2
+    steps_per_unit: int = 1_000
+    steps_min: int = 20_000
+    steps_max: int = 1_000_000
+    rounds: int = 24
+    seed: int = 1
 
 
 @dataclass(frozen=True)
@@ -66,13 +69,12 @@ class Worth:
     left_behind: float
     excess: float
     traffic: float
-    distance: float
 
     def beats(self, other: Worth, least_traffic: float) -> bool:
         """Strictly better, by more than a rounding error or a whim."""
         if abs(self.left_behind - other.left_behind) > 1e-9:
             return self.left_behind < other.left_behind
-        if abs(self.excess - other.excess) > 0.05:
+        if abs(self.excess - other.excess) > NOTICED_PCT:
             return self.excess < other.excess
         if self.excess > other.excess + 1e-9:
             return False
@@ -93,180 +95,177 @@ class IntegratedPlanner:
     def plan(self, situation: Situation, limits: Limits) -> Plan:
         """The best allocation found in time; the one at hand if none is worth its moves."""
         began = self._clock()
-        node = self._search(situation, limits, began + 0.8 * limits.seconds)
+        node, notes = self._search(situation, limits, began + 0.8 * limits.seconds)
         found = describe(
             situation,
             node,
             self.name,
             limits,
-            bound_pct=0.0 if self._price(situation)[0] else None,
+            bound_pct=0.0 if situation.traffic.remote_load else None,
             reasons=reasons_for(situation, node),
+            notes=notes,
             seconds=self._clock() - began,
         )
         found.check(situation, limits)
         return found
 
-    def _search(self, situation: Situation, limits: Limits, deadline: float) -> I32:
+    def _search(
+        self, situation: Situation, limits: Limits, deadline: float
+    ) -> tuple[I32, tuple[str, ...]]:
         home = situation.home.astype(np.int32)
-        if not len(home):
-            return home
-        least = self._least_traffic(situation)
-        best, best_worth = home, self._worth(situation, home, limits)
-        strong = significant(situation, self.settings.score_factor)
-        talks = bool(len(situation.traffic.rate))
-        tried: set[bytes] = {home.tobytes()}
-        for strictness in self.settings.strictness if talks else self.settings.strictness[:1]:
-            for share in self.settings.shares if talks else (0.0,):
-                if len(tried) > 1 and self._clock() >= deadline:
-                    return best
-                node = self._attempt(situation, limits, strong, share, strictness, deadline)
-                if node.tobytes() in tried:
-                    continue
-                tried.add(node.tobytes())
-                worth = self._worth(situation, node, limits)
-                if worth.beats(best_worth, least):
-                    best, best_worth = node, worth
-        return best
+        talks = bool(situation.traffic.total)
+        best, worth = home, self._worth(situation, home, limits)
+        if not len(home) or not situation.units.load.any():
+            return best, ()
+        least = self.settings.least_gain_pct / 100.0 * _node_load(situation)
+        if not talks and worth.excess <= 0 and worth.left_behind <= 0:
+            return best, ("within the limit already",)
+        price = self._move_price(situation)
+        plain = greedy(situation, limits.migration_cost_max)
+        chosen = "stay"
+        for name, start, strictness in self._starts(home, plain, talks):
+            if strictness and self._clock() >= deadline:
+                break
+            node = start
+            if strictness:
+                node = self._anneal(situation, limits, start, strictness, deadline)
+            found = self._worth(situation, node, limits)
+            if found.beats(worth, least + price * situation.cost_of(node)):
+                best, worth, chosen = node, found, name
+                if strictness and found.excess <= 0 and found.left_behind <= 0:
+                    break
+        return best, (chosen,)
 
-    def _attempt(
+    def _starts(self, home: I32, plain: I32, talks: bool) -> list[tuple[str, I32, float]]:
+        """Searches in the order in which they are tried, until one keeps the limit."""
+        both = [
+            (f"search from {name}, strictness {strictness:g}", start, strictness)
+            for name, start in (("home", home), ("greedy", plain))
+            for strictness in self.settings.strictness
+        ]
+        return [("greedy", plain, 0.0), *(both if talks else both[::-1])]
+
+    def _anneal(
         self,
         situation: Situation,
         limits: Limits,
-        strong: Bools,
-        share: float,
+        start: I32,
         strictness: float,
         deadline: float,
     ) -> I32:
-        """Drain, gather with a share of the budget, then even; atoms are joined anew in between."""
-        budget = limits.migration_cost_max
-        target = self.settings.margin * limits.distance_max_pct / 100.0
-        node = situation.home.astype(np.int32)
-        if situation.nodes.leaving.any():
-            field, atom = self._field(situation, node, strong)
-            drain(field, np.argsort(-field.whole, kind="stable"), budget, strictness)
-            node = field.at[atom]
-        nodes = len(situation.nodes)
-        scans = max(1, min(nodes - 1, 200_000 * nodes // max(len(node), 1) ** 2 + 4))
-        if share > 0 and len(situation.traffic.rate):
-            for _ in range(3):
-                field, atom = self._field(situation, node, strong)
-                spent = float(field.account[SPENT])
-                upto = budget if not np.isfinite(budget) else max(spent, share * budget)
-                least = self._least_traffic(situation)
-                made = gather(field, upto, strictness, least, min(scans, 4), self._steps(nodes))
-                node = field.at[atom]
-                if not made or self._clock() >= deadline:
-                    break
-        for patience in (1.0, 0.0):
-            field, atom = self._field(situation, node, strong)
-            even(field, budget, target, patience, scans, self._steps(nodes))
-            node = field.at[atom]
-        single = np.zeros(len(strong), np.bool_)
-        if strong.any():  # what atoms could not even, units may: they tear partners apart
-            field, atom = self._field(situation, node, single)
-            even(field, budget, limits.distance_max_pct / 100.0, 1.0, scans, self._steps(nodes))
-            node = field.at[atom]
-        return node
+        """The best allocation seen in one search that cools down; it ends cold if time is up."""
+        own, field = self.settings, self._field(situation, start)
+        rules = self._rules(situation, limits, strictness)
+        steps = int(np.clip(own.steps_per_unit * len(start), own.steps_min, own.steps_max))
+        state = np.array([own.seed * 0x9E3779B97F4A7C15 % 2**64], np.uint64)
+        best, worth = start, self._worth(situation, start, limits)
+        for heat in (*np.geomspace(HOT, COLD, own.rounds), 0.0):
+            if heat and self._clock() >= deadline:
+                continue
+            anneal(field, rules, state, steps // own.rounds, heat * _node_load(situation))
+            if heat < LUKEWARM:
+                found = self._worth(situation, field.at, limits)
+                if found.beats(worth, 0.0):
+                    best, worth = field.at.copy(), found
+        return best
 
-    def _steps(self, nodes: int) -> int:
-        return max(self.settings.steps_max // max(nodes // 20, 1), 100)
+    def _rules(self, situation: Situation, limits: Limits, strictness: float) -> Rules:
+        return Rules(
+            float(limits.migration_cost_max),
+            situation.traffic.remote_load,
+            worth_of_a_row(situation),
+            strictness,
+            self.settings.margin * limits.distance_max_pct / 100.0,
+            self._move_price(situation),
+        )
 
-    def _price(self, situation: Situation) -> tuple[float, float]:
-        """Load that a row saves at both ends together, and what it is worth to the planner."""
-        saved = 2.0 * situation.traffic.remote_load
-        if saved or not situation.traffic.total:
-            return saved, saved
-        return 0.0, 0.5 * float(situation.units.load.sum()) / situation.traffic.total
-
-    def _least_traffic(self, situation: Situation) -> float:
-        share = self.settings.least_gain_pct / 100.0
-        return share * max(float(situation.units.load.sum()), 1e-12) / max(len(situation.nodes), 1)
+    def _move_price(self, situation: Situation) -> float:
+        """What a move must bring, in load, per cost."""
+        mean = max(float(situation.migration_cost.mean()), 1e-300)
+        return self.settings.move_price_pct / 100.0 * _node_load(situation) / mean
 
     def _worth(self, situation: Situation, node: I32, limits: Limits) -> Worth:
-        nodes, units = situation.nodes, situation.units
-        load = situation.unit_loads(node)
-        kinds = self._classes(situation)
-        worst = 0.0
-        for k in range(int(kinds.max(initial=0)) + 1):
-            mine = kinds == k
-            loads = np.bincount(node[mine], load[mine], len(nodes))
-            mean = loads.sum() / nodes.staying_capacity
-            if mean > 0:
-                off = np.abs(loads / nodes.capacity - mean)[nodes.staying].max() / mean
-                worst = max(worst, 100.0 * float(off))
+        nodes = situation.nodes
+        load, kinds = situation.unit_loads(node), self._classes(situation)
+        classes = int(kinds.max(initial=0)) + 1
+        cell = kinds * np.int64(len(nodes)) + node
+        loads = np.bincount(cell, load, classes * len(nodes)).reshape(classes, -1)
+        mean = loads.sum(axis=1, keepdims=True) / nodes.staying_capacity
+        off = np.abs(loads / nodes.capacity - mean)[:, nodes.staying]
+        worst = 100.0 * float((off / np.where(mean > 0, mean, np.inf)).max(initial=0.0))
         behind = nodes.leaving[node]
-        t = situation.traffic
-        near = _nearness(situation)
-        if len(near):
-            local = float((t.rate * near[node[t.sender], node[t.receiver]]).sum())
-        else:
-            local = t.collocation(node) * t.total
+        crumb = 1e-6 * max(float(situation.units.load.mean()), 1e-9) if len(load) else 0.0
         return Worth(
-            float(load[behind].sum()) + 1e-6 * float(behind.sum()) * max(units.load.mean(), 1e-9),
+            float(load[behind].sum()) + crumb * float(behind.sum()),
             max(0.0, worst - limits.distance_max_pct),
-            -self._price(situation)[1] * local,
-            worst,
+            -worth_of_a_row(situation) * near_rows(situation, node),
         )
 
     def _classes(self, situation: Situation) -> I32:
         if self.settings.balance == "operator":
-            return situation.units.operator
+            return situation.units.operator.astype(np.int32)
         return np.zeros(len(situation.units), np.int32)
 
-    def _field(self, situation: Situation, node: I32, strong: Bools) -> tuple[Field, I64]:
-        """The allocation as the kernels see it, and the atom of every unit."""
-        nodes, traffic = situation.nodes, situation.traffic
-        load_max = self.settings.atom_load_pct / 100.0 * float(situation.units.load.sum())
-        load_max /= nodes.staying_capacity
-        mc = situation.migration_cost
-        cost_max = max(0.25 * float(mc.sum()), float(mc.max(initial=0.0)))
-        atom = atoms_of(situation, node, strong, load_max=load_max, cost_max=cost_max)
-        count = int(atom.max(initial=-1)) + 1
-        kinds = self._classes(situation)
+    def _field(self, situation: Situation, start: I32) -> Field:
+        """An allocation as the search sees it."""
+        nodes, traffic, units = situation.nodes, situation.traffic, len(situation.units)
+        kinds, (starts, other, weight) = self._classes(situation), situation.adjacency
+        row = np.repeat(np.arange(units), np.diff(starts))
+        heaviest = np.lexsort((weight, row))
+        partner = np.full(units, -1, np.int64)
+        bond = np.zeros(units)
+        partner[row[heaviest]], bond[row[heaviest]] = other[heaviest], weight[heaviest]
+        cell = row * len(nodes) + start[other]
+        toward = _summed(cell, weight, units * len(nodes)).reshape(units, len(nodes))
+        near = nearness(situation)
+        load = situation.unit_loads(start)
         classes = int(kinds.max(initial=0)) + 1
-        u, v = atom[traffic.sender], atom[traffic.receiver]
-        apart = u != v
-        edges = adjacency_of(count, u[apart], v[apart], traffic.rate[apart])
-        crossing = sums(traffic.sender[apart], traffic.rate[apart], len(node))
-        crossing = crossing + sums(traffic.receiver[apart], traffic.rate[apart], len(node))
-        full = situation.base_load + traffic.remote_load * crossing
-        size = sums(atom * classes + kinds, full, count * classes).reshape(count, classes)
-        at = np.zeros(count, np.int32)
-        at[atom] = node
-        toward = np.zeros((count, len(nodes)))
-        np.add.at(toward, (u[apart], node[traffic.receiver[apart]]), traffic.rate[apart])
-        np.add.at(toward, (v[apart], node[traffic.sender[apart]]), traffic.rate[apart])
-        near = _nearness(situation)
-        order = np.argsort(atom, kind="stable")
-        first, after, before = _lists(at, len(nodes))
-        load = situation.unit_loads(node)
-        loads = sums(kinds * np.int64(len(nodes)) + node, load, classes * len(nodes))
-        field = Field(
-            *edges,
-            size,
-            size.sum(axis=1),
+        loads = _summed(kinds * np.int64(len(nodes)) + start, load, classes * len(nodes))
+        moved = np.flatnonzero(start != situation.home)
+        away, place = np.zeros(units, np.int64), np.zeros(units, np.int64)
+        away[: len(moved)], place[moved] = moved, np.arange(len(moved))
+        both = _summed(row, weight, units)
+        return Field(
+            starts,
+            other,
+            weight,
+            partner,
+            bond,
+            situation.base_load + traffic.remote_load * both,
+            kinds,
             toward,
             toward @ near if len(near) else toward,
             near,
-            at,
+            start.astype(np.int32),
+            situation.home.astype(np.int32),
+            situation.migration_cost,
             loads.reshape(classes, len(nodes)),
             nodes.capacity,
             nodes.leaving,
-            np.searchsorted(atom[order], np.arange(count + 1)).astype(np.int64),
-            order.astype(np.int64),
-            situation.home.astype(np.int32),
-            mc,
-            first,
-            after,
-            before,
-            np.array([situation.cost_of(node)]),
-            traffic.remote_load,
-            self._price(situation)[1],
+            away,
+            place,
+            np.array([situation.cost_of(start), float(len(moved))]),
         )
-        return field, atom
 
 
-def _nearness(situation: Situation) -> F64:
+def worth_of_a_row(situation: Situation) -> float:
+    """Load that a row saves by staying on its node; if not told, half of all load over all rows."""
+    if situation.traffic.remote_load or not situation.traffic.total:
+        return 2.0 * situation.traffic.remote_load
+    return 0.5 * float(situation.units.load.sum()) / situation.traffic.total
+
+
+def near_rows(situation: Situation, node: I32) -> float:
+    """Rows that stay on their node; those to near nodes count in part."""
+    t, near = situation.traffic, nearness(situation)
+    if not t.total:
+        return 0.0
+    if len(near):
+        return float((t.rate * near[node[t.sender], node[t.receiver]]).sum())
+    return t.collocation(node) * t.total
+
+
+def nearness(situation: Situation) -> F64:
     """1 on the same node down to 0 for the furthest class; empty if nothing is known."""
     distances = situation.nodes.distances
     if distances is None:
@@ -275,18 +274,9 @@ def _nearness(situation: Situation) -> F64:
     return np.ascontiguousarray(1.0 - cost / max(float(cost.max()), 1e-300))
 
 
-def _lists(at: I32, nodes: int) -> tuple[I64, I64, I64]:
-    """Linked lists of the atoms of every node."""
-    order = np.argsort(at, kind="stable").astype(np.int64)
-    same = at[order][1:] == at[order][:-1]
-    after = np.full(len(at), -1, np.int64)
-    before = np.full(len(at), -1, np.int64)
-    after[order[:-1][same]] = order[1:][same]
-    before[order[1:][same]] = order[:-1][same]
-    first = np.full(nodes, -1, np.int64)
-    heads = order[np.concatenate([[True], ~same])] if len(order) else order
-    first[at[heads]] = heads
-    return first, after, before
+def _summed(cell: I64, values: F64, count: int) -> F64:
+    return np.bincount(cell, values, count).astype(np.float64, copy=False)
 
 
-__all__ = ["IntegratedPlanner", "IntegratedSettings", "Worth", "lower_bound"]
+def _node_load(situation: Situation) -> float:
+    return max(float(situation.units.load.sum()) / situation.nodes.staying_capacity, 1e-12)

@@ -1,0 +1,277 @@
+"""The search of the integrated planner: random steps, worse ones ever more rarely (annealing).
+
+A step takes a unit to a node, swaps two units, or takes a unit and its strongest partner along. It
+is judged by what it does to one number, in units of load:
+
+    - worth x rows that stay on their node          (nearness of nodes counts for the rest)
+    + strictness x unevenness beyond a dead zone    (per node and balance class, see `_uneven`)
+    + what moves cost, a little, so that a move which brings nothing is taken back
+
+Taking unit a from node s to node t changes the loads of these two nodes only, because a row costs
+`remote` at both of its ends if it crosses:
+
+    load(s) - size(a) + 2 remote toward(a, s)        toward(a, n): rows between a and node n
+    load(t) + size(a) - 2 remote toward(a, t)        size(a): its load if all its rows cross
+
+so a step is judged in O(nodes) at most and made in O(partners). The migration budget is never
+exceeded, and nothing goes to a node that leaves. Steps come from a seed: equal input, equal plan.
+With a balance class per operator, what partners save is booked to the class of the unit that moves;
+the planner measures what came of it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from headgate.planner.adjacency import F64, I64
+from headgate.planner.allocation.model import I32, Bools
+
+SPENT, MOVED = 0, 1
+EXACT_NODES = 64
+"""Up to so many nodes a step is judged by the loads of all, as their mean falls with it."""
+
+
+class Field(NamedTuple):
+    """Units on nodes. `at`, `loads`, `toward`, `pull` and `account` change in place."""
+
+    starts: I64
+    other: I64
+    weight: F64
+    partner: I64  # the unit each exchanges most rows with, or -1
+    bond: F64  # rows between the two
+    size: F64
+    kind: I32  # balance class
+    toward: F64  # [unit, node]
+    pull: F64  # toward, seen through distances; the same array if all nodes are equally far
+    near: F64  # [node, node], 1 on the diagonal; empty if all are equally far
+    at: I32
+    home: I32
+    cost: F64
+    loads: F64  # [class, node]
+    capacity: F64
+    leaving: Bools
+    moved: I64  # the units away from home, the first account[MOVED] of it
+    place: I64  # where each of them is in `moved`
+    account: F64  # cost of the plan, number of units away from home
+
+
+class Rules(NamedTuple):
+    """Prices of a search."""
+
+    budget: float
+    remote: float
+    worth: float
+    strictness: float
+    dead: float
+    move_price: float
+
+
+@njit(cache=True)
+def _draw(state, below):  # type: ignore[no-untyped-def]
+    """A number in 0..below-1 (xorshift64*)."""
+    x = state[0]
+    x ^= x >> np.uint64(12)
+    x ^= x << np.uint64(25)
+    x ^= x >> np.uint64(27)
+    state[0] = x
+    return np.int64((x * np.uint64(0x2545F4914F6CDD1D)) >> np.uint64(33)) % below
+
+
+@njit(cache=True)
+def _uneven(load, capacity, mean, dead, leaving):  # type: ignore[no-untyped-def]
+    """The price of a node's load, as a share of the mean; a node that leaves should have none."""
+    x = load / mean
+    if leaving:
+        return 20.0 * x
+    x = abs(x - capacity) - dead * capacity
+    return x + 8.0 * x * x / capacity if x > 0.0 else 0.0
+
+
+@njit(cache=True)
+def _judge(f, r, mean, level, room, s, t, out_s, in_t, k, out_b, in_b, kb):  # type: ignore[no-untyped-def]
+    """Change of unevenness if class k loses out_s at s and gains in_t at t, and kb likewise."""
+    total = 0.0
+    for c in range(f.loads.shape[0]):
+        if c != k and c != kb:
+            continue
+        lost = (out_s if c == k else 0.0) + (out_b if c == kb else 0.0)
+        won = (in_t if c == k else 0.0) + (in_b if c == kb else 0.0)
+        m = mean[c]
+        now = m + (won - lost) / room
+        if r.remote > 0.0 and len(f.capacity) <= EXACT_NODES:
+            for n in range(len(f.capacity)):
+                after = f.loads[c, n] - (lost if n == s else 0.0) + (won if n == t else 0.0)
+                total += m * _uneven(after, f.capacity[n], now, r.dead, f.leaving[n])
+            total -= level[c]
+        else:
+            a, b = f.loads[c, s], f.loads[c, t]
+            total += m * _uneven(a - lost, f.capacity[s], m, r.dead, f.leaving[s])
+            total += m * _uneven(b + won, f.capacity[t], m, r.dead, f.leaving[t])
+            total -= m * _uneven(a, f.capacity[s], m, r.dead, f.leaving[s])
+            total -= m * _uneven(b, f.capacity[t], m, r.dead, f.leaving[t])
+    return total
+
+
+@njit(cache=True)
+def _step_cost(f, a, t):  # type: ignore[no-untyped-def]
+    s = f.at[a]
+    return (f.cost[a] if t != f.home[a] else 0.0) - (f.cost[a] if s != f.home[a] else 0.0)
+
+
+@njit(cache=True)
+def _settle(f, r, mean, room, a, t):  # type: ignore[no-untyped-def]
+    """Take a unit to a node: loads, partners, account."""
+    s, k = f.at[a], f.kind[a]
+    f.account[SPENT] += _step_cost(f, a, t)
+    out = f.size[a] - 2.0 * r.remote * f.toward[a, s]
+    into = f.size[a] - 2.0 * r.remote * f.toward[a, t]
+    f.loads[k, s] -= out
+    f.loads[k, t] += into
+    mean[k] += (into - out) / room
+    if s == f.home[a] and t != s:
+        f.place[a] = np.int64(f.account[MOVED])
+        f.moved[f.place[a]] = a
+        f.account[MOVED] += 1.0
+    elif t == f.home[a] and s != t:
+        f.account[MOVED] -= 1.0
+        last = f.moved[np.int64(f.account[MOVED])]
+        f.moved[f.place[a]] = last
+        f.place[last] = f.place[a]
+    f.at[a] = t
+    for e in range(f.starts[a], f.starts[a + 1]):
+        p, w = f.other[e], f.weight[e]
+        f.toward[p, s] -= w
+        f.toward[p, t] += w
+        if len(f.near):
+            for n in range(len(f.capacity)):
+                f.pull[p, n] += w * (f.near[t, n] - f.near[s, n])
+
+
+@njit(cache=True)
+def _between(f, a, b):  # type: ignore[no-untyped-def]
+    if f.starts[a + 1] - f.starts[a] > f.starts[b + 1] - f.starts[b]:
+        a, b = b, a
+    for e in range(f.starts[a], f.starts[a + 1]):
+        if f.other[e] == b:
+            return f.weight[e]
+    return 0.0
+
+
+@njit(cache=True)
+def _propose(f, state, talks):  # type: ignore[no-untyped-def]
+    """(unit, node, second unit or -1, does that go along); if not, it comes in return."""
+    units, nodes = len(f.at), len(f.capacity)
+    kind = _draw(state, 10)
+    a = _draw(state, units)
+    b, along = np.int64(-1), False
+    t = _draw(state, nodes)
+    away = np.int64(f.account[MOVED])
+    if kind <= 2 and away and away < units // 2:
+        a = f.moved[_draw(state, away)]
+        if kind == 0:
+            return a, np.int64(f.home[a]), b, along
+    s = np.int64(f.at[a])
+    if talks and kind <= 6 and f.starts[a + 1] > f.starts[a]:
+        p = f.partner[a]
+        if f.at[p] == s or kind <= 3:
+            e = f.starts[a] + _draw(state, f.starts[a + 1] - f.starts[a])
+            p = f.other[e]
+        t = np.int64(f.at[p])
+        if t == s and kind >= 5:  # together already: both go elsewhere
+            t = _draw(state, nodes)
+            b, along = np.int64(f.partner[a]), True
+            if f.at[b] != s:
+                b, along = np.int64(-1), False
+            return a, t, b, along
+    if t != s and _draw(state, 2):
+        for _ in range(2 * nodes):
+            b = _draw(state, units)
+            if f.at[b] == t:
+                return a, t, b, along
+        b = np.int64(-1)
+    return a, t, b, along
+
+
+@njit(cache=True)
+def _try(f, r, mean, level, room, a, t, b, along, limit):  # type: ignore[no-untyped-def]
+    """Make a step if it raises the number by no more than `limit`. Returns whether it was made."""
+    s = np.int64(f.at[a])
+    if s == t or (f.leaving[t] and t != f.home[a]):
+        return False
+    cost = _step_cost(f, a, t)
+    rows = f.pull[a, t] - f.pull[a, s]
+    out_s = f.size[a] - 2.0 * r.remote * f.toward[a, s]
+    in_t = f.size[a] - 2.0 * r.remote * f.toward[a, t]
+    out_b = in_b = 0.0
+    kb = f.kind[a]
+    if b >= 0:
+        kb = f.kind[b]
+        bond = _between(f, a, b)
+        far = 1.0 - f.near[s, t] if len(f.near) else 1.0
+        if along:
+            cost += _step_cost(f, b, t)
+            rows += f.pull[b, t] - f.pull[b, s] + 2.0 * bond * far
+            out_b = f.size[b] - 2.0 * r.remote * (f.toward[b, s] - bond)
+            in_b = f.size[b] - 2.0 * r.remote * (f.toward[b, t] + bond)
+        else:
+            if f.leaving[s] and s != f.home[b]:
+                return False
+            cost += _step_cost(f, b, s)
+            rows += f.pull[b, s] - f.pull[b, t] - 2.0 * bond * far
+            # b leaves t after a came there, and comes to s after a left
+            in_b = -(f.size[b] - 2.0 * r.remote * (f.toward[b, t] + bond))
+            out_b = -(f.size[b] - 2.0 * r.remote * (f.toward[b, s] - bond))
+    if cost > 0.0 and f.account[SPENT] + cost > r.budget:
+        return False
+    change = r.move_price * cost - r.worth * rows
+    change += r.strictness * _judge(
+        f, r, mean, level, room, s, t, out_s, in_t, f.kind[a], out_b, in_b, kb
+    )
+    if change > limit:
+        return False
+    _settle(f, r, mean, room, a, t)
+    if b >= 0:
+        _settle(f, r, mean, room, b, t if along else s)
+    _levels(f, r, mean, level)
+    return True
+
+
+@njit(cache=True)
+def _levels(f, r, mean, level):  # type: ignore[no-untyped-def]
+    """Unevenness of every class as it is."""
+    if r.remote <= 0.0 or len(f.capacity) > EXACT_NODES:
+        return
+    for c in range(len(level)):
+        level[c] = 0.0
+        for n in range(len(f.capacity)):
+            load = f.loads[c, n]
+            level[c] += mean[c] * _uneven(load, f.capacity[n], mean[c], r.dead, f.leaving[n])
+
+
+@njit(cache=True)
+def anneal(f, r, state, steps, heat):  # type: ignore[no-untyped-def]
+    """Some random steps at one heat (in units of load). Returns how many were made."""
+    room = 0.0
+    for i in range(len(f.capacity)):
+        if not f.leaving[i]:
+            room += f.capacity[i]
+    mean = np.empty(f.loads.shape[0])
+    for k in range(len(mean)):
+        mean[k] = max(f.loads[k].sum(), 1e-300) / room
+    level = np.zeros(len(mean))
+    _levels(f, r, mean, level)
+    talks = len(f.other) > 0
+    made = 0
+    for _ in range(steps):
+        a, t, b, along = _propose(f, state, talks)
+        limit = 0.0
+        if heat > 0.0:
+            limit = -heat * np.log((_draw(state, 1 << 30) + 1.0) / (1 << 30))
+        else:
+            limit = -1e-12 * mean[0]
+        if _try(f, r, mean, level, room, a, t, b, along, limit):
+            made += 1
+    return made

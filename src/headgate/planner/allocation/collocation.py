@@ -1,0 +1,88 @@
+"""Sets of units that belong together: steps 1 and 2 of ALBIC (Madsen et al. 2017).
+
+A pair counts if its traffic exceeds what its sender sends to a unit downstream on average,
+times a score factor. Pairs that count and share a node are merged into sets; a set that is too
+heavy or too costly to move is split by balanced graph partitioning, so that few rows are cut.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from headgate.planner.adjacency import I64
+from headgate.planner.allocation.model import Bools, Situation
+from headgate.planner.metis import cut_graph
+
+SPLIT_ALPHA = 1.03
+
+
+def significant(situation: Situation, score_factor: float) -> Bools:
+    """Which pairs count: out(gi, gj) > avg(gi) * score_factor (step 1).
+
+    avg(gi) is what gi sends over the number of units downstream of it, those of the operators it
+    sends to.
+    """
+    traffic, operator = situation.traffic, situation.units.operator
+    if not len(traffic.rate):
+        return np.zeros(0, np.bool_)
+    kinds = len(situation.units.operators)
+    sends = np.zeros((kinds, kinds), np.bool_)
+    sends[operator[traffic.sender], operator[traffic.receiver]] = True
+    downstream = sends @ np.bincount(operator, minlength=kinds)
+    out = np.bincount(traffic.sender, traffic.rate, len(situation.units))
+    average = out / np.maximum(downstream[operator], 1)
+    found: Bools = traffic.rate > average[traffic.sender] * score_factor
+    return found
+
+
+def collocated_sets(situation: Situation, counts: Bools) -> I64:
+    """A set number for every unit: units joined by pairs that count and share a node (step 2)."""
+    t, home, units = situation.traffic, situation.home, len(situation.units)
+    joined = counts & (home[t.sender] == home[t.receiver])
+    graph = coo_array(
+        (np.ones(int(joined.sum())), (t.sender[joined], t.receiver[joined])), (units, units)
+    )
+    _, label = connected_components(graph, directed=False)
+    return np.asarray(label, np.int64)
+
+
+def split_sets(situation: Situation, sets: I64, load_max: float, cost_max: float, seed: int) -> I64:
+    """Sets cut so that none is heavier than `load_max` or costlier than `cost_max`, if possible.
+
+    Vertices weigh what is further above its maximum, migration cost or load (ties: load).
+    """
+    load, cost = situation.units.load, situation.migration_cost
+    loads, costs = np.bincount(sets, load), np.bincount(sets, cost)
+    by_load = loads / load_max
+    by_cost = np.zeros(len(costs)) if math.isinf(cost_max) else costs / max(cost_max, 1e-300)
+    pieces = sets.copy()
+    count = len(loads)
+    for s in np.flatnonzero(np.maximum(by_load, by_cost) > 1.0):
+        members = np.flatnonzero(sets == s)
+        parts = min(math.ceil(max(by_load[s], by_cost[s])), len(members))
+        if parts < 2:
+            continue
+        weight = cost[members] if by_cost[s] > by_load[s] else load[members]
+        part = _cut(situation, members, weight, parts, seed)
+        pieces[members] = np.where(part > 0, count + part, s)
+        count += parts
+    _, numbered = np.unique(pieces, return_inverse=True)
+    return numbered.astype(np.int64)
+
+
+def _cut(situation: Situation, members: I64, weight: np.ndarray, parts: int, seed: int) -> I64:
+    if parts == len(members):
+        return np.arange(parts)
+    t = situation.traffic
+    place = np.full(len(situation.units), -1, np.int64)
+    place[members] = np.arange(len(members))
+    u, v = place[t.sender], place[t.receiver]
+    inside = (u >= 0) & (v >= 0) & (u != v)
+    found = cut_graph(
+        len(members), u[inside], v[inside], t.rate[inside], weight, parts, SPLIT_ALPHA, seed
+    )
+    return found.astype(np.int64)

@@ -1,0 +1,91 @@
+"""What every planner of allocations promises, run against each of them."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headgate.errors import HeadgateError
+from headgate.planner.allocation.allocator import ALLOCATORS, make_allocator
+from headgate.planner.allocation.measures import load_distance
+from headgate.planner.allocation.model import Nodes, Situation
+from headgate.planner.allocation.plan import Limits
+from unit.planner.allocation.clusters import airline, situations
+
+NAMES = sorted(ALLOCATORS)
+BUDGETED = [name for name in NAMES if name != "cola"]
+
+
+def quick(name):
+    """A planner whose clock goes on by a hundredth of a second whenever it is read."""
+    ticks = itertools.count()
+    return make_allocator(name, clock=lambda: next(ticks) / 100)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=15, deadline=None)
+@given(situation=situations(units_max=16), share=st.floats(0, 1))
+def test_a_plan_keeps_every_limit(name, situation, share):
+    """One node that exists for every unit, nothing onto a leaving node, within the budget."""
+    limits = Limits(share * situation.migration_cost.sum(), seconds=0.5)
+    if name == "cola":
+        limits = replace(limits, migration_cost_max=np.inf)
+    plan = quick(name).plan(situation, limits)
+    plan.check(situation, limits)
+    assert plan.method == name
+    assert plan.migrations == (plan.node != situation.home).sum()
+    assert len(plan.reasons) == plan.migrations
+    assert all("\n" not in line for line in plan.reasons)
+
+
+@pytest.mark.parametrize("name", ["cola", "flux", "hash", "headgate"])  # HiGHS looks at the clock
+def test_equal_input_gives_an_equal_plan(name):
+    situation, limits = airline(3, nodes=4), Limits(6_000.0, 5.0, seconds=0.5)
+    first, again = (quick(name).plan(situation, limits) for _ in range(2))
+    assert first.node.tolist() == again.node.tolist()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_node_that_leaves_is_emptied_if_the_budget_allows(name):
+    situation = airline(1, nodes=4, groups=3)
+    situation = replace(situation, nodes=Nodes.alike(4, leaving=(2,)))
+    plan = quick(name).plan(situation, Limits(seconds=0.5))
+    assert not (plan.node == 2).any()
+
+
+@pytest.mark.parametrize("name", BUDGETED)
+def test_no_budget_means_no_moves(name):
+    situation = airline(1, nodes=4, groups=3)
+    plan = quick(name).plan(situation, Limits(0.0, seconds=0.5))
+    assert plan.migrations == 0
+
+
+@pytest.mark.parametrize("name", ["albic", "flux", "headgate", "milp"])
+def test_loads_are_evened(name):
+    situation = airline(5, nodes=4, remote_load=0.0)
+    start = load_distance(situation, situation.home)
+    plan = quick(name).plan(situation, Limits(seconds=0.5))
+    assert plan.distance_pct < start / 2
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_a_cluster_without_load_or_units_is_no_trouble(name, nodes):
+    full = airline(5, nodes=3, groups=1)
+    idle = replace(full, units=replace(full.units, load=np.zeros(9)))
+    none = replace(
+        full.units, operator=np.empty(0, np.int32), load=np.empty(0), state_bytes=np.empty(0)
+    )
+    empty = Situation(none, Nodes.alike(nodes), np.empty(0, np.int32))
+    for situation in (idle, empty):
+        quick(name).plan(situation, Limits(100.0, seconds=0.5))
+
+
+def test_an_unknown_planner_is_refused_with_the_names_there_are():
+    with pytest.raises(HeadgateError, match="headgate, milp, albic"):
+        make_allocator("best")
