@@ -93,6 +93,7 @@ def epoch_record(
     what they were then.
     """
     edges = _edges(program, total)
+    timings = list(timings)
     slot_edges = [e for e in edges.values() if e["between_slots"]]
     local = sum(e["local_rows"] for e in slot_edges)
     remote = sum(e["remote_rows"] for e in slot_edges)
@@ -123,6 +124,7 @@ def epoch_record(
         "loads": loads,
         "imbalance": {op: imbalance(by_slot) for op, by_slot in loads.items()},
         "operator_ms": _operator_ms(timings, plan.slots),
+        "operator_rows": _operator_rows(timings),
         "state": _state_sizes(program, plan, total, before.get("state", {})),
         "sink_rows": {s: sum(f["rows"] for f in files) for s, files in total.sinks.items()},
         "late_rows": total.late,
@@ -211,3 +213,10 @@ def _operator_ms(timings: Iterable[Timing], slots: int) -> dict[str, list[float]
         by_slot = spent.setdefault(operator, [0.0] * slots)
         by_slot[slot % slots if level == 0 else slot] += nanoseconds / 1e6
     return {op: [round(ms, 3) for ms in by_slot] for op, by_slot in sorted(spent.items())}
+
+
+def _operator_rows(timings: Iterable[Timing]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for _level, _slot, operator, rows, _nanoseconds in timings:
+        counts[operator] = counts.get(operator, 0) + rows
+    return dict(sorted(counts.items()))

@@ -6,8 +6,9 @@ what it makes, one after the other with its processing, so a row that comes in k
 
     ppt + sum over its outputs of rows_per_row x (n / batch + t x s)
 
-Everything here follows from that line. Sources fetch while they ship: their ppt is 0, and their
-rate is given. Times are seconds, rates rows per second.
+Everything here follows from that line. Sources fetch while they ship: in it their ppt is 0, and
+their rate is given. Rows that stay in their slot are not shipped; the paper has none of these.
+Times are seconds, rates rows per second.
 """
 
 from __future__ import annotations
@@ -56,7 +57,11 @@ class EngineCosts:
 
 @dataclass(frozen=True)
 class Step:
-    """An operator as the model sees it. A source has a rate, and a dop that is the user's."""
+    """An operator as the model sees it. A source has a rate, and a dop that is the user's.
+
+    The ppt of a source is what reading a row takes; it counts where reading takes a core from
+    others (`epochs`), not where a source ships while it waits for its next row.
+    """
 
     name: str
     ppt_s: float = 0.0
@@ -67,15 +72,28 @@ class Step:
     def is_source(self) -> bool:
         return self.source_rate is not None
 
+    @property
+    def processing_s(self) -> float:
+        """Ppt, as far as it delays shipping."""
+        return 0.0 if self.is_source else self.ppt_s
+
 
 @dataclass(frozen=True)
 class Stream:
-    """An edge: rows on it per row that the producer takes in, and bytes of a row (t)."""
+    """An edge: rows on it per row that the producer takes in, and bytes of a row (t).
+
+    `remote_share` of the rows leave their slot.
+    """
 
     producer: str
     consumer: str
     rows_per_row: float = 1.0
     row_bytes: float = 100.0
+    remote_share: float = 1.0
+
+    @property
+    def shipped_per_row(self) -> float:
+        return self.rows_per_row * self.remote_share
 
 
 @dataclass(frozen=True)
@@ -134,8 +152,8 @@ class FlowModel:
 
     def row_s(self, name: str, costs: EngineCosts, batch_rows: float) -> float:
         """How long a row that comes in keeps an instance of this step busy."""
-        return self.step[name].ppt_s + sum(
-            s.rows_per_row * ship_s(costs, s.row_bytes, rows_of(costs, s, batch_rows))
+        return self.step[name].processing_s + sum(
+            s.shipped_per_row * ship_s(costs, s.row_bytes, rows_of(costs, s, batch_rows))
             for s in self.outputs[name]
         )
 

@@ -88,7 +88,7 @@ class EpochModel:
         spent = {}
         for name in self.flow.order:
             rows = self.flow.rate_in[name] / source_rate
-            out = sum(s.rows_per_row * s.row_bytes for s in self.flow.outputs[name])
+            out = sum(s.shipped_per_row * s.row_bytes for s in self.flow.outputs[name])
             spent[name] = rows * (self.flow.step[name].ppt_s + out * self.costs.byte_s)
         return spent
 
@@ -97,7 +97,7 @@ class EpochModel:
         source_rate = self.flow.source_rate or 1.0
         count = 0.0
         for s in self.flow.streams:
-            sent = rows * self.flow.rate_in[s.producer] / source_rate * s.rows_per_row
+            sent = rows * self.flow.rate_in[s.producer] / source_rate * s.shipped_per_row
             batch = rows_of(self.costs, s, batch_rows.get(f"{s.producer}->{s.consumer}", math.inf))
             pairs = min(float(slots * slots), sent)
             count += max(pairs, sent / batch)

@@ -109,7 +109,7 @@ def _shared(
     rate = {name: headroom * share * flow.rate_in[name] for name in flow.order}
     enough = {
         name: batch_rows_for(
-            dop[name], rate[name], flow.step[name].ppt_s, flow.outputs[name], costs
+            dop[name], rate[name], flow.step[name].processing_s, flow.outputs[name], costs
         )
         for name in flow.order
     }

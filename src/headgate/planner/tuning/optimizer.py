@@ -84,7 +84,7 @@ def optimize(flow: FlowModel, costs: EngineCosts) -> Tuned:
             dop[name] = instances_for(rate, step.ppt_s)
             why[name] = f"ppt {step.ppt_s * 1e6:,.3g} us x rate = {rate * step.ppt_s:.3g}"
         largest = max((costs.batch_rows_max(s.row_bytes) for s in outputs), default=1)
-        wanted = batch_rows_for(dop[name], rate, step.ppt_s, outputs, costs)
+        wanted = batch_rows_for(dop[name], rate, step.processing_s, outputs, costs)
         batch[name] = min(wanted, largest)
         if batch[name] > 1:
             full = ", all that fit in a message" if wanted > largest else ""
@@ -104,16 +104,30 @@ def batch_rows_for(
 ) -> int:
     """Equation 2: the smallest batch with which an instance is done before its next row is due.
 
-    If no batch does it, the answer is larger than any message can be.
+    Streams of large rows may have to do with smaller batches than others; their part of n is then
+    fixed. If no batch does it, the answer is larger than any message can be.
     """
     if rate <= 0 or not outputs:
         return 1
-    messages = sum(s.rows_per_row for s in outputs) * costs.message_s
-    left = dop / rate - ppt_s - sum(s.rows_per_row * s.row_bytes for s in outputs) * costs.byte_s
-    if messages <= left:
+    left = dop / rate - ppt_s - sum(s.shipped_per_row * s.row_bytes for s in outputs) * costs.byte_s
+    messages = sum(s.shipped_per_row for s in outputs) * costs.message_s
+    largest = 1
+    for stream in sorted(outputs, key=lambda s: -s.row_bytes):
+        wanted = max(largest, _least_batch(messages, left, costs.message_bytes_max + 1))
+        largest = costs.batch_rows_max(stream.row_bytes)
+        if wanted <= largest:
+            return wanted
+        own = stream.shipped_per_row * costs.message_s
+        messages -= own
+        left -= own / largest
+    return costs.message_bytes_max + 1
+
+
+def _least_batch(messages: float, left: float, most: int) -> int:
+    if messages <= left * (1 + ROUNDING):
         return 1
-    if left * (costs.message_bytes_max + 1) <= messages:
-        return costs.message_bytes_max + 1
+    if left * most <= messages:
+        return most
     return max(1, math.ceil(messages / left * (1 - ROUNDING)))
 
 

@@ -1,0 +1,146 @@
+"""A flow as the optimizer sees it, from what its journal says of the last epochs.
+
+Times per operator come from the tasks (advisory: a task run twice counts twice), rows and bytes per
+edge from the control records. What the whole epoch took beyond that and beyond its fixed cost is
+the engine's own work on rows: reading, Arrow, the shuffle. It is charged to the sources, in
+proportion to their rows, so that predicted and measured epochs agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from headgate.errors import DeclarationError
+from headgate.planner.tuning.cost_model import EngineCosts, FlowModel, Step, Stream
+from headgate.planner.tuning.epochs import EpochModel
+from headgate.slot.program import Program
+
+WARM_UP = 2  # epochs in which workers start and caches fill
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The model, the costs with the flow's own overhead per epoch, and what they rest on."""
+
+    model: EpochModel
+    epochs: int
+    rows_per_s: float
+    epoch_s: float
+
+
+def measure_flow(
+    program: Program, records: Sequence[Mapping[str, Any]], costs: EngineCosts, cores: int
+) -> Measured:
+    """What the journal's epochs say, the first ones left out if there are enough."""
+    told = [r for r in records if r.get("kind") == "epoch" and r.get("rows", 0) > 0]
+    slots = told[-1]["slots"] if told else 0
+    told = [r for r in told if r["slots"] == slots and r.get("attempts", 1) == 1]
+    if len(told) > WARM_UP + 1:
+        told = told[WARM_UP:]
+    if not told:
+        raise DeclarationError(
+            "no epoch with rows has run, so nothing could be measured; feed the flow and try again"
+        )
+    rows = sum(r["rows"] for r in told)
+    seconds = sum(_job_s(r) for r in told)
+    flow = _flow(program, told, rows / seconds if seconds else 0.0)
+    jobs = EpochModel(flow, costs, program.levels, cores)
+    overhead_s = _overhead_s(told)
+    model = EpochModel(
+        _with_engine_work(jobs, told, slots),
+        replace(costs, epoch_s=costs.epoch_s + overhead_s),
+        program.levels,
+        cores,
+    )
+    epoch_s = seconds / len(told) + overhead_s
+    return Measured(model, len(told), rows / len(told) / epoch_s if epoch_s else 0.0, epoch_s)
+
+
+def _flow(program: Program, told: Sequence[Mapping[str, Any]], rate: float) -> FlowModel:
+    graph = program.graph
+    total_rows = sum(r["rows"] for r in told)
+    rows_in = {n.name: _rows_in(n.name, n.kind, told) for n in graph.nodes}
+    nested_ms = {n.name: _milliseconds(n.name, told) for n in graph.nodes}
+    steps = []
+    for node in graph.nodes:
+        if node.kind != "source" and not graph.inputs(node.id):
+            continue  # dead letters come from everywhere and cost next to nothing
+        spent = nested_ms[node.name]
+        if node.kind == "source":  # its time holds that of what runs in source tasks
+            inner = [n for n in graph.nodes if n.kind != "source" and program.rows_level[n.id] == 0]
+            spent = max(0.0, spent - sum(nested_ms[n.name] for n in inner))
+        ppt_s = spent / 1e3 / rows_in[node.name] if rows_in[node.name] else 0.0
+        share = rows_in[node.name] / total_rows if total_rows else 0.0
+        steps.append(Step(node.name, ppt_s, rate * share if node.kind == "source" else None))
+    streams = []
+    for edge in graph.edges:
+        producer, consumer = graph.nodes[edge.producer].name, graph.nodes[edge.consumer].name
+        counts = [r["edges"].get(f"{producer}->{consumer}") for r in told]
+        known = [c for c in counts if c is not None]
+        local = sum(c["local_rows"] for c in known)
+        remote = sum(c["remote_rows"] for c in known)
+        size = sum(c["local_bytes"] + c["remote_bytes"] for c in known)
+        crossed = local + remote if known else _passed(program, edge.consumer, rows_in)
+        streams.append(
+            Stream(
+                producer,
+                consumer,
+                rows_per_row=crossed / rows_in[producer] if rows_in[producer] else 0.0,
+                row_bytes=size / crossed if crossed else 0.0,
+                remote_share=remote / crossed if known and crossed else 0.0,
+            )
+        )
+    return FlowModel(tuple(steps), tuple(streams))
+
+
+def _passed(program: Program, consumer: int, rows_in: Mapping[str, float]) -> float:
+    """Rows of an edge inside a task are not counted: of several inputs each gets an even part."""
+    inputs = len(program.graph.inputs(consumer))
+    return rows_in[program.graph.nodes[consumer].name] / inputs
+
+
+def _rows_in(name: str, kind: str, told: Sequence[Mapping[str, Any]]) -> float:
+    field = {"source": "source_rows", "sink": "sink_rows"}.get(kind, "operator_rows")
+    return float(sum(r.get(field, {}).get(name, 0) for r in told))
+
+
+def _milliseconds(name: str, told: Sequence[Mapping[str, Any]]) -> float:
+    return float(sum(sum(r["operator_ms"].get(name, [])) for r in told))
+
+
+def _with_engine_work(
+    model: EpochModel, told: Sequence[Mapping[str, Any]], slots: int
+) -> FlowModel:
+    """Charge what is not explained yet to the sources, per row."""
+    at_once = min(slots, model.cores)
+    rows = sum(r["rows"] for r in told)
+    spent = sum(max(0.0, _job_s(r) - model.fixed_s(slots)) for r in told) * at_once
+    known = rows * sum(model.per_row().values())
+    extra = max(0.0, spent - known) / rows
+    steps = tuple(
+        replace(step, ppt_s=step.ppt_s + extra) if step.is_source else step
+        for step in model.flow.steps
+    )
+    return replace(model.flow, steps=steps)
+
+
+def _overhead_s(told: Sequence[Mapping[str, Any]]) -> float:
+    """Commit, sinks and Spark's own bookkeeping: what passes between the jobs of a busy flow.
+
+    Waiting for rows looks the same, so the shorter gaps count.
+    """
+    gaps = [
+        max(0.0, (after["now_ms"] - before["now_ms"]) / 1e3 - _job_s(before))
+        for before, after in pairwise(told)
+        if after["epoch"] == before["epoch"] + 1
+    ]
+    return float(np.quantile(gaps, 0.25)) if gaps else 0.0
+
+
+def _job_s(record: Mapping[str, Any]) -> float:
+    return float(record.get("plan_ms", 0.0) + record.get("job_ms", 0.0)) / 1e3

@@ -1,0 +1,112 @@
+"""How often two scalers change a flow on the same trace, and what their users notice.
+
+A trace is a rate per interval: a day's wave, noise, bursts and a step, all seeded. The flow keeps a
+backlog: what it cannot process waits. A scaler sees the rate that came and what a row costs, both
+with an error of measurement, and its changes take effect after a delay of one interval. Fewer
+reconfigurations alone are worth nothing, so overload and instances paid for are counted as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from headgate.planner.tuning.ds2 import Ds2, Ds2Options
+from headgate.planner.tuning.rescaler import Load, Rescale, Rescaler
+
+F64 = npt.NDArray[np.float64]
+
+
+class Scaler(Protocol):
+    """What both scalers are."""
+
+    instances: int
+
+    def observe(self, load: Load) -> Rescale | None: ...
+
+
+@dataclass(frozen=True)
+class TraceOptions:
+    """A trace; `intervals_per_day` of them make one wave."""
+
+    intervals: int = 2_880
+    intervals_per_day: int = 1_440
+    mean_demand: float = 6.0
+    wave: float = 0.5
+    noise: float = 0.06
+    bursts: int = 8
+    burst_factor: float = 1.8
+    burst_intervals: int = 12
+    measurement_error: float = 0.03
+    seed: int = 7
+
+
+QUICK = TraceOptions(intervals=720, intervals_per_day=360, bursts=3)
+ROW_S = 1e-5
+
+
+@dataclass(frozen=True)
+class Followed:
+    """What one scaler did on a trace."""
+
+    reconfigurations: int
+    overloaded_share: float
+    backlog_max_intervals: float
+    instances_mean: float
+
+
+def demand_trace(options: TraceOptions) -> F64:
+    """Demand per interval, in instances that are never idle."""
+    rng = np.random.default_rng(options.seed)
+    at = np.arange(options.intervals)
+    wave = 1 + options.wave * np.sin(2 * np.pi * at / options.intervals_per_day - np.pi / 2)
+    demand = options.mean_demand * wave * np.exp(rng.normal(0, options.noise, options.intervals))
+    for start in rng.integers(0, options.intervals, options.bursts):
+        demand[start : start + options.burst_intervals] *= options.burst_factor
+    return np.asarray(demand, np.float64)
+
+
+def follow(demand: F64, scaler: Scaler, options: TraceOptions) -> Followed:
+    """Let a scaler drive the flow over a trace."""
+    rng = np.random.default_rng(options.seed + 1)
+    errors = np.exp(rng.normal(0, options.measurement_error, len(demand)))
+    running = scaler.instances
+    changes, overloaded, backlog, backlog_max, paid = 0, 0, 0.0, 0.0, 0
+    for wanted, error in zip(demand.tolist(), errors.tolist(), strict=True):
+        paid += running
+        backlog = max(0.0, backlog + wanted - running)
+        overloaded += wanted > running
+        backlog_max = max(backlog_max, backlog / running)
+        coming = scaler.instances
+        decision = scaler.observe(Load(wanted / ROW_S, ROW_S * error))
+        changes += decision is not None
+        running = coming
+    count = len(demand)
+    return Followed(changes, overloaded / count, backlog_max, paid / count)
+
+
+def run_rescaling(options: TraceOptions) -> dict[str, Any]:
+    """Both scalers, DS2 in three settings, over one trace."""
+    demand = demand_trace(options)
+    start = int(np.ceil(demand[0]))
+    scalers: dict[str, Callable[[], Scaler]] = {
+        "headgate": lambda: Rescaler(start),
+        "ds2": lambda: Ds2(start),
+        "ds2_headroom": lambda: Ds2(start, Ds2Options(headroom=1.25)),
+        "ds2_activation_5": lambda: Ds2(start, Ds2Options(activation=5, headroom=1.25)),
+    }
+    found = {name: follow(demand, make(), options) for name, make in scalers.items()}
+    ours = found["headgate"].reconfigurations
+    return {
+        "scalers": {name: asdict(told) for name, told in found.items()},
+        "reconfigurations_over_ds2": {
+            name: ours / max(1, told.reconfigurations)
+            for name, told in found.items()
+            if name != "headgate"
+        },
+        "options": asdict(options),
+    }

@@ -1,0 +1,123 @@
+"""Other parallelism while the flow runs: seldom, and only if it pays.
+
+Every observation says how many rows came, and what a row costs. Their product is the demand, in
+instances that are never idle. Too few instances are corrected at once, with room above the recent
+peak. Too many are given back only when even the peak of a whole horizon would fit in fewer, and if
+what that saves over the next horizon is more than the move costs. In between nothing happens: the
+band between the two is the hysteresis.
+
+Invariant: two decisions in opposite directions are at least a horizon apart, since giving back
+needs a whole horizon seen with the present count.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, replace
+
+from headgate.errors import DeclarationError
+from headgate.planner.tuning.optimizer import ROUNDING
+
+
+@dataclass(frozen=True)
+class Load:
+    """One observation: rows per second that came, and core seconds that a row takes."""
+
+    rate: float
+    row_s: float
+
+    @property
+    def demand(self) -> float:
+        return self.rate * self.row_s
+
+
+@dataclass(frozen=True)
+class RescaleOptions:
+    """When to change.
+
+    Args:
+        high: Busier than this for `patience` observations, and more instances are added.
+        target: How busy the recent peak is to keep them after a change.
+        low: Fewer instances must not be busier than this at the peak of the horizon.
+        horizon: Observations that must agree before anything is given back.
+        move_cost: What a change costs, in instances times observations.
+    """
+
+    high: float = 0.95
+    target: float = 0.8
+    low: float = 0.85
+    patience: int = 2
+    horizon: int = 20
+    move_cost: float = 15.0
+    least: int = 1
+    most: int = 1 << 16
+
+    def __post_init__(self) -> None:
+        if not 0 < self.target <= self.low < self.high <= 1:
+            raise DeclarationError(
+                f"target {self.target}, low {self.low} and high {self.high} must rise and lie "
+                "between 0 and 1; else a change would be undone by the next"
+            )
+        if self.patience < 1 or self.horizon < self.patience or self.least > self.most:
+            raise DeclarationError(f"these options never let anything change: {self}")
+
+
+@dataclass(frozen=True)
+class Rescale:
+    """A decision, with its reason in one line."""
+
+    instances: int
+    why: str
+
+
+class Rescaler:
+    """Decides after every observation; told of a change, it starts a new horizon."""
+
+    def __init__(self, instances: int, options: RescaleOptions | None = None) -> None:
+        self.options = options or RescaleOptions()
+        self.instances = instances
+        self._seen: deque[Load] = deque(maxlen=self.options.horizon)
+
+    def observe(self, load: Load) -> Rescale | None:
+        """A decision that is already taken into account, or None to stay."""
+        self._seen.append(load)
+        decision = self._grow() or self._shrink()
+        if decision is not None:
+            self.instances = decision.instances
+            self._seen.clear()
+        return decision
+
+    def limit(self, most: int) -> None:
+        """No more than so many from now on: the cluster has shrunk, say."""
+        self.options = replace(self.options, most=most)
+
+    def _grow(self) -> Rescale | None:
+        recent = [load.demand for load in self._seen][-self.options.patience :]
+        limit = self.options.high * self.instances
+        if len(recent) < self.options.patience or min(recent) <= limit:
+            return None
+        wanted = self._fit(max(recent))
+        if wanted <= self.instances:
+            return None
+        why = f"demand {max(recent):.2f} is above {self.options.high:.0%} of {self.instances}"
+        return Rescale(wanted, why)
+
+    def _shrink(self) -> Rescale | None:
+        if len(self._seen) < self.options.horizon:
+            return None
+        peak = max(load.demand for load in self._seen)
+        wanted = self._fit(peak)
+        saved = (self.instances - wanted) * self.options.horizon
+        busy = peak / wanted
+        if wanted >= self.instances or saved <= self.options.move_cost or busy > self.options.low:
+            return None
+        why = (
+            f"the peak of {self.options.horizon} observations, {peak:.2f}, keeps {wanted} "
+            f"{busy:.0%} busy; {self.instances - wanted} fewer pay for the move"
+        )
+        return Rescale(wanted, why)
+
+    def _fit(self, demand: float) -> int:
+        wanted = math.ceil(demand / self.options.target * (1 - ROUNDING))
+        return min(max(wanted, self.options.least), self.options.most)

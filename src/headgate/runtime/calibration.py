@@ -1,0 +1,181 @@
+"""Probe the engine in use: jobs through the real exchange, with known messages and bytes.
+
+A probe has the shape of an epoch: source tasks that make batch tuples, then a shuffle and a slot
+stage per level, and one collect. Sizes are varied one at a time around a small job, and each is
+measured in turn with the others, so that a machine that is busy for a while slows all of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+
+from headgate.errors import EngineError
+from headgate.planner.tuning.calibration import Calibration, Probe, fit
+from headgate.runtime.anchor import (
+    Anchor,
+    anchored,
+    build_anchor,
+    executor_hosts,
+    slot_labels,
+    spread,
+    with_conf,
+)
+from headgate.runtime.engine import EPOCH_CONF
+from headgate.runtime.exchange import TUPLE_TYPE, apply_stage, arrow_stage
+from headgate.runtime.worker import Stage
+from headgate.slot.batch_tuple import (
+    PAYLOAD_BYTES_MAX,
+    TUPLE_SCHEMA,
+    BatchTuple,
+    Kind,
+    anchor_row,
+    decode,
+    digest_of,
+    encode,
+)
+
+ROW = pa.schema([pa.field("value", pa.int64())])
+
+
+@dataclass(frozen=True)
+class ProbeSizes:
+    """How much is sent; `rounds` times each. The defaults take half a minute on two cores."""
+
+    messages: int = 4_000
+    mega_bytes: int = 24
+    levels: int = 3
+    rounds: int = 3
+    message_bytes: int = 1 << 20
+
+
+QUICK = ProbeSizes(messages=400, mega_bytes=4, levels=2, rounds=2)
+
+
+@dataclass(frozen=True)
+class _Shape:
+    levels: int
+    slots: int
+    messages: int  # of each source task
+    rows: int  # of 8 bytes, in each message
+
+
+def calibrate(
+    spark: SparkSession,
+    sizes: ProbeSizes | None = None,
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Calibration:
+    """Measure n, s, and the fixed costs of a task and of an epoch's job on this session."""
+    sizes = sizes or ProbeSizes()
+    cores = cores_of(spark)
+    large = sizes.message_bytes // 8
+    shapes = [
+        _Shape(1, cores, 1, 1),
+        _Shape(sizes.levels, cores, 1, 1),
+        _Shape(1, 2 * cores, 1, 1),
+        _Shape(1, cores, sizes.messages, 1),
+        _Shape(1, cores, 2 * sizes.messages, 1),
+        _Shape(1, cores, max(1, (sizes.mega_bytes << 20) // sizes.message_bytes), large),
+        _Shape(1, cores, max(1, (sizes.mega_bytes << 19) // sizes.message_bytes), large),
+    ]
+    taken: dict[_Shape, list[float]] = {shape: [] for shape in shapes}
+    with with_conf(spark, EPOCH_CONF):
+        anchors = {n: _anchor(spark, n) for n in {shape.slots for shape in shapes}}
+        try:
+            for turn in range(sizes.rounds + 1):
+                for shape in shapes:
+                    started = clock()
+                    _run(spark, shape, anchors[shape.slots])
+                    if turn:  # the first is for compilers and workers to wake up
+                        taken[shape].append(clock() - started)
+        finally:
+            for anchor in anchors.values():
+                anchor.release()
+    probes = [
+        Probe(
+            levels=shape.levels,
+            slots=shape.slots,
+            cores=cores,
+            messages=shape.messages * shape.slots,
+            bytes=shape.messages * shape.slots * shape.rows * 8,
+            seconds=median(seconds),
+        )
+        for shape, seconds in taken.items()
+    ]
+    return fit(probes, PAYLOAD_BYTES_MAX, f"Spark {spark.version}, {cores} cores")
+
+
+def cores_of(spark: SparkSession) -> int:
+    """Task slots of all executors there are now."""
+    return max(1, int(spark.sparkContext.defaultParallelism))
+
+
+def _anchor(spark: SparkSession, slots: int) -> Anchor:
+    labels = slot_labels(slots)
+    hosts = spread(slots, executor_hosts(spark))
+    return build_anchor(spark, slots, hosts, lambda s: anchor_row(s, labels[s]), TUPLE_TYPE)
+
+
+def _run(spark: SparkSession, shape: _Shape, anchor: Anchor) -> None:
+    frame = spark.range(0, shape.slots, 1, shape.slots)
+    tuples = apply_stage(frame, arrow_stage(_sending(shape), frame.columns))
+    for level in range(1, shape.levels + 1):
+        stage = _taking(shape.slots, level)
+        tuples = apply_stage(anchored(tuples, anchor), arrow_stage(stage, TUPLE_SCHEMA.names))
+    if len(tuples.collect()) != shape.slots:
+        raise EngineError("a probe did not get one answer from each slot")
+
+
+def _sending(shape: _Shape) -> Stage:
+    def stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            pass
+        producer = _partition()
+        rows = pa.record_batch([pa.array(np.arange(shape.rows))], ROW)
+        made = (_tuple(seq % shape.slots, 0, producer, seq, rows) for seq in range(shape.messages))
+        yield from encode(made, slot_labels(shape.slots))
+
+    stage.__name__ = "headgate_probe_send"
+    return stage
+
+
+def _taking(slots: int, level: int) -> Stage:
+    """Open and check every message, as a slot does; then one small message to the next level."""
+
+    def stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        home, count = 0, 0
+        for batch in batches:
+            for item in decode(batch):
+                if item.kind == Kind.ANCHOR:
+                    home = item.slot
+                    continue
+                if digest_of(item.payload) != item.digest or item.seal == 0:
+                    raise EngineError("a probe's message arrived changed")
+                count += pa.ipc.read_record_batch(item.payload, ROW).num_rows
+        answer = pa.record_batch([pa.array([count], pa.int64())], ROW)
+        yield from encode([_tuple(home, level, home, 0, answer)], slot_labels(slots))
+
+    stage.__name__ = f"headgate_probe_level_{level}"
+    return stage
+
+
+def _tuple(slot: int, level: int, producer: int, seq: int, rows: pa.RecordBatch) -> BatchTuple:
+    payload = rows.serialize()
+    digest = digest_of(payload)
+    made = BatchTuple(slot, Kind.DATA, 0, level, producer, seq, rows.num_rows, digest, payload)
+    assert made.seal is not None  # an epoch's control record holds it, so a message pays for it
+    return made
+
+
+def _partition() -> int:
+    context = TaskContext.get()
+    assert context is not None, "a stage runs inside a Spark task"
+    return context.partitionId()
