@@ -23,7 +23,7 @@ from headgate.runtime.anchor import (
     Anchor,
     anchored,
     build_anchor,
-    executor_hosts,
+    live_executors,
     slot_labels,
     spread,
     with_conf,
@@ -120,7 +120,7 @@ def cores_of(spark: SparkSession) -> int:
 
 def _anchor(spark: SparkSession, slots: int) -> Anchor:
     labels = slot_labels(slots)
-    hosts = spread(slots, executor_hosts(spark))
+    hosts = spread(slots, sorted(set(live_executors(spark).values())))
     return build_anchor(spark, slots, hosts, lambda s: anchor_row(s, labels[s]), TUPLE_TYPE)
 
 

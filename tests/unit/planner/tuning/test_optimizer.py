@@ -78,10 +78,10 @@ def test_equation_2_gives_the_smallest_batch(latency, ppt, size, engine):
     def keeps_up(b):
         return b * latency >= (engine.message_s + b * (ppt + size * engine.byte_s)) * (1 - 1e-6)
 
-    limit = engine.message_bytes_max
-    if chosen <= limit:
+    largest = engine.batch_rows_max(size)
+    if chosen <= largest:
         assert keeps_up(chosen)
-    smaller = range(1, min(chosen, 500))
+    smaller = range(1, min(chosen, largest + 1, 500))
     assert not any(
         b * latency >= engine.message_s + b * (ppt + size * engine.byte_s) for b in smaller
     )
