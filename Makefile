@@ -27,7 +27,7 @@ check: setup  ## lint, format, types and the arrows between the rooms
 
 unit:
 	@echo "== unit tests (no JVM)"
-	@$(BIN)/pytest --ignore=tests/spark -m "not spark and not cluster" $(PYTEST_ARGS)
+	@$(BIN)/pytest -n auto --dist worksteal --ignore=tests/spark -m "not spark and not cluster" $(PYTEST_ARGS)
 
 spark:
 	@echo "== Spark tests"

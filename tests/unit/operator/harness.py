@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -184,3 +185,8 @@ def run_once(
     """One epoch with one call."""
     with Slot(operator, batch.schema, key) as slot:
         return slot.run(Epoch([[batch]], **epoch))
+
+
+def name_of(operator: object) -> str:
+    """How a test calls an operator: its repr, without addresses, which differ between processes."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(operator))

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.operator.checks import KEY_SHAPES
-from tests.unit.operator.harness import Away, Epoch, EpochResult, Slot, batch_of
+from tests.unit.operator.harness import Away, Epoch, EpochResult, Slot, batch_of, name_of
 
 from headgate.errors import DeclarationError
 from headgate.operator import (
@@ -160,19 +160,19 @@ def outcome(
     return made
 
 
-@pytest.mark.parametrize("operator", MERGEABLE, ids=repr)
+@pytest.mark.parametrize("operator", MERGEABLE, ids=name_of)
 @examples(8)
 @given(rows=st.lists(row, max_size=30), shape=st.sampled_from(list(KEY_SHAPES)))
 def test_split_equals_unsplit(operator: StatefulOperator, rows: list[Row], shape: str) -> None:
     assert outcome(operator, rows, shape, split) == outcome(operator, rows, shape, at_home)
 
 
-@pytest.mark.parametrize("operator", MERGEABLE, ids=repr)
+@pytest.mark.parametrize("operator", MERGEABLE, ids=name_of)
 def test_mergeable_ones_say_so(operator: StatefulOperator) -> None:
     assert operator.mergeable(schema_of("text"), ["k"])
 
 
-@pytest.mark.parametrize("operator", NOT_MERGEABLE, ids=repr)
+@pytest.mark.parametrize("operator", NOT_MERGEABLE, ids=name_of)
 def test_the_others_refuse(operator: StatefulOperator) -> None:
     schema = schema_of("text")
     assert not operator.mergeable(schema, ["k"])
@@ -183,7 +183,7 @@ def test_the_others_refuse(operator: StatefulOperator) -> None:
 
 
 @pytest.mark.parametrize(
-    "operator", [o for o in NOT_MERGEABLE if not isinstance(o, Mean)], ids=repr
+    "operator", [o for o in NOT_MERGEABLE if not isinstance(o, Mean)], ids=name_of
 )
 def test_the_others_absorb_nothing(operator: StatefulOperator) -> None:
     """Mean cannot tell by a partial whether integers went into it, but nobody can make one."""

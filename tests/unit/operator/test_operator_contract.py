@@ -10,7 +10,7 @@ import pkgutil
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.unit.operator.harness import Epoch, Slot, batch_of
+from tests.unit.operator.harness import Epoch, Slot, batch_of, name_of
 
 import headgate.operator
 from headgate.operator import (
@@ -55,7 +55,7 @@ OPERATORS: list[StatefulOperator] = [
 ]
 
 
-@pytest.mark.parametrize("operator", OPERATORS, ids=repr)
+@pytest.mark.parametrize("operator", OPERATORS, ids=name_of)
 def test_pickles_to_an_equal_operator(operator: StatefulOperator) -> None:
     again = pickle.loads(pickle.dumps(operator))
     assert again == operator
@@ -63,7 +63,7 @@ def test_pickles_to_an_equal_operator(operator: StatefulOperator) -> None:
     assert (again.ttl, again.ends_epochs) == (operator.ttl, operator.ends_epochs)
 
 
-@pytest.mark.parametrize("operator", OPERATORS, ids=repr)
+@pytest.mark.parametrize("operator", OPERATORS, ids=name_of)
 def test_declared_fields_are_kept_to_the_letter(operator: StatefulOperator) -> None:
     """Not nullable stays not nullable; the harness compares every batch with its declaration."""
     strict = pa.schema([field.with_nullable(False) for field in ROWS])
@@ -73,12 +73,12 @@ def test_declared_fields_are_kept_to_the_letter(operator: StatefulOperator) -> N
             slot.run(epoch)
 
 
-@pytest.mark.parametrize("operator", OPERATORS, ids=repr)
+@pytest.mark.parametrize("operator", OPERATORS, ids=name_of)
 def test_two_runs_give_the_same_bytes(operator: StatefulOperator) -> None:
     assert _bytes(operator) == _bytes(operator)
 
 
-@pytest.mark.parametrize("operator", OPERATORS, ids=repr)
+@pytest.mark.parametrize("operator", OPERATORS, ids=name_of)
 def test_runs_on_the_columns_it_asks_for(operator: StatefulOperator) -> None:
     wanted = set(operator.output_schema(ROWS, ["k"]).names) - {"k"}
     needed = operator.needs(ROWS, ["k"], wanted)
