@@ -31,6 +31,7 @@ from headgate.errors import (
 from headgate.operator.rows import EpochClock
 from headgate.routing.spread import Spread
 from headgate.routing.table import BUCKETS, RoutingTable, hash_table
+from headgate.slot.batching import BatchRows, Scheme, batching_of
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
 from headgate.slot.statistics import TaskStatistics
@@ -74,6 +75,8 @@ class Settings:
     keep_manifests: int = 8
     statistics_bytes: int = 0
     racks: Mapping[str, str] = field(default_factory=dict)
+    batch: BatchRows = None
+    sharing: Scheme = "auto"
 
     def __post_init__(self) -> None:
         if self.slots < 1:
@@ -101,6 +104,7 @@ class Coordinator:
         self._split: frozenset[str] = frozenset()
         self._spreads: Mapping[str, Spread] = {}
         self.slots = settings.slots
+        self.batching = batching_of(program.graph, settings.batch, settings.sharing)
         self._wanted: deque[tuple[int, str]] = deque(maxlen=1)  # other threads ask
         self.elastic: Callable[[int, str], None] = self.resize
         self._deliver, self._clock_ms, self._sink_uris = deliver, clock_ms, sink_uris
@@ -181,6 +185,7 @@ class Coordinator:
             costs=dict(self._costs.models),
             cost_files=dict(self._costs.names),
             costs_uri=self._costs.uri,
+            batching=self.batching,
             away=frozenset() if self._planning is None else self._planning.manager.born_local,
             split=self._split,
             spreads=self._spreads,

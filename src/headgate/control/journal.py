@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from headgate.planner.distance import CLASSES, Distances
+from headgate.slot.batching import edge_name
 from headgate.slot.plan import Control, EpochPlan, parse_pair
 from headgate.slot.program import Program
 from headgate.state.storage import Storage
@@ -115,6 +116,9 @@ def epoch_record(
         "bytes_shuffled": sum(e["remote_bytes"] for e in edges.values())
         + sum(total.merge_bytes.values()),
         "bytes_local": sum(e["local_bytes"] for e in edges.values()),
+        "messages": sum(counts[0] for counts in total.sent.values()),
+        "message_bytes": sum(counts[3] for counts in total.sent.values()),
+        "batches": _batches(program, total),
         "bytes_by_distance": _bytes_by_distance(plan, total, edges, engine.get("hosts")),
         "away_rows": _by_operator(total.away_rows),
         "merge_rows": _by_operator(total.merge_rows),
@@ -188,14 +192,13 @@ def _bytes_by_distance(
 
 
 def _edges(program: Program, total: Control) -> dict[str, dict[str, Any]]:
-    nodes = program.graph.nodes
     told = {}
     for edge in program.graph.edges:
         counts = total.edges.get(str(edge.id))
         if counts is None:
             continue
         local_rows, remote_rows, local_bytes, remote_bytes = counts
-        told[f"{nodes[edge.producer].name}->{nodes[edge.consumer].name}"] = {
+        told[edge_name(program.graph, edge)] = {
             "local_rows": local_rows,
             "remote_rows": remote_rows,
             "local_bytes": local_bytes,
@@ -204,6 +207,21 @@ def _edges(program: Program, total: Control) -> dict[str, dict[str, Any]]:
             "between_slots": program.output_level(edge.producer) > 0,
             "grouping": edge.grouping.kind if edge.grouping.by == "hash" else edge.grouping.by,
         }
+    return told
+
+
+def _batches(program: Program, total: Control) -> dict[str, dict[str, int]]:
+    """Batch tuples of rows by edge; of shared ones by all the edges they are for."""
+    told = {}
+    for name, (tuples, rows, size) in sorted(total.batches.items()):
+        if name.startswith("s"):
+            channel = int(name[1:])
+            edges = program.shared_channels[channel].edges_of(channel)
+            consumers = "+".join(program.graph.nodes[e.consumer].name for e in edges)
+            name = f"{program.graph.nodes[edges[0].producer].name}->{consumers} (shared)"
+        else:
+            name = edge_name(program.graph, program.graph.edges[int(name)])
+        told[name] = {"tuples": tuples, "rows": rows, "bytes": size}
     return told
 
 

@@ -18,6 +18,7 @@ from headgate.runtime.delivery import Delivery, absolute, sink_uris, spark_uri
 from headgate.runtime.engine import SparkEngine
 from headgate.runtime.query import FlowQuery
 from headgate.runtime.sources import read_sources
+from headgate.slot.batching import BatchRows, Scheme
 from headgate.slot.program import Program, compile_flow
 from headgate.topology.builder import FlowBuilder
 
@@ -34,6 +35,8 @@ def start_flow(
     tables: Mapping[str, RoutingTable] | None = None,
     manager: Manager | Decides | None = None,
     racks: Mapping[str, str] | None = None,
+    batch: BatchRows = None,
+    sharing: Scheme = "auto",
     warm_dir: str | None = None,
     buckets: int = BUCKETS,
     drop_state: Collection[str] = (),
@@ -53,6 +56,9 @@ def start_flow(
         manager: `headgate.Manager(...)`: measure while the flow runs and move keys to where
             their rows are; without one the tables stay as they are.
         racks: Rack of each host, for a manager that should prefer near slots to far ones.
+        batch: Rows per batch tuple, for all edges or by "producer->consumer" (default: as declared
+            with `batched`, else as many as fit). Results do not depend on it.
+        sharing: Batches for consumers with different keys: "distinct", "shared", or the cheaper.
         warm_dir: Folder on each host for warm copies of state (default: Spark's local dir;
             "off": none).
         buckets: Hash buckets per operator; a power of two, fixed for the life of a checkpoint.
@@ -79,6 +85,8 @@ def start_flow(
         drop_state=tuple(drop_state),
         keep_manifests=keep_manifests,
         racks=dict(racks or {}),
+        batch=batch,
+        sharing=sharing,
     )
     planning = plan_with(manager, program, slots, racks=racks)
     coordinator = Coordinator(

@@ -21,8 +21,8 @@ PAYLOAD_BYTES_MAX = 8 << 20
 
 
 class Kind(IntEnum):
-    """What a payload is: rows of an edge, an operator's carry, a control record, an anchor, or
-    partial states for the owner of their keys.
+    """What a payload is: rows of an edge, an operator's carry, a control record, an anchor,
+    partial states for the owner of their keys, or rows for several edges at once.
     """
 
     DATA = 0
@@ -30,6 +30,7 @@ class Kind(IntEnum):
     CONTROL = 2
     ANCHOR = 3
     PARTIAL = 4
+    SHARED = 5
 
 
 # label places the row (Spark hashes it); head holds the fixed-width fields of the tuple. Three
@@ -46,7 +47,8 @@ _HEAD = struct.Struct("<6i2q")
 
 @dataclass(frozen=True, slots=True)
 class BatchTuple:
-    """`slot` says where it belongs; `channel` is the edge of data, the node of all else.
+    """`slot` says where it belongs; `channel` is the edge of data, the channel of a share group for
+    shared rows, the node of all else.
 
     `level` and `producer` say which task made it, `seq` in which order.
     """

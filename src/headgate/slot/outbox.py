@@ -1,7 +1,8 @@
 """Send rows on: to the next operator of this slot in memory, to another slot as batch tuples.
 
 Rows are ordered by target slot once (a radix sort of small integers and one Arrow take), then
-every target gets a slice. What stays in the slot never becomes bytes.
+every target gets a slice. What stays in the slot never becomes bytes. Whether the consumers of an
+operator share batches is decided by the task's first rows for them, once.
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ from headgate.routing.hashing import U64, hash_columns
 from headgate.routing.table import RoutingTable
 from headgate.slot.ahead import look_ahead
 from headgate.slot.away import staying
-from headgate.slot.batch_tuple import PAYLOAD_BYTES_MAX, BatchTuple, Kind, digest_of
+from headgate.slot.batch_tuple import BatchTuple, Kind, digest_of
+from headgate.slot.buffers import Buffers, pieces
 from headgate.slot.cost_routing import CostRouting
+from headgate.slot.matrix import BufferMatrix
 from headgate.slot.plan import Control, EpochPlan, add_counts, pair
 from headgate.slot.program import Program
-from headgate.slot.rows import Rows, concat
+from headgate.slot.rows import Rows
+from headgate.slot.sharing import STAYS, ShareGroup, Targets
 from headgate.slot.statistics import Counting
 from headgate.topology.graph import SEVERAL_SLOTS, Edge
 
@@ -48,14 +52,27 @@ class Outbox:
         self.program, self.plan, self.control = program, plan, control
         self._counting = counting
         self.level, self.producer, self.slot = level, producer, slot
-        self._waiting: dict[tuple[int, int], list[Rows]] = {}
-        self._waiting_bytes: dict[tuple[int, int], int] = {}
+        self._buffers = Buffers[tuple[int, int]](self._emit_batch)
+        self._matrix = BufferMatrix(program, plan, control, slot, self._emit_shared)
         self._ready: list[BatchTuple] = []
         self._sequence = 0
         self._turn: dict[int, int] = {}
         self._routers: dict[str, RoutingTable] = {}
         self._costs = CostRouting(program, plan, control, producer)
         self._choosers: dict[int, Chooser] = {}
+
+    def dispatch(self, node: int, rows: Rows) -> Iterator[tuple[Edge, Rows]]:
+        """Route an operator's rows to all its consumers; yields those that stay in this task."""
+        group = self.program.share_groups.get(node)
+        if self.plan.batching.scheme == "distinct":
+            group = None
+        for edge in self.program.outputs[node]:
+            if group is None or edge not in group.edges:
+                staying = self.send(edge, rows)
+                if staying is not None and len(staying):
+                    yield edge, staying
+        if group is not None:
+            yield from self._send_group(group, rows)
 
     def send(self, edge: Edge, rows: Rows) -> Rows | None:
         """Route rows of an edge; returns those that stay in this task (None: none do)."""
@@ -94,7 +111,7 @@ class Outbox:
         counts = np.bincount(owners, minlength=self.plan.slots)
         starts = np.cumsum(counts) - counts
         for owner in np.flatnonzero(counts).tolist():
-            for piece in _pieces(batch.slice(int(starts[owner]), int(counts[owner]))):
+            for piece in pieces(batch.slice(int(starts[owner]), int(counts[owner]))):
                 payload = piece.serialize()
                 self._emit(Kind.PARTIAL, node, owner, piece.num_rows, payload)
                 if owner != self.slot:
@@ -109,8 +126,9 @@ class Outbox:
         """All that is left, in a fixed order."""
         for scheduled in self._costs.close():
             self._split(*scheduled, keep=False)
-        for edge, slot in sorted(self._waiting):
-            self._flush(edge, slot)
+        edges, batching = self.program.graph.edges, self.plan.batching
+        self._buffers.close(lambda place: batching.rows_max(edges[place[0]]))
+        self._matrix.close()
         yield from self.drain()
 
     # --- inside ----------------------------------------------------------------------------
@@ -210,6 +228,33 @@ class Outbox:
                 self._account(edge, part, local=target == self.slot)
         return kept
 
+    def _send_group(self, group: ShareGroup, rows: Rows) -> Iterator[tuple[Edge, Rows]]:
+        """Rows for several keyed consumers, in distinct batches or in shared ones."""
+        columns = self.program.edge_columns
+        routed = [self._targets(edge, rows.select(columns[edge.id])) for edge in group.edges]
+        leaving = [
+            self._leaving(edge, targets)
+            for edge, (targets, _) in zip(group.edges, routed, strict=True)
+        ]
+        parts = [part for _, part in routed]
+        is_shared = len(rows) and self._matrix.put(
+            group, rows.select(group.columns), parts, leaving
+        )
+        for edge, (targets, part), going in zip(group.edges, routed, leaving, strict=True):
+            if is_shared:
+                self._check_level(edge)
+                here = part.take(np.flatnonzero(going == STAYS))
+                self._account(edge, here, local=True)
+            kept = here if is_shared else self._split(edge, part, targets)
+            if kept is not None and len(kept):
+                yield edge, kept
+
+    def _leaving(self, edge: Edge, targets: Targets) -> Targets:
+        """Targets, with `STAYS` for rows that pass to the consumer in memory."""
+        if self.slot is None or self.program.waits(edge, self.level):
+            return targets
+        return np.where(targets == self.slot, np.int32(STAYS), targets)
+
     def _send_to_all(self, edge: Edge, rows: Rows) -> Rows | None:
         kept: Rows | None = None
         for target in range(self.plan.slots):
@@ -227,23 +272,26 @@ class Outbox:
         self.control.edges[key] = add_counts(self.control.edges.get(key), counts)
 
     def _put(self, edge: Edge, target: int, rows: Rows) -> None:
+        self._check_level(edge)
+        self._buffers.put((edge.id, target), rows, self.plan.batching.rows_max(edge))
+
+    def _check_level(self, edge: Edge) -> None:
         if self.level >= self.program.levels:
             raise AssertionError(f"edge {edge.id} sends rows after the last level")
-        place = (edge.id, target)
-        self._waiting.setdefault(place, []).append(rows)
-        size = self._waiting_bytes.get(place, 0) + rows.bytes
-        self._waiting_bytes[place] = size
-        if size >= PAYLOAD_BYTES_MAX:
-            self._flush(*place)
 
-    def _flush(self, edge: int, slot: int) -> None:
-        parts = self._waiting.pop((edge, slot), [])
-        self._waiting_bytes.pop((edge, slot), None)
-        if not parts:
-            return
-        batch = concat([Rows(p.batch, p.lineage) for p in parts]).to_wire()
-        for piece in _pieces(batch):
-            self._emit(Kind.DATA, edge, slot, piece.num_rows, piece.serialize())
+    def _emit_batch(self, place: tuple[int, int], batch: pa.RecordBatch) -> None:
+        edge, slot = place
+        payload = batch.serialize()
+        self._emit(Kind.DATA, edge, slot, batch.num_rows, payload)
+        self._count_batch(str(edge), batch.num_rows, payload.size)
+
+    def _emit_shared(self, channel: int, slot: int, rows: int, payload: pa.Buffer) -> None:
+        self._emit(Kind.SHARED, channel, slot, rows, payload)
+        self._count_batch(f"s{channel}", rows, payload.size)
+
+    def _count_batch(self, name: str, rows: int, size: int) -> None:
+        counts = self.control.batches.get(name)
+        self.control.batches[name] = add_counts(counts, [1, rows, size])
 
     def _emit(self, kind: Kind, channel: int, slot: int, rows: int, payload: pa.Buffer) -> None:
         item = BatchTuple(
@@ -263,13 +311,3 @@ class Outbox:
         self.control.sent[key] = add_counts(
             self.control.sent.get(key), [1, rows, item.seal, payload.size]
         )
-
-
-def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Consecutive parts, none above the size of a payload unless a single row is."""
-    if batch.nbytes <= PAYLOAD_BYTES_MAX or batch.num_rows == 1:
-        yield batch
-        return
-    half = batch.num_rows // 2
-    yield from _pieces(batch.slice(0, half))
-    yield from _pieces(batch.slice(half))

@@ -16,6 +16,7 @@ from headgate.operator.rows import EpochClock
 from headgate.routing.spread import Spread
 from headgate.routing.table import Moves, RoutingTable
 from headgate.sketch.cost_model import CostModel
+from headgate.slot.batching import Batching
 from headgate.state.chain import Chain
 
 MASK = (1 << 64) - 1
@@ -35,7 +36,7 @@ class EpochPlan:
     epoch. `spreads` holds, for operators with a split grouping, the keys that several slots
     process; there is none while nothing was counted. `costs` holds, for operators with a
     cost-aware input, what rows take in each slot, and `cost_files` where that is stored; there is
-    none before the first measurements.
+    none before the first measurements. `batching` says how rows become batch tuples.
     """
 
     epoch: int
@@ -58,6 +59,7 @@ class EpochPlan:
     costs: Mapping[str, CostModel] = field(default_factory=dict)
     cost_files: Mapping[str, str] = field(default_factory=dict)
     costs_uri: str = ""
+    batching: Batching = field(default_factory=Batching)
     attempt: int = 0
 
     @property
@@ -70,6 +72,7 @@ class Control:
     """Counts and file names; JSON on the wire, byte for byte the same in every attempt.
 
     sent and received: (producer level, producer, slot) -> [tuples, rows, sum of seals, bytes].
+    batches: edge, or "s" and the channel of shared ones -> [tuples, rows, bytes].
     loads: rows processed, by operator and slot; away_rows: those of them whose key another slot
     owns (of a split operator: all), under "source" what source tasks did; merge_rows: partials
     merged, by operator and owner, which for a split operator are part of its load; merge_bytes:
@@ -87,6 +90,7 @@ class Control:
     estimated_us: dict[str, dict[str, int]] = field(default_factory=dict)
     merge_bytes: dict[str, int] = field(default_factory=dict)
     edges: dict[str, list[int]] = field(default_factory=dict)
+    batches: dict[str, list[int]] = field(default_factory=dict)
     state: dict[str, dict[str, list[int]]] = field(default_factory=dict)
     moved: dict[str, int] = field(default_factory=dict)
     late: dict[str, int] = field(default_factory=dict)
@@ -107,7 +111,7 @@ class Control:
 
     def absorb(self, other: Control) -> None:
         """Add what an earlier level, or another task, did. A later level's chain wins."""
-        for name in ("sent", "received", "edges"):
+        for name in ("sent", "received", "edges", "batches"):
             mine = getattr(self, name)
             for pair, numbers in getattr(other, name).items():
                 mine[pair] = add_counts(mine.get(pair), numbers)

@@ -22,6 +22,7 @@ import pyarrow as pa
 from headgate.operator.base import StatefulOperator, state_schema
 from headgate.slot.ahead import Stop, stops_ahead
 from headgate.slot.rows import wire_schema
+from headgate.slot.sharing import AT, ShareGroup, share_groups
 from headgate.state.schema import StateSchema
 from headgate.topology.graph import SEVERAL_SLOTS, Edge, FlowGraph, Node
 
@@ -129,6 +130,21 @@ class Program:
     @cached_property
     def wire_schemas(self) -> dict[int, pa.Schema]:
         return {i: wire_schema(s, self.lineage) for i, s in self.edge_schemas.items()}
+
+    @cached_property
+    def share_groups(self) -> dict[int, ShareGroup]:
+        """By producer, the edges that may share batches."""
+        return {group.producer: group for group in share_groups(self.graph, self.edge_columns)}
+
+    @cached_property
+    def shared_channels(self) -> tuple[ShareGroup, ...]:
+        """The share group of every channel of shared batches."""
+        return tuple(g for g in self.share_groups.values() for _ in range(g.channels))
+
+    def shared_schema(self, group: ShareGroup) -> pa.Schema:
+        """What shared batches of a group look like on the wire."""
+        fields = [self.node_schema[group.producer].field(name) for name in group.columns]
+        return wire_schema(pa.schema(fields), (*self.lineage, AT))
 
     @cached_property
     def state_schemas(self) -> dict[int, StateSchema]:

@@ -21,10 +21,11 @@ from headgate.slot.batch_tuple import BatchTuple, Kind, digest_of
 from headgate.slot.plan import Control, add_counts, pair
 from headgate.slot.program import ORDER
 from headgate.slot.rows import Rows, concat
+from headgate.slot.sharing import AT, in_place
 from headgate.slot.task import Task
 from headgate.state.chain import Chain, StateFile
 from headgate.state.session import StateSession
-from headgate.topology.graph import Node
+from headgate.topology.graph import Edge, Node
 
 
 class SlotTask(Task):
@@ -35,6 +36,7 @@ class SlotTask(Task):
         self.earlier = Control()
         self.carries: dict[int, list[pa.RecordBatch]] = {}
         self.partials: dict[int, list[pa.RecordBatch]] = {}
+        self._arriving: dict[tuple[int, int, int], list[Rows]] = {}  # by edge, level, producer
         assert self.slot is not None
         self.home: int = self.slot
 
@@ -77,6 +79,10 @@ class SlotTask(Task):
             counts = [1, item.rows, item.seal, item.payload.size]
             self.control.received[key] = add_counts(self.control.received.get(key), counts)
             self._lay_out(item)
+        for place in sorted(self._arriving):
+            parts = self._arriving.pop(place)
+            for rows in parts if AT not in parts[0].lineage else [in_place(parts)]:
+                self._take_in(self.program.graph.edges[place[0]], rows)
         if not heard_of_itself:
             raise CustodyMismatch(
                 f"slot {self.slot} of level {self.level} got no record of its level "
@@ -96,9 +102,24 @@ class SlotTask(Task):
             batch = pa.ipc.read_record_batch(item.payload, schema)
             self.partials.setdefault(item.channel, []).append(batch)
             return
-        edge = self.program.graph.edges[item.channel]
-        batch = pa.ipc.read_record_batch(item.payload, self.program.wire_schemas[edge.id])
-        rows = Rows.from_wire(batch, self.program.lineage)
+        if item.kind == Kind.SHARED:
+            self._lay_out_shared(item)
+            return
+        batch = pa.ipc.read_record_batch(item.payload, self.program.wire_schemas[item.channel])
+        place = (item.channel, item.level, item.producer)
+        self._arriving.setdefault(place, []).append(Rows.from_wire(batch, self.program.lineage))
+
+    def _lay_out_shared(self, item: BatchTuple) -> None:
+        """The rows wait, for each edge they are for, until all cells of their producer are in."""
+        group = self.program.shared_channels[item.channel]
+        batch = pa.ipc.read_record_batch(item.payload, self.program.shared_schema(group))
+        rows = Rows.from_wire(batch, (*self.program.lineage, AT))
+        for edge in group.edges_of(item.channel):
+            mine = rows.select(self.program.edge_columns[edge.id])
+            self._arriving.setdefault((edge.id, item.level, item.producer), []).append(mine)
+
+    def _take_in(self, edge: Edge, rows: Rows) -> None:
+        """Give rows to their consumer, or to a later level if it wants all of them at once."""
         if self.program.waits(edge, self.level):
             self.outbox.hold(edge, rows)
         else:

@@ -92,10 +92,7 @@ class Task:
         """Hand an operator's output to all its consumers."""
         if rows is None or not len(rows):
             return
-        for edge in self.program.outputs[node.id]:
-            staying = self.outbox.send(edge, rows)
-            if staying is None or not len(staying):
-                continue
+        for edge, staying in self.outbox.dispatch(node.id, rows):
             self.inbox.setdefault(edge.consumer, []).append(staying)
 
     def is_split(self, node: Node) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Literal, get_args
 
@@ -220,6 +220,19 @@ class Stream:
     def globally(self) -> Stream:
         """Everything to one slot, as one key (global grouping)."""
         return self._grouped(Grouping("global"))
+
+    def batched(self, rows: int) -> Stream:
+        """Send rows of the pending grouping in batches of so many, instead of as large as may be.
+
+        Results do not depend on it; smaller batches cost more. `start(batch=...)` overrides it.
+        """
+        if not self.grouping.exchanges:
+            raise DeclarationError(
+                "batched() is for rows that are sent; put key_by, shuffle or the like before it"
+            )
+        if rows < 1:
+            raise DeclarationError(f"batched({rows}); a batch has at least one row")
+        return self._grouped(replace(self.grouping, batch_rows=rows))
 
     # --- stateless operators ---------------------------------------------------------------
     def map(self, function: Any, schema: SchemaLike, *, name: str | None = None) -> Stream:

@@ -31,6 +31,7 @@ class Grouping:
     `nulls` says what a null key column means: a key of its own, a dropped row, or an error.
     `by` says how a keyed edge deals with hot keys: "hash" and "dkg" send a key's rows to its one
     owner, the others (`SEVERAL_SLOTS`) to one of several slots, which send partials to the owner.
+    `batch_rows` says how many rows travel in one batch tuple (None: all that fit).
     """
 
     kind: GroupingKind
@@ -38,6 +39,7 @@ class Grouping:
     nulls: NullKeys = "key"
     by: KeyGrouping = "hash"
     cost: CostOptions | None = None
+    batch_rows: int | None = None
 
     @property
     def keyed(self) -> bool:

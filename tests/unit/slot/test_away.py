@@ -23,7 +23,7 @@ from headgate.control.custody import settle
 from headgate.errors import CustodyMismatch, OperatorFailed
 from headgate.operator import Partials
 from headgate.routing.table import hash_table
-from headgate.slot import outbox as outbox_module
+from headgate.slot import buffers as buffers_module
 from headgate.slot.batch_tuple import BatchTuple, Kind
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
@@ -210,7 +210,7 @@ def test_a_lost_partial_is_noticed(folder: Path) -> None:
 
 
 def test_many_partials_are_cut_into_payloads(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbox_module, "PAYLOAD_BYTES_MAX", 256)
+    monkeypatch.setattr(buffers_module, "PAYLOAD_BYTES_MAX", 256)
     at = epoch(chain(), folder, pinned([], []))
     total, sent = at.run([{"a": 1, "b": b, "v": 0} for b in range(100)])
 

@@ -1,0 +1,145 @@
+"""Shared batches: one buffer matrix for the consumers of an operator that have different keys.
+
+A *cell* of the matrix is a combination of target slots, one for each consumer. A shared batch holds
+the columns that any of them needs and goes once to every slot of its cell, for those consumers that
+have it there. Rows of one producer lie in several cells then, so each has its place in the
+producer's output with it, and the receiver puts them back in order: per-upstream order is kept.
+
+Rows whose target is the slot they are in take no part for that consumer (target `STAYS`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from headgate.slot.batch_tuple import PAYLOAD_BYTES_MAX
+from headgate.slot.batching import Batching
+from headgate.slot.rows import Rows, concat
+from headgate.topology.graph import Edge, FlowGraph
+
+Targets = npt.NDArray[np.int32]
+STAYS = -1
+AT = "at"  # hidden column: a row's place in its producer's output
+AT_BYTES = 8
+EDGES_MAX = 4
+CELLS_MAX = 1 << 16  # larger matrices would hold hardly a row in a cell
+
+
+@dataclass(frozen=True)
+class ShareGroup:
+    """Edges of one producer that may share batches; `columns` are those any of them needs.
+
+    Its channels are numbered from `first`, one for every choice of edges that a tuple is for.
+    """
+
+    producer: int
+    edges: tuple[Edge, ...]
+    columns: tuple[str, ...]
+    first: int
+
+    def channel(self, edges: Sequence[bool]) -> int:
+        return self.first - 1 + sum(1 << i for i, wanted in enumerate(edges) if wanted)
+
+    def edges_of(self, channel: int) -> tuple[Edge, ...]:
+        mask = channel - self.first + 1
+        return tuple(edge for i, edge in enumerate(self.edges) if mask >> i & 1)
+
+    @property
+    def channels(self) -> int:
+        return (1 << len(self.edges)) - 1
+
+
+def share_groups(graph: FlowGraph, edge_columns: dict[int, tuple[str, ...]]) -> list[ShareGroup]:
+    """Operators with two to four keyed consumers, each of which sends a key to its one owner."""
+    groups: list[ShareGroup] = []
+    first = 0
+    for node in graph.nodes:
+        edges = tuple(e for e in graph.outputs(node.id) if _may_share(graph, e))
+        if not 2 <= len(edges) <= EDGES_MAX:
+            continue
+        needed = {column for edge in edges for column in edge_columns[edge.id]}
+        columns = tuple(name for name in node.schema.names if name in needed)
+        groups.append(ShareGroup(node.id, edges, columns, first))
+        first += groups[-1].channels
+    return groups
+
+
+def _may_share(graph: FlowGraph, edge: Edge) -> bool:
+    """Rows of a null key may be dropped on one edge, and a split operator's rows stay."""
+    grouping = edge.grouping
+    plain = grouping.kind == "fields" and grouping.by in ("hash", "dkg") and grouping.nulls == "key"
+    return plain and graph.exchanges(edge) and not graph.nodes[edge.consumer].auto
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Rows sorted by cell: `order` of the rows, then per cell its targets and row count."""
+
+    order: npt.NDArray[np.int64]
+    targets: tuple[tuple[int, ...], ...]
+    counts: tuple[int, ...]
+
+    def __iter__(self) -> Iterator[tuple[tuple[int, ...], int]]:
+        return iter(zip(self.targets, self.counts, strict=True))
+
+
+def cells_of(targets: Sequence[Targets], slots: int) -> Cells | None:
+    """The matrix for these targets (one array per consumer); None if it would be too large."""
+    base = slots + 1
+    size = base ** len(targets)
+    if size > CELLS_MAX:
+        return None
+    code = np.zeros(len(targets[0]), np.int64)
+    for target in reversed(targets):
+        code = code * base + (target + 1)
+    counts = np.bincount(code, minlength=size)
+    used = np.flatnonzero(counts)
+    named = [tuple(int(c // base**i % base) - 1 for i in range(len(targets))) for c in used]
+    order = np.argsort(code.astype(np.uint16), kind="stable").astype(np.int64)
+    return Cells(order, tuple(named), tuple(counts[used].tolist()))
+
+
+def shared_is_cheaper(
+    group: ShareGroup,
+    batching: Batching,
+    targets: Sequence[Targets],
+    widths: Sequence[float],
+    shared_width: float,
+    cells: Cells,
+) -> bool:
+    """Compare messages and bytes of both schemes for these rows; `widths` are bytes of a row."""
+    distinct = 0.0
+    for edge, target, width in zip(group.edges, targets, widths, strict=True):
+        counts = np.bincount(target[target != STAYS])
+        distinct += _cost(batching, counts, batching.rows_max(edge), width)
+    copies = np.array([len({t for t in cell if t != STAYS}) for cell in cells.targets])
+    counts, rows_max = np.array(cells.counts), batching.rows_max(*group.edges)
+    shared = _cost(batching, counts, rows_max, shared_width + AT_BYTES, copies)
+    return shared < distinct
+
+
+def _cost(
+    batching: Batching,
+    counts: npt.NDArray[np.int64],
+    rows_max: int | None,
+    width: float,
+    copies: npt.NDArray[np.int64] | int = 1,
+) -> float:
+    """Seconds for buffers of so many rows, each sent `copies` times."""
+    fit = max(1.0, PAYLOAD_BYTES_MAX / max(width, 1.0))
+    messages = np.ceil(counts / min(fit, rows_max or fit)) * copies
+    size = counts * copies * width
+    return float(messages.sum() * batching.message_s + size.sum() * batching.byte_s)
+
+
+def in_place(parts: Sequence[Rows]) -> Rows:
+    """Rows of one producer from several cells, as it put them out, without their places."""
+    rows = concat(parts)
+    if len(parts) > 1:
+        rows = rows.take(np.argsort(rows.lineage[AT], kind="stable").astype(np.int64))
+    lineage = {name: values for name, values in rows.lineage.items() if name != AT}
+    return Rows(rows.batch, lineage)
