@@ -1,6 +1,7 @@
 """Headgate: stateful streaming on Spark in vectorised Python that decides where keys live."""
 
 from headgate.control.manager import Manager
+from headgate.control.scaling import Scaling
 from headgate.errors import HeadgateError
 from headgate.flow import Flow
 from headgate.operator import (
@@ -41,6 +42,7 @@ __all__ = [
     "Output",
     "Partials",
     "RoutingTable",
+    "Scaling",
     "StateFields",
     "StatefulOperator",
     "Sum",

@@ -181,6 +181,7 @@ class Coordinator:
             table_files=dict(self._routing.names),
             tables_uri=self.checkpoint.tables.uri,
             statistics_bytes=self._statistics_bytes,
+            unit_statistics=frozenset() if self._planning is None else self._planning.units_of,
             racks=self.settings.racks,
             costs=dict(self._costs.models),
             cost_files=dict(self._costs.names),
@@ -210,6 +211,7 @@ class Coordinator:
             chains={},
             warm_dir="off",
             statistics_bytes=0,
+            unit_statistics=frozenset(),
             away=frozenset(),
             spreads={},
         )
@@ -306,7 +308,8 @@ class Coordinator:
         if slots == self.slots:
             return
         self.journal.append("scale", epoch=epoch, before=self.slots, slots=slots, why=why)
-        self._routing.resize(slots)
+        placed = frozenset() if self._planning is None else self._planning.units_of
+        self._routing.resize(slots, fill=not placed)
         self._spreads = {}
         self.slots = slots
 

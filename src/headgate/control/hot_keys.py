@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from headgate.control.observation import gather
-from headgate.control.planning import Decides, Decision, Observed
+from headgate.control.planning import Decides, Decision, Observed, PlacesUnits
 from headgate.planner.by_load import Layout, expected_loads, lay_out_split, lay_out_whole
 from headgate.planner.observation import KeyLoads, Observation
 from headgate.planner.split_or_key import Seen, SplitOrKey, excess, partials_expected
@@ -182,6 +182,10 @@ class WithHotKeys:
         """Is there anything to decide, or anything to keep from a manager of placement?"""
         special = placing is not None and len(program.placed) < len(program.stateful)
         return bool(program.by_load or program.auto) or special
+
+    @property
+    def units_of(self) -> frozenset[str]:
+        return self._placing.units_of if isinstance(self._placing, PlacesUnits) else frozenset()
 
     @property
     def born_local(self) -> frozenset[str]:

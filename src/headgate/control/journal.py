@@ -14,6 +14,7 @@ from headgate.planner.distance import CLASSES, Distances
 from headgate.slot.batching import edge_name
 from headgate.slot.plan import Control, EpochPlan, parse_pair
 from headgate.slot.program import Program
+from headgate.slot.task import MOVING
 from headgate.state.storage import Storage
 
 SCHEMA = 1
@@ -83,7 +84,7 @@ def epoch_record(
     plan: EpochPlan,
     total: Control,
     *,
-    timings: Iterable[Timing],
+    timings: Sequence[Timing],
     engine: Mapping[str, Any],
     attempts: int,
     before: Mapping[str, Any],
@@ -127,8 +128,9 @@ def epoch_record(
         "spread_keys": {op: len(spread) for op, spread in sorted(plan.spreads.items())},
         "loads": loads,
         "imbalance": {op: imbalance(by_slot) for op, by_slot in loads.items()},
-        "operator_ms": _operator_ms(timings, plan.slots),
-        "operator_rows": _operator_rows(timings),
+        "operator_ms": _operator_ms((t for t in timings if not _is_moving(t)), plan.slots),
+        "moving_ms": _operator_ms((t for t in timings if _is_moving(t)), plan.slots),
+        "operator_rows": _operator_rows([t for t in timings if not _is_moving(t)]),
         "state": _state_sizes(program, plan, total, before.get("state", {})),
         "sink_rows": {s: sum(f["rows"] for f in files) for s, files in total.sinks.items()},
         "late_rows": total.late,
@@ -225,9 +227,14 @@ def _batches(program: Program, total: Control) -> dict[str, dict[str, int]]:
     return told
 
 
+def _is_moving(timing: Timing) -> bool:
+    return timing[2].startswith(MOVING)
+
+
 def _operator_ms(timings: Iterable[Timing], slots: int) -> dict[str, list[float]]:
     spent: dict[str, list[float]] = {}
-    for level, slot, operator, _rows, nanoseconds in timings:
+    for level, slot, name, _rows, nanoseconds in timings:
+        operator = name.removeprefix(MOVING)
         by_slot = spent.setdefault(operator, [0.0] * slots)
         by_slot[slot % slots if level == 0 else slot] += nanoseconds / 1e6
     return {op: [round(ms, 3) for ms in by_slot] for op, by_slot in sorted(spent.items())}

@@ -16,6 +16,7 @@ from typing import Any
 from headgate.control.hot_keys import WithHotKeys
 from headgate.control.observation import gather
 from headgate.control.planning import Decides, Decision, Observed, Planning
+from headgate.control.scaling import Scaling
 from headgate.errors import DeclarationError
 from headgate.planner.observation import Observation
 from headgate.planner.placing import Pins, Placing, Proposal, Task, make_placing
@@ -25,6 +26,7 @@ from headgate.slot.program import Program
 from headgate.topology.duration import duration_us
 
 PLANNERS = ("headgate", "online", "offline", "worst-case", "hash")
+UNIT_PLANNERS = ("allocation", "milp", "albic")
 LABELS_MAX = 4_096
 LEAST = {"every_epochs": 1, "memory_epochs": 1, "warm_up_epochs": 0, "moves_max": 1, "pins_max": 0}
 MOVES_TOLD = 8
@@ -38,7 +40,11 @@ class Manager:
         planner: "headgate" moves a few keys at a time to where their rows are; "online" and
             "offline" are the planners of Caneill et al. 2016 (METIS from scratch each period, or
             once); "hash" only measures; "worst-case" sends apart what belongs together.
-        every_epochs: Epochs from one plan to the next.
+            "allocation" (ours), "milp" and "albic" (Madsen et al. 2017) place whole buckets and
+            pinned keys by load, traffic and what moving costs; they can also change the number
+            of slots.
+        every_epochs: Epochs from one plan to the next; for planners of units, the period over
+            which statistics are added up.
         warm_up_epochs: Epochs that are only measured before the first plan.
         every: Time from one plan to the next, as "30 seconds" or a timedelta; both must have
             passed.
@@ -50,6 +56,11 @@ class Manager:
             merged, and let them live there.
         memory_epochs: About how many epochs the "headgate" planner looks back.
         seed: For planners that draw.
+        scaling: When the flow gets more or fewer slots; for planners of units.
+        migration_seconds_max: What a plan of units may cost in time spent on moving state.
+        slot_state_bytes: State that a slot can hold. If given, memory may be the bottleneck.
+        slot_bytes_per_second: Bytes that a slot can take in and send. If given, the network may
+            be the bottleneck.
     """
 
     planner: str = "headgate"
@@ -63,11 +74,26 @@ class Manager:
     born_local: bool = True
     memory_epochs: int = 5
     seed: int = 0
+    scaling: Scaling | None = None
+    migration_seconds_max: float = 1.0
+    slot_state_bytes: float | None = None
+    slot_bytes_per_second: float | None = None
 
     def __post_init__(self) -> None:
-        if self.planner not in PLANNERS:
+        known = PLANNERS + UNIT_PLANNERS
+        if self.planner not in known:
             raise DeclarationError(
-                f"planner={self.planner!r}; there are {', '.join(PLANNERS)}", planner=self.planner
+                f"planner={self.planner!r}; there are {', '.join(known)}", planner=self.planner
+            )
+        if self.scaling is not None and self.planner not in UNIT_PLANNERS:
+            raise DeclarationError(
+                f"scaling= needs a planner of units ({', '.join(UNIT_PLANNERS)}), which measures "
+                f"loads in percent; {self.planner!r} does not",
+                planner=self.planner,
+            )
+        if not self.migration_seconds_max > 0:
+            raise DeclarationError(
+                f"migration_seconds_max={self.migration_seconds_max}; give more than 0"
             )
         for name, least in LEAST.items():
             if getattr(self, name) < least:
@@ -94,7 +120,11 @@ def plan_with(
 
     Operators that are placed by load, or split if it pays, get a manager that does only that.
     """
-    if isinstance(manager, Manager):
+    if isinstance(manager, Manager) and manager.planner in UNIT_PLANNERS:
+        from headgate.control.allocation_manager import AllocationManager
+
+        manager = AllocationManager(program.placed, manager, racks)
+    elif isinstance(manager, Manager):
         manager = PlacementManager(task_of(program, manager, slots, racks), manager)
     if WithHotKeys.has_work(program, manager):
         manager = WithHotKeys(manager, program)

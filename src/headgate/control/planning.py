@@ -13,7 +13,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from headgate.routing.spread import Spread
 from headgate.routing.table import RoutingTable
@@ -67,6 +67,14 @@ class Decides(Protocol):
     ) -> Decision: ...
 
 
+@runtime_checkable
+class PlacesUnits(Protocol):
+    """A manager that places whole units: buckets and pinned keys of these operators."""
+
+    @property
+    def units_of(self) -> frozenset[str]: ...
+
+
 class Planning:
     """Runs a manager beside the epochs, or between them (`beside=False`, for tests)."""
 
@@ -76,6 +84,11 @@ class Planning:
         self._under_way: Future[Decision] | None = None
         self._slots = 0
         self._thread = ThreadPoolExecutor(1, "headgate-planning") if beside else None
+
+    @property
+    def units_of(self) -> frozenset[str]:
+        """Operators of which units are counted, and placed, in place of keys."""
+        return self.manager.units_of if isinstance(self.manager, PlacesUnits) else frozenset()
 
     def observe(self, observed: Observed, tables: Mapping[str, RoutingTable]) -> None:
         """An epoch was committed: let the manager think about it, and all since it last did."""

@@ -50,12 +50,17 @@ class TablesInUse:
         """Use these tables from the next epoch on."""
         self.tables.update(changed)
 
-    def resize(self, slots: int) -> None:
+    def resize(self, slots: int, *, fill: bool = True) -> None:
         """Use so many slots from the next epoch on; only what must move does.
 
-        Without a planner to place them (`share_pins`), new slots get their share of pinned keys.
+        New slots get their fair share of buckets, and of pinned keys if no planner is there to
+        place them (`share_pins`). Without `fill` they start empty.
         """
-        self.tables = {op: self._resized(table, slots) for op, table in self.tables.items()}
+        for operator, table in self.tables.items():
+            if fill or slots < table.slots:
+                self.tables[operator] = self._resized(table, slots)
+            else:
+                self.tables[operator] = table.widened(slots)
 
     def save(self) -> None:
         """Make the tables of the coming epoch durable and work out what moves with it."""

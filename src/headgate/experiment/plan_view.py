@@ -31,7 +31,7 @@ def plan_views(journal: Iterable[Mapping[str, Any]]) -> list[PlanView]:
     views: list[PlanView] = []
     for record in journal:
         if record["kind"] == "outcome" and views and views[-1].achieved_locality is None:
-            views[-1] = replace(views[-1], achieved_locality=record["achieved_locality"])
+            views[-1] = replace(views[-1], achieved_locality=record.get("achieved_locality"))
         elif record["kind"] == "plan":
             why = record.get("why") or record.get("failed") or "the rest of an earlier plan"
             views.append(

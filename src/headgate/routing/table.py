@@ -111,6 +111,33 @@ class RoutingTable:
         at[at == len(self.pinned_h)] = 0
         return np.asarray(self.pinned_h[at] == h)
 
+    def units(self, h: U64) -> U64:
+        """The unit of every key: a pinned key's own hash, else the least hash of its bucket."""
+        if self.buckets == 1:
+            bucket = np.zeros(len(h), np.uint64)
+        else:
+            low = np.uint64(65 - self.buckets.bit_length())
+            bucket = (h >> low) << low
+        return np.where(self.is_pinned(h), h, bucket)
+
+    def all_units(self) -> tuple[U64, I32]:
+        """Every unit of the operator with its owner: the buckets, then the pins."""
+        ids = np.concatenate([bucket_ids(self.buckets), self.pinned_h])
+        return ids, np.concatenate([self.bucket_slots, self.pinned_slots])
+
+    def with_owners(self, owners: I32) -> RoutingTable:
+        """This table with other owners for `all_units`, in that order."""
+        return replace(
+            self,
+            version=self.version + 1,
+            bucket_slots=owners[: self.buckets].astype(np.int32),
+            pinned_slots=owners[self.buckets :].astype(np.int32),
+        )
+
+    def widened(self, slots: int) -> RoutingTable:
+        """More slots, empty ones: who fills them is for a planner to say."""
+        return replace(self, slots=slots, version=self.version + 1)
+
     def with_buckets(self, bucket_slots: I32) -> RoutingTable:
         return replace(
             self, version=self.version + 1, bucket_slots=np.asarray(bucket_slots, np.int32)
@@ -160,6 +187,13 @@ class RoutingTable:
         n = int(facts[b"buckets"])
         h, slot = table["h"].to_numpy(), table["slot"].to_numpy()
         return cls(int(facts[b"slots"]), slot[:n], int(facts[b"version"]), h[n:], slot[n:])
+
+
+def bucket_ids(buckets: int) -> U64:
+    """The least hash of every bucket."""
+    if buckets == 1:
+        return np.zeros(1, np.uint64)
+    return np.arange(buckets, dtype=np.uint64) << np.uint64(65 - buckets.bit_length())
 
 
 def hash_table(slots: int, buckets: int = BUCKETS) -> RoutingTable:

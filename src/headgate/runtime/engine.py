@@ -188,6 +188,7 @@ class SparkEngine:
             "plan_ms": round((planned - started) * 1e3, 1),
             "job_ms": round((time.perf_counter() - planned) * 1e3, 1),
             "levels_ms": _level_ms(timings),
+            "task_ms": _task_ms(timings),
             "hosts": list(anchor.hosts),
         }
         statistics = [TaskStatistics.from_bytes(data) for _, data in sorted(counted.items())]
@@ -248,6 +249,15 @@ def _level_ms(timings: list[tuple[Any, ...]]) -> dict[str, float]:
             key = str(level)
             longest[key] = max(longest.get(key, 0.0), round(nanoseconds / 1e6, 2))
     return dict(sorted(longest.items()))
+
+
+def _task_ms(timings: list[tuple[Any, ...]]) -> dict[str, float]:
+    """All tasks of each level together, as measured inside the Python workers."""
+    total: dict[str, float] = {}
+    for level, _slot, name, _rows, nanoseconds in timings:
+        if name == "":
+            total[str(level)] = total.get(str(level), 0.0) + nanoseconds / 1e6
+    return {level: round(spent, 2) for level, spent in sorted(total.items())}
 
 
 def _reason(problem: Exception) -> str:

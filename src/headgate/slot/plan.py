@@ -29,7 +29,8 @@ class EpochPlan:
 
     `moves` holds, for every operator whose table changes with this epoch, which units go from
     where to where. `chains[operator][slot]` are the committed state files. `statistics_bytes` is
-    what a slot may spend on counting keys and pairs (0: it counts none). `table_files` names where
+    what a slot may spend on counting keys and pairs (0: it counts none); operators in
+    `unit_statistics` count buckets and pinned keys instead. `table_files` names where
     the tables are stored, for engines that do not send large ones along. `away` names operators
     whose keys without a pin are processed where their rows are (`Program.splittable` says which
     can be). `split` names those of the operators declared `split="auto"` that are split in this
@@ -52,6 +53,7 @@ class EpochPlan:
     table_files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     tables_uri: str = ""
     statistics_bytes: int = 0
+    unit_statistics: frozenset[str] = frozenset()
     away: frozenset[str] = frozenset()
     split: frozenset[str] = frozenset()
     spreads: Mapping[str, Spread] = field(default_factory=dict)

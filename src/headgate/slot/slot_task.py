@@ -22,7 +22,8 @@ from headgate.slot.plan import Control, add_counts, pair
 from headgate.slot.program import ORDER
 from headgate.slot.rows import Rows, concat
 from headgate.slot.sharing import AT, in_place
-from headgate.slot.task import Task
+from headgate.slot.statistics import STATE_POSITIONS
+from headgate.slot.task import MOVING, Task
 from headgate.state.chain import Chain, StateFile
 from headgate.state.session import StateSession
 from headgate.topology.graph import Edge, Node
@@ -150,6 +151,7 @@ class SlotTask(Task):
             self.program, self.plan, self.services.store, node, self.home, self.level, chain
         ) as session:
             if moves is not None:
+                moving = self.services.clock_ns()
                 gained = stateful.migrate(
                     self.program,
                     self.plan,
@@ -160,6 +162,7 @@ class SlotTask(Task):
                     session,
                 )
                 self.control.moved[node.name] = gained
+                self.services.timed(self.level, self.home, MOVING + node.name, gained, moving)
             if partials:
                 self._absorb(node, partials, session)
             if rows is not None:
@@ -174,6 +177,9 @@ class SlotTask(Task):
                 self.dispatch(node, made)
             else:
                 self._pass_on_carry(node)
+            if self.counting is not None and self.counting.counts_units(node.name):
+                routes = session.sample_routes(STATE_POSITIONS)
+                self.counting.state(node.name, routes, session.rows)
             after = session.commit()
             # Bytes of the files: what the table takes in memory depends on the attempt's past.
             facts = [session.rows, sum(file.bytes for file in after)]

@@ -6,11 +6,14 @@ keep `a` through stateless operators of the slot; a round robin between the two 
 it should, for no placement could make such a pair local. Counting is pure and bounded: a task run
 twice counts the same, in `statistics_bytes` at most. Of a batch of more than `ROWS_COUNTED` rows
 every k-th pair is counted, with weight k. The counts leave the task apart from its rows.
+
+For operators whose *units* are placed (buckets and pinned keys, Madsen et al. 2017), a unit is
+counted in place of its keys, and where state rows lie is sampled: exact up to the sketch's room.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,10 +22,12 @@ import pyarrow as pa
 
 from headgate.operator.rows import Groups
 from headgate.routing.hashing import U64
+from headgate.routing.table import RoutingTable
 from headgate.sketch.count_min import CostSketch
 from headgate.sketch.space_saving import PairSketch
 
 ROWS_COUNTED = 1 << 15
+STATE_POSITIONS = 1 << 14
 LABELLED_KEYS = 64
 LABEL_CHARACTERS = 60
 _LOADS_SHARE = 4  # one part in four of the memory is for key loads
@@ -31,7 +36,7 @@ _LOADS_SHARE = 4  # one part in four of the memory is for key loads
 @dataclass
 class TaskStatistics:
     """The counts of one task: `pairs[producer, consumer]`, `loads[operator]`, and key texts;
-    `costs[operator]`, the execution times it measured.
+    `costs[operator]`, the execution times it measured; `state[operator]`, rows of state by unit.
     """
 
     slot: int = 0
@@ -39,12 +44,14 @@ class TaskStatistics:
     loads: dict[str, PairSketch] = field(default_factory=dict)
     labels: dict[str, dict[int, str]] = field(default_factory=dict)
     costs: dict[str, CostSketch] = field(default_factory=dict)
+    state: dict[str, PairSketch] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
         sink = pa.BufferOutputStream()
         parts: list[tuple[str, list[str], PairSketch | CostSketch]] = []
         parts += [("pairs", list(edge), s) for edge, s in self.pairs.items()]
         parts += [("loads", [operator], s) for operator, s in self.loads.items()]
+        parts += [("state", [operator], s) for operator, s in self.state.items()]
         parts += [("costs", [operator], s) for operator, s in self.costs.items()]
         for kind, who, sketch in parts:
             batch = sketch.to_arrow()
@@ -75,6 +82,8 @@ class TaskStatistics:
             sketch = PairSketch.from_arrow(batch.replace_schema_metadata(facts))
             if facts[b"kind"] == b"pairs":
                 told.pairs[who[0], who[1]] = sketch
+            elif facts[b"kind"] == b"state":
+                told.state[who[0]] = sketch
             else:
                 told.loads[who[0]] = sketch
                 entries = [e for e in facts[b"labels"].decode().split("\0") if e]
@@ -87,8 +96,16 @@ class TaskStatistics:
 class Counting:
     """Counts while a task runs; room is shared out evenly among operators and edges."""
 
-    def __init__(self, slot: int, memory_bytes: int, operators: int, edges: int) -> None:
+    def __init__(
+        self,
+        slot: int,
+        memory_bytes: int,
+        operators: int,
+        edges: int,
+        units: Mapping[str, RoutingTable] | None = None,
+    ) -> None:
         self.statistics = TaskStatistics(slot)
+        self._units = units or {}
         for_loads = memory_bytes // _LOADS_SHARE if edges else memory_bytes
         self._load_bytes = for_loads // max(1, operators)
         self._pair_bytes = (memory_bytes - for_loads) // max(1, edges)
@@ -98,8 +115,19 @@ class Counting:
         sketch = self.statistics.loads.get(operator)
         if sketch is None:
             sketch = self.statistics.loads[operator] = PairSketch.within(self._load_bytes)
-        sketch.update(groups.h, np.zeros(len(groups), np.uint64), groups.sizes)
+        h = self._counted(operator, groups.h)
+        sketch.update(h, np.zeros(len(groups), np.uint64), groups.sizes)
         self._label(operator, groups)
+
+    def counts_units(self, operator: str) -> bool:
+        return operator in self._units
+
+    def state(self, operator: str, routes: U64, rows: int) -> None:
+        """Where the operator's rows of state lie, from a fair sample of them."""
+        sketch = self.statistics.state[operator] = PairSketch.within(self._load_bytes)
+        if len(routes):
+            weight = np.full(len(routes), rows / len(routes))
+            sketch.update(self._counted(operator, routes), np.zeros(len(routes), np.uint64), weight)
 
     def pair(self, producer: str, consumer: str, a: U64, b: U64) -> None:
         """Rows that go on from key a of one operator to key b of the next."""
@@ -110,7 +138,12 @@ class Counting:
         step = -(-len(a) // ROWS_COUNTED)
         if step > 1:
             a, b = a[::step], b[::step]
+        a, b = self._counted(producer, a), self._counted(consumer, b)
         sketch.update(a, b, np.full(len(a), step) if step > 1 else None)
+
+    def _counted(self, operator: str, h: U64) -> U64:
+        table = self._units.get(operator)
+        return h if table is None else table.units(h)
 
     def _label(self, operator: str, groups: Groups) -> None:
         labels = self.statistics.labels.setdefault(operator, {})

@@ -31,6 +31,8 @@ from headgate.slot.statistics import Counting, TaskStatistics
 from headgate.state.store import StateStore
 from headgate.topology.graph import Node
 
+MOVING = "moving "  # before an operator's name: the time in which its state moved
+
 
 @dataclass
 class Services:
@@ -86,6 +88,7 @@ class Task:
             self.plan.statistics_bytes,
             operators=len(self.program.stateful),
             edges=len(self.program.key_pairs),
+            units={op: self.plan.tables[op] for op in self.plan.unit_statistics},
         )
 
     def dispatch(self, node: Node, rows: Rows | None) -> None:

@@ -73,6 +73,10 @@ class StateSession:
     def bytes(self) -> int:
         return self._table.byte_count
 
+    def sample_routes(self, positions_max: int) -> U64:
+        """Key hashes of some of the rows, fairly drawn; all of them in a small table."""
+        return self._table.sample_routes(positions_max)
+
     @property
     def changed(self) -> bool:
         return len(self._touched) > 0

@@ -58,6 +58,12 @@ class HashTable:
         table._lay_out(ids, values, len(ids))
         return table
 
+    def sample_routes(self, positions_max: int) -> U64:
+        """Routes of the rows at every k-th position: positions are a hash, so that is fair."""
+        step = max(1, len(self.check) // positions_max)
+        check = self.check[::step]
+        return np.asarray(self.route[::step][(check != EMPTY) & (check != REMOVED)])
+
     def find(self, h: U64, check: U64, start: Positions | None = None) -> tuple[Positions, Mask]:
         """Position of each row and whether it is there; if not, where its probe ended."""
         check = self._as_check(check)

@@ -70,6 +70,7 @@ def main(options: dict[str, Any], folder: Path) -> None:
         if slots == few and len(held) > 1:
             _wait(lambda: len(executors.live()) <= few or not executors.ours_to_change, query, feed)
         held.append(len(executors.live()))
+    query.processAllAvailable()
     query.stop()
     records = [r for r in query.journal() if r["kind"] == "epoch"]
     spark_query: Any = query.sparkQuery
@@ -85,6 +86,8 @@ def main(options: dict[str, Any], folder: Path) -> None:
                 "slots": r["slots"],
                 "seconds": seconds[r["epoch"]],
                 "job_ms": r["job_ms"],
+                "levels_ms": r["levels_ms"],
+                "attempts": r["attempts"],
                 "moved_rows": sum(r["moved_rows"].values()),
                 "state_rows": sum(s["rows"] for op in r["state"].values() for s in op.values()),
             }
@@ -95,7 +98,7 @@ def main(options: dict[str, Any], folder: Path) -> None:
         "executors": held,
         "equal_to_fold": all(
             dict(zip(state[key].to_pylist(), state["count"].to_pylist(), strict=True))
-            == feed.counts(key, len(records))
+            == feed.counts(key, feed.written)
             for key, state in ((k, query.state(f"by_{k}")) for k in ("k1", "k2"))
         ),
     }

@@ -1,0 +1,149 @@
+"""The adaptation loop of Madsen et al. 2017 (Algorithm 1), pure: a period in, instructions out.
+
+    1  slots marked for removal that are empty are released
+    2  plan an allocation of units, under the migration budget
+    3  decide on scaling from the planned loads; if it changes, plan again with the new slots
+    4  apply the plan, if it is worth its moves
+
+Slots are numbered, and the last ones leave. A slot that is to leave is drained over as many
+periods as the budget takes, then released without anything to move. New slots come empty, when the
+engine has them, and the plan of the period after fills them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from headgate.control.scaling import Scaling, Watch
+from headgate.control.unit_statistics import Measured
+from headgate.planner.allocation.measures import load_distance
+from headgate.planner.allocation.model import Nodes, Situation
+from headgate.planner.allocation.plan import Limits, Plan, Planner
+
+HELPS_PCT = 5.0  # more slots must take at least this off the busiest one
+SAVES = 0.01  # share of the traffic that a plan must bring together
+PATIENCE_PERIODS = 10  # for slots that were asked for and did not come
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """What one turn came to: a plan to apply, slots to change to, and why, in one line."""
+
+    plan: Plan | None = None
+    slots: int | None = None
+    why: str = ""
+
+
+class Adaptation:
+    """Decides period by period; remembers which slots leave and what it has asked for."""
+
+    def __init__(self, planner: Planner, limits: Limits, scaling: Scaling | None) -> None:
+        self._planner, self._limits = planner, limits
+        self._watch = None if scaling is None else Watch(scaling)
+        self.leaving = 0
+        self._asked: int | None = None
+        self._patience = 0
+
+    def slots_changed(self) -> None:
+        """The engine runs with another number of slots now."""
+        self.leaving, self._asked = 0, None
+        if self._watch is not None:
+            self._watch.begin_anew()
+
+    def step(self, measured: Measured, *, scale: bool = True) -> Adapted:
+        """One turn. The situation says how many slots there are, and which of them leave."""
+        situation = measured.situation
+        slots = len(situation.nodes)
+        if self.leaving and not (situation.home >= slots - self.leaving).any():
+            if self._asked == slots - self.leaving and self._patience > 0:
+                self._patience -= 1
+                return Adapted()
+            return self._ask(slots - self.leaving, "drained: nothing lives there any more")
+        plan = self._planner.plan(situation, self._limits)
+        if not scale or self._watch is None or not measured.timed:
+            return Adapted(self._worth(situation, plan))
+        adapted = self._scale(measured, plan, slots)
+        return replace(adapted, plan=self._worth(situation, adapted.plan))
+
+    # --- inside ----------------------------------------------------------------------------
+    def _worth(self, situation: Situation, plan: Plan | None) -> Plan | None:
+        """A plan that empties a slot, evens what is too uneven, or saves traffic; else none.
+
+        Loads are never the same in two periods; a plan that only follows their noise moves state
+        for nothing.
+        """
+        if plan is None or not plan.migrations or self.leaving:
+            return plan
+        uneven = load_distance(situation, situation.home)
+        evens = uneven > self._limits.distance_max_pct and plan.distance_pct < 0.9 * uneven
+        saves = plan.collocation >= situation.traffic.collocation(situation.home) + SAVES
+        return plan if evens or saves else None
+
+    def _scale(self, measured: Measured, plan: Plan, slots: int) -> Adapted:
+        assert self._watch is not None
+        if self._asked is not None:
+            self._patience -= 1
+            if self._patience > 0:
+                return Adapted(plan)
+            self._asked = None
+        loads = measured.slot_loads(plan.node)
+        total, busiest = float(loads.sum()), float(loads.max())
+        stays = slots - self.leaving
+        wanted = self._watch.step(stays, total, busiest)
+        facts = f"planned loads: mean {total / stays:.0f} %, busiest {busiest:.0f} %"
+        if wanted > stays:
+            return self._grow(measured, plan, slots, wanted, facts)
+        if wanted < stays:
+            return self._shrink(measured, plan, slots, wanted, facts)
+        return Adapted(plan)
+
+    def _grow(self, measured: Measured, plan: Plan, slots: int, wanted: int, facts: str) -> Adapted:
+        if self.leaving:
+            kept = f"{self.leaving} slots stay after all"
+            self.leaving = 0
+            if wanted <= slots:
+                again = self._planner.plan(_leaving(measured.situation, 0), self._limits)
+                return Adapted(again, None, f"{kept}; {facts}")
+        before = float(measured.slot_loads(plan.node).max())
+        wider = _with_slots(measured.situation, wanted)
+        again = self._planner.plan(wider, replace(self._limits, migration_cost_max=np.inf))
+        share = measured.base * slots / wanted
+        after = float(wider.node_loads(again.node).max()) + share
+        if after > before - HELPS_PCT:
+            return Adapted(plan, None, f"more slots would not help: {before:.0f} -> {after:.0f} %")
+        self._ask(wanted, "")
+        return Adapted(plan, wanted, f"{facts}; with {wanted} slots {after:.0f} %")
+
+    def _shrink(
+        self, measured: Measured, plan: Plan, slots: int, wanted: int, facts: str
+    ) -> Adapted:
+        """Mark the last slots, if the others can take their load and share it well enough."""
+        assert self._watch is not None
+        fewer = _leaving(measured.situation, slots - wanted)
+        trial = self._planner.plan(fewer, replace(self._limits, migration_cost_max=np.inf))
+        loads = fewer.node_loads(trial.node) + measured.base * slots / wanted
+        busiest = float(loads[:wanted].max())
+        if (trial.node >= wanted).any() or busiest > self._watch.scaling.high_pct:
+            return Adapted(plan, None, f"{wanted} slots would not do: busiest {busiest:.0f} %")
+        self.leaving = slots - wanted
+        self._watch.begin_anew()
+        drain = self._planner.plan(fewer, self._limits)
+        gone = ", ".join(str(slot) for slot in range(wanted, slots))
+        return Adapted(drain, None, f"{facts}; slots {gone} are drained")
+
+    def _ask(self, slots: int, why: str) -> Adapted:
+        self._asked, self._patience = slots, PATIENCE_PERIODS
+        return Adapted(None, slots, why)
+
+
+def _with_slots(situation: Situation, slots: int) -> Situation:
+    """The same units with more slots, and none of them leaving."""
+    return replace(situation, nodes=Nodes.alike(slots))
+
+
+def _leaving(situation: Situation, leaving: int) -> Situation:
+    slots = len(situation.nodes)
+    gone = np.arange(slots) >= slots - leaving
+    return replace(situation, nodes=replace(situation.nodes, leaving=gone))

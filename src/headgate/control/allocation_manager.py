@@ -1,0 +1,171 @@
+"""A manager that places whole units, buckets and pinned keys, and decides how many slots there are.
+
+It gathers epochs into periods (`unit_statistics`), takes a turn of the adaptation loop after each
+(`adaptation`), and turns its plan into routing tables. Pure, like every manager: epochs in,
+decisions out. Every decision says why, and every move why it is made, in one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from headgate.control.adaptation import Adaptation, Adapted
+from headgate.control.planning import Decision, Observed, slots_of
+from headgate.control.unit_statistics import Capacity, Measured, MigrationCost, Period, UnitIndex
+from headgate.planner.allocation.measures import load_distance
+from headgate.planner.allocation.plan import Limits, Plan, Planner
+from headgate.planner.distance import Distances
+from headgate.routing.table import RoutingTable
+from headgate.topology.duration import duration_us
+
+if TYPE_CHECKING:
+    from headgate.control.manager import Manager
+
+MOVES_TOLD = 8
+EPOCHS_KEPT = 256
+"""Epochs of a period that are held until it ends; the oldest go first."""
+
+
+class AllocationManager:
+    """Decides for one flow, period by period."""
+
+    born_local: frozenset[str] = frozenset()
+
+    def __init__(
+        self,
+        operators: Sequence[str],
+        settings: Manager,
+        racks: Mapping[str, str] | None = None,
+        planner: Planner | None = None,
+    ) -> None:
+        self.settings, self.units_of = settings, frozenset(operators)
+        self._racks = racks
+        limits = Limits(settings.migration_seconds_max, 100.0 * (settings.alpha - 1), seconds=1.0)
+        planner = planner or planner_named(settings.planner)
+        self._loop = Adaptation(planner, limits, settings.scaling)
+        self._capacity = Capacity(settings.slot_state_bytes, settings.slot_bytes_per_second)
+        self._cost = MigrationCost()
+        self._every_ms = 0 if settings.every is None else duration_us(settings.every) // 1000
+        self._epochs: list[Observed] = []
+        self._period: Period | None = None
+        self._since_ms: int | None = None
+        self._last_ms: int | None = None
+        self._slots = 0
+        self._warm_up = settings.warm_up_epochs
+        self._promised: float | None = None
+
+    @property
+    def statistics_bytes(self) -> int:
+        return self.settings.statistics_bytes
+
+    def step(self, observed: Sequence[Observed], tables: Mapping[str, RoutingTable]) -> Decision:
+        """One turn, after some epochs; most turns only add to the period."""
+        tables = {op: table for op, table in sorted(tables.items()) if op in self.units_of}
+        slots = slots_of(tables)
+        if not tables:
+            return Decision()
+        self._cost.learn(observed)
+        changed = bool(self._slots) and slots != self._slots
+        self._slots = slots
+        if changed:
+            self._loop.slots_changed()
+            self._epochs, self._since_ms = [], self._last_ms
+        self._take_in([epoch for epoch in observed if epoch.record["slots"] == slots])
+        if changed and self._period is not None:
+            return self._adapt(self._period, tables, scale=False)  # fill the new slots at once
+        if not self._is_due():
+            return Decision()
+        self._period = Period.of(self._epochs, self._since_ms)
+        self._epochs, self._since_ms = [], self._last_ms
+        return self._adapt(self._period, tables)
+
+    # --- inside ----------------------------------------------------------------------------
+    def _take_in(self, observed: Sequence[Observed]) -> None:
+        for epoch in observed:
+            if self._warm_up > 0 or self._since_ms is None:
+                self._warm_up -= 1
+                self._since_ms = int(epoch.record["now_ms"])  # the first only starts the clock
+            else:
+                self._epochs.append(epoch)
+            self._last_ms = int(epoch.record["now_ms"])
+        del self._epochs[:-EPOCHS_KEPT]
+
+    def _is_due(self) -> bool:
+        if len(self._epochs) < self.settings.every_epochs:
+            return False
+        assert self._last_ms is not None and self._since_ms is not None
+        return self._last_ms - self._since_ms >= self._every_ms
+
+    def _adapt(
+        self, period: Period, tables: Mapping[str, RoutingTable], *, scale: bool = True
+    ) -> Decision:
+        slots = slots_of(tables)
+        hosts = period.seen.hosts
+        measured = period.measure(
+            tables,
+            self._capacity,
+            self._cost.per_byte,
+            leaving=self._loop.leaving,
+            distances=Distances.of(hosts, self._racks) if len(hosts) == slots else None,
+        )
+        outcome = self._outcome(measured)
+        adapted = self._loop.step(measured, scale=scale)
+        changed = {} if adapted.plan is None else _tables_of(adapted.plan, tables)
+        facts = self._told(measured, adapted) if changed or adapted.why else {}
+        if adapted.slots is None:
+            return Decision(changed, facts, outcome)
+        return Decision(changed, facts, outcome, slots=adapted.slots, scaling=adapted.why)
+
+    def _outcome(self, measured: Measured) -> dict[str, Any]:
+        """The load distance that the last plan promised against that of this period."""
+        promised, self._promised = self._promised, None
+        if promised is None:
+            return {}
+        found = load_distance(measured.situation, measured.situation.home)
+        return {
+            "predicted_distance_pct": round(promised, 2),
+            "achieved_distance_pct": round(found, 2),
+            "error": round(promised - found, 2),
+        }
+
+    def _told(self, measured: Measured, adapted: Adapted) -> dict[str, Any]:
+        plan, situation = adapted.plan, measured.situation
+        facts: dict[str, Any] = {
+            "planner": self.settings.planner,
+            "resource": measured.resource,
+            "slot_loads_pct": [round(x, 1) for x in measured.slot_loads(situation.home)],
+            "why": adapted.why,
+        }
+        if plan is None:
+            return facts
+        self._promised = plan.distance_pct
+        return facts | {
+            "why": "; ".join(filter(None, [adapted.why, plan.explain()])),
+            "planned_loads_pct": [round(x, 1) for x in measured.slot_loads(plan.node)],
+            "predicted_distance_pct": round(plan.distance_pct, 2),
+            "predicted_locality": round(plan.collocation, 4),
+            "migration_s": round(plan.migration_cost, 4),
+            "top_moves": list(plan.reasons[:MOVES_TOLD]),
+            "seconds": round(plan.seconds, 4),
+        }
+
+
+def _tables_of(plan: Plan, tables: Mapping[str, RoutingTable]) -> dict[str, RoutingTable]:
+    """The tables that a plan changes."""
+    if not plan.migrations:
+        return {}
+    index = UnitIndex.of(tables)
+    changed = {}
+    for operator, table in tables.items():
+        made = table.with_owners(index.owners(plan.node, operator))
+        if not made.same_routes(table):
+            changed[operator] = made
+    return changed
+
+
+def planner_named(name: str) -> Planner:
+    """A planner of allocations. Imported late: some are compiled, some need a solver."""
+    from headgate.planner.allocation.allocator import make_allocator
+
+    return make_allocator("headgate" if name == "allocation" else name)
