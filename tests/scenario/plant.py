@@ -82,8 +82,7 @@ class Plant:
 
     def _resize(self, slots: int) -> None:
         for operator, table in list(self.tables.items()):
-            grows = slots > table.slots
-            self._install(operator, table.widened(slots) if grows else table.resized(slots))
+            self._install(operator, table.resized(slots, even=False))
 
     def _observed(self, rows: Any, slots: int) -> tuple[Observed, Any]:
         loads: dict[str, list[int]] = {}

@@ -67,15 +67,3 @@ def test_scaling_in_drains_under_the_budget_before_a_slot_goes() -> None:
     assert plant.slots[-1] == 2
     assert 0 < max(plant.moved) <= 8
     assert [line for line in plant.lines if "are drained" in line]
-
-
-def test_units_that_talk_to_each_other_end_up_together() -> None:
-    plant = Plant(managed(scaling=None, planner="allocation"), slots=3)
-    first, second = plant.tables["first"], plant.tables["second"]
-    plant.tables["second"] = second.with_buckets((second.bucket_slots + 1) % 3)
-
-    plant.run(30, lambda _: 150)
-
-    together = plant.tables["first"].bucket_slots == plant.tables["second"].bucket_slots
-    assert plant.share[together].sum() > 0.8
-    assert first.slots == 3

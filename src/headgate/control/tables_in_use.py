@@ -54,13 +54,13 @@ class TablesInUse:
         """Use so many slots from the next epoch on; only what must move does.
 
         New slots get their fair share of buckets, and of pinned keys if no planner is there to
-        place them (`share_pins`). Without `fill` they start empty.
+        place them (`share_pins`). Without `fill` they start empty, and no unit moves but those
+        that have lost their slot.
         """
-        for operator, table in self.tables.items():
-            if fill or slots < table.slots:
-                self.tables[operator] = self._resized(table, slots)
-            else:
-                self.tables[operator] = table.widened(slots)
+        self.tables = {
+            op: table.resized(slots, share_pins=self._share_pins, even=fill)
+            for op, table in self.tables.items()
+        }
 
     def save(self) -> None:
         """Make the tables of the coming epoch durable and work out what moves with it."""

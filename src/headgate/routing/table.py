@@ -134,26 +134,25 @@ class RoutingTable:
             pinned_slots=owners[self.buckets :].astype(np.int32),
         )
 
-    def widened(self, slots: int) -> RoutingTable:
-        """More slots, empty ones: who fills them is for a planner to say."""
-        return replace(self, slots=slots, version=self.version + 1)
-
     def with_buckets(self, bucket_slots: I32) -> RoutingTable:
         return replace(
             self, version=self.version + 1, bucket_slots=np.asarray(bucket_slots, np.int32)
         )
 
-    def resized(self, slots: int, *, share_pins: bool = False) -> RoutingTable:
+    def resized(self, slots: int, *, share_pins: bool = False, even: bool = True) -> RoutingTable:
         """The table for another slot count: every unit stays but those that must move.
 
         Growing takes buckets from the fullest slots for the new ones, and, if `share_pins`, pinned
         keys too (a planner knows better which, so that keys that belong together stay so).
         Shrinking spreads the buckets of the slots that leave over those that stay, the emptiest
         first. The pins of a leaving slot go to one slot together, as far as that is even.
+
+        With `even=False` numbers of buckets are nobody's concern: new slots start empty, and
+        only what has lost its slot moves. So a planner's allocation is kept.
         """
         if slots == self.slots:
             return self
-        owners = _rebalance(self.bucket_slots, slots)
+        owners = _rebalance(self.bucket_slots, slots, even)
         pins = _together(self.pinned_slots, self.slots, slots)
         if share_pins and len(pins) and slots > self.slots:
             pins = _rebalance(pins, slots)
@@ -248,8 +247,14 @@ def moves_between(old: RoutingTable, new: RoutingTable) -> Moves:
     )
 
 
-def _rebalance(owners: I32, slots: int) -> I32:
+def _rebalance(owners: I32, slots: int, even: bool = True) -> I32:
     owners = owners.copy()
+    if not even:
+        load = np.bincount(owners[owners < slots], minlength=slots)
+        for bucket in np.flatnonzero(owners >= slots):
+            owners[bucket] = load.argmin()
+            load[owners[bucket]] += 1
+        return owners
     share, extra = divmod(len(owners), slots)
     load = np.bincount(owners, minlength=max(slots, int(owners.max()) + 1))
     homeless = list(np.flatnonzero(owners >= slots))

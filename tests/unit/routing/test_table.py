@@ -107,6 +107,35 @@ def test_resizing_is_balanced_and_moves_as_few_buckets_as_balance_allows(
 
 @examples(60)
 @given(data=st.data(), slots=st.integers(1, 6), after=st.integers(1, 6))
+def test_uneven_resizing_moves_only_what_has_lost_its_slot(
+    data: st.DataObject, slots: int, after: int
+) -> None:
+    old = data.draw(tables(slots, KEYS))
+    new = old.resized(after, even=False)
+
+    stays = old.bucket_slots < after
+    assert (new.bucket_slots[stays] == old.bucket_slots[stays]).all()
+    assert (new.bucket_slots < after).all() and new.slots == after
+
+
+@examples(60)
+@given(data=st.data(), slots=st.integers(1, 4))
+def test_every_key_has_one_unit_and_units_have_the_keys_owner(
+    data: st.DataObject, slots: int
+) -> None:
+    table = data.draw(tables(slots, KEYS))
+    h = H
+    units, owners = table.all_units()
+
+    mine = table.units(h)
+    assert set(mine.tolist()) <= set(units.tolist())
+    assert (table.route(mine) == table.route(h)).all()
+    assert (table.route(units) == owners).all()
+    assert table.with_owners(owners).same_routes(table)
+
+
+@examples(60)
+@given(data=st.data(), slots=st.integers(1, 6), after=st.integers(1, 6))
 def test_resizing_leaves_every_pin_whose_slot_stays(
     data: st.DataObject, slots: int, after: int
 ) -> None:
