@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -112,12 +113,8 @@ class RoutingTable:
         return np.asarray(self.pinned_h[at] == h)
 
     def units(self, h: U64) -> U64:
-        """The unit of every key: a pinned key's own hash, else the least hash of its bucket."""
-        if self.buckets == 1:
-            bucket = np.zeros(len(h), np.uint64)
-        else:
-            low = np.uint64(65 - self.buckets.bit_length())
-            bucket = (h >> low) << low
+        """The unit of every key: a pinned key's own hash, else that of its bucket."""
+        bucket = bucket_ids(self.buckets)[bucket_of(h, self.buckets)]
         return np.where(self.is_pinned(h), h, bucket)
 
     def all_units(self) -> tuple[U64, I32]:
@@ -188,11 +185,15 @@ class RoutingTable:
         return cls(int(facts[b"slots"]), slot[:n], int(facts[b"version"]), h[n:], slot[n:])
 
 
+@lru_cache(maxsize=8)
 def bucket_ids(buckets: int) -> U64:
-    """The least hash of every bucket."""
-    if buckets == 1:
-        return np.zeros(1, np.uint64)
-    return np.arange(buckets, dtype=np.uint64) << np.uint64(65 - buckets.bit_length())
+    """A hash in every bucket that stands for it; its low bits are mixed, as those of keys are."""
+    number = np.arange(buckets, dtype=np.uint64)
+    mixed = number + np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    high = buckets.bit_length() - 1
+    return (mixed >> np.uint64(high)) | (number << np.uint64(64 - high) if high else number)
 
 
 def hash_table(slots: int, buckets: int = BUCKETS) -> RoutingTable:
