@@ -1,21 +1,20 @@
 """The workload of Rivetti et al. 2016: reach of tweets over a follower graph, generated.
 
 About 10,000 people and 183,000 follower edges with heavy-tailed out-degrees, and a stream of tweet
-authors whose most frequent one has a share of 0.0038. A tuple costs what a breadth-first search
-from its author costs, to depth 2 or 3: 0.01 to 70 ms. Active authors have many followers, so
-frequent tuples are dear ones, as in the paper. Everything follows from a seed.
+authors whose most frequent one has a share of 0.0038. A tuple costs what following its author's
+edges to depth 2 or 3 costs. Active authors have many followers, so frequent tuples are dear ones,
+as in the paper. Everything follows from a seed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from headgate.experiment.reach_kernel import edges_seen
+from headgate.experiment.osg.reach_kernel import edges_seen
 
 F64 = npt.NDArray[np.float64]
 I32 = npt.NDArray[np.int32]
@@ -24,6 +23,7 @@ I64 = npt.NDArray[np.int64]
 NODES, EDGES, DEGREE_MAX = 9_960, 183_005, 734
 COST_MS_MIN, COST_MS_MAX = 0.01, 70.0
 TOP_SHARE = 0.0038
+NEAR_SHARE = 0.93  # of the edges: within a community
 
 
 @dataclass(frozen=True)
@@ -64,44 +64,59 @@ class FollowerGraph:
         drawn: I32 = draw.choice(self.nodes, count, p=self.shares).astype(np.int32)
         return drawn
 
+    def edges_seen(self, depth: int) -> I64:
+        """How many edges the reach of each author looks at."""
+        seen: I64 = edges_seen(self.starts, self.followers, depth)
+        return seen
+
     def cost_ms(self, depth: int = 3) -> F64:
         """What a tuple of each author costs: edges that its search looks at, scaled to 70 ms."""
-        seen = edges_seen(self.starts, self.followers, depth).astype(np.float64)
+        seen = self.edges_seen(depth).astype(np.float64)
         cost: F64 = COST_MS_MIN + (COST_MS_MAX - COST_MS_MIN) * seen / seen.max()
         return cost
 
-    def reach(self, author: int, depth: int, lists: Sequence[Sequence[int]]) -> int:
-        """How many people a tweet can reach; plain Python, real work, on `neighbours()`."""
-        seen = {author}
-        front = [author]
-        for _ in range(depth):
-            found: set[int] = set()
-            for person in front:
-                found.update(lists[person])
-            found -= seen
-            seen |= found
-            front = list(found)
-        return len(seen) - 1
-
-    def neighbours(self) -> list[list[int]]:
-        """The graph as Python lists."""
-        flat = self.followers.tolist()
+    def neighbours(self) -> list[list[tuple[int, float]]]:
+        """The graph as Python lists: a follower, and the chance that he passes a tweet on."""
+        draw = np.random.default_rng([self.seed, 3])
+        chance = draw.beta(1, 9, len(self.followers)).tolist()
+        flat = list(zip(self.followers.tolist(), chance, strict=True))
         return [flat[a:b] for a, b in zip(self.starts[:-1], self.starts[1:], strict=True)]
+
+
+def reach(author: int, depth: int, neighbours: list[list[tuple[int, float]]]) -> float:
+    """How many people a tweet reaches, as expected: plain Python, real work.
+
+    A person hears of it unless no one whom he follows passes it on; the author does for sure.
+    """
+    heard = {author: 1.0}
+    front = {author: 1.0}
+    for _ in range(depth):
+        silent: dict[int, float] = {}
+        for person, sure in front.items():
+            for follower, chance in neighbours[person]:
+                silent[follower] = silent.get(follower, 1.0) * (1.0 - sure * chance)
+        front = {}
+        for person, missed in silent.items():
+            if person not in heard:
+                front[person] = heard[person] = 1.0 - missed
+    return sum(heard.values()) - 1.0
 
 
 def follower_graph(nodes: int = NODES, edges: int = EDGES, seed: int = 1) -> FollowerGraph:
     """A graph of the paper's size: lognormal out-degrees, most edges within a community."""
     draw = np.random.default_rng([seed, 0])
     wanted = draw.lognormal(0.0, 1.5, nodes)
-    top = DEGREE_MAX * nodes / NODES
+    top = max(1, round(DEGREE_MAX * nodes / NODES))
     degrees = np.zeros(nodes, np.int64)
-    for _ in range(20):  # scale to the number of edges under the largest degree
-        degrees = np.minimum(np.round(wanted * edges / wanted.sum()), top).astype(np.int64)
-        wanted = wanted * edges / max(1, degrees.sum())
+    scale = edges / wanted.sum()
+    for _ in range(20):  # until there are so many edges, though none has more than the largest
+        degrees = np.minimum(np.round(wanted * scale), top).astype(np.int64)
+        scale *= edges / max(1, degrees.sum())
     starts = np.zeros(nodes + 1, np.int64)
     np.cumsum(degrees, out=starts[1:])
     source = np.repeat(np.arange(nodes), degrees)
     near = source + np.round(draw.normal(0, nodes / 60, len(source))).astype(np.int64)
     far = draw.integers(0, nodes, len(source))
-    followers = np.where(draw.random(len(source)) < 0.93, near % nodes, far).astype(np.int32)
+    in_community = draw.random(len(source)) < NEAR_SHARE
+    followers = np.where(in_community, near % nodes, far).astype(np.int32)
     return FollowerGraph(starts, followers, seed)

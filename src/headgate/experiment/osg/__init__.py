@@ -1,0 +1,1 @@
+"""Online Shuffle Grouping (Rivetti et al. 2016): its workload, and a simulation of who wins."""
