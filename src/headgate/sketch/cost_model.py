@@ -21,6 +21,7 @@ from headgate.routing.hashing import U64
 from headgate.sketch.count_min import F64, CostSketch, SketchShape
 
 OWN_ROWS = 16.0  # so many tuples of a value in an instance weigh as much as what all know of it
+PRIOR_ROWS = 0.25  # a value counts as the mean one until it was seen, or if that is long forgotten
 SPEED_ROWS = 32.0  # so many tuples say that an instance is as fast as the others
 _ROUNDS = 8
 
@@ -83,8 +84,7 @@ class CostModel:
         cells = self.shape.cells(h)
         chosen = np.take_along_axis(cells, frequency[cells].argmin(axis=0)[None], axis=0)[0]
         count = frequency[chosen]
-        known = np.full(len(h), mean_ms)
-        np.divide(time_ms[chosen], count, out=known, where=count > 0)
+        known = (time_ms[chosen] + PRIOR_ROWS * mean_ms) / (count + PRIOR_ROWS)
         expected = known[:, None] * self.speed
         own = self.frequency[:, chosen].T
         spent = self.time_ms[:, chosen].T
