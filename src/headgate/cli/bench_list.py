@@ -107,6 +107,21 @@ def elastic(json_file: Path | None, quick: bool, console: Console) -> None:
     _save(found, json_file, console)
 
 
+def osg(json_file: Path | None, quick: bool, console: Console) -> None:
+    """Cost-aware shuffle on the reach of tweets: simulated for 1 to 10 instances, and on Spark."""
+    from headgate.experiment.bench.osg import QUICK, OsgOptions, run_osg
+
+    found = run_osg(QUICK if quick else OsgOptions(), console.print)
+    speedups = {f"{k} instances": v for k, v in found["speedup_by_k"]["osg"].items()}
+    speedups |= {name: found[f"speedup_{name}"] for name in ("mean", "max", "min")}
+    _show(console, "mean completion time of round robin over that of OSG", speedups, "{:.2f}")
+    for name in ("interleaved", "mixed"):
+        _show(
+            console, f"milliseconds per stage, {name}", found["spark"][name]["stage_ms"], "{:,.0f}"
+        )
+    _save(found, json_file, console)
+
+
 ALL: dict[str, Callable[[Path | None, bool, Console], None]] = {
     "chain": chain,
     "wide": wide,
@@ -116,6 +131,7 @@ ALL: dict[str, Callable[[Path | None, bool, Console], None]] = {
     "manage": manage,
     "skew": skew,
     "elastic": elastic,
+    "osg": osg,
 }
 
 

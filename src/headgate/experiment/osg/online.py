@@ -33,16 +33,16 @@ Settle = Literal["rows", "sketch", "never"]
 class OnlineSettings:
     """How the scheduler keeps up with its instances.
 
-    `settle`: debts are settled whenever an instance has ended `settle_rows` more tuples, only with
-    its sketches (the paper's way), or never. `clock`: instances are compared by when they will be
-    done, so that time they were idle counts; without it by what they were given in all (the
-    paper's way). A message takes `latency_ms`.
+    `settle`: debts are settled whenever an instance has ended `settle_rows` more tuples; or of all
+    instances when one sends its sketches (the paper's way); or never. `clock`: instances are
+    compared by when they will be done, so that idle time counts; without it by what they were
+    given in all (the paper's way). A message takes `latency_ms`.
     """
 
     shape: SketchShape = field(default_factory=SketchShape.within)
     stability: Stability = field(default_factory=Stability)
     settle: Settle = "rows"
-    settle_rows: int = 32
+    settle_rows: int = 8
     clock: bool = True
     latency_ms: float = 5.0
 
@@ -116,11 +116,10 @@ class Online:
             self._learn()
         if self._times is None:
             return
-        for j, instance in enumerate(self._instances):
-            if self._settings.settle == "rows":
-                self._settle(j, instance, until_ms, self._settings.settle_rows)
-            elif told[j] and self._settings.settle == "sketch":
-                self._settle(j, instance, until_ms, 1)
+        settle, rows = self._settings.settle, self._settings.settle_rows
+        if settle == "rows" or (settle == "sketch" and any(told)):
+            for j, instance in enumerate(self._instances):
+                self._settle(j, instance, until_ms, rows if settle == "rows" else 1)
 
     def _measure(self, j: int, instance: _Instance, until_ms: float) -> bool:
         """Windows of ended tuples go into the instance's sketches; True if it sent them."""

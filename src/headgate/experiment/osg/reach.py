@@ -9,16 +9,15 @@ as in the paper. Everything follows from a seed.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from headgate.experiment.osg.reach_kernel import edges_seen
-
 F64 = npt.NDArray[np.float64]
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
+Neighbours = list[list[tuple[int, float]]]
 
 NODES, EDGES, DEGREE_MAX = 9_960, 183_005, 734
 COST_MS_MIN, COST_MS_MAX = 0.01, 70.0
@@ -65,7 +64,9 @@ class FollowerGraph:
         return drawn
 
     def edges_seen(self, depth: int) -> I64:
-        """How many edges the reach of each author looks at."""
+        """How many edges each author's reach looks at. Imported late: workers need no numba."""
+        from headgate.experiment.osg.reach_kernel import edges_seen
+
         seen: I64 = edges_seen(self.starts, self.followers, depth)
         return seen
 
@@ -75,7 +76,7 @@ class FollowerGraph:
         cost: F64 = COST_MS_MIN + (COST_MS_MAX - COST_MS_MIN) * seen / seen.max()
         return cost
 
-    def neighbours(self) -> list[list[tuple[int, float]]]:
+    def neighbours(self) -> Neighbours:
         """The graph as Python lists: a follower, and the chance that he passes a tweet on."""
         draw = np.random.default_rng([self.seed, 3])
         chance = draw.beta(1, 9, len(self.followers)).tolist()
@@ -83,7 +84,13 @@ class FollowerGraph:
         return [flat[a:b] for a, b in zip(self.starts[:-1], self.starts[1:], strict=True)]
 
 
-def reach(author: int, depth: int, neighbours: list[list[tuple[int, float]]]) -> float:
+@cache
+def neighbours_of(nodes: int, edges: int, seed: int) -> Neighbours:
+    """The lists of a generated graph, made once per process."""
+    return follower_graph(nodes, edges, seed).neighbours()
+
+
+def reach(author: int, depth: int, neighbours: Neighbours) -> float:
     """How many people a tweet reaches, as expected: plain Python, real work.
 
     A person hears of it unless no one whom he follows passes it on; the author does for sure.
