@@ -79,3 +79,42 @@ def test_two_to_four_to_two_slots_under_load_is_the_fold(
         assert 0 < moved < 100 if epoch in changed else moved == 0, (epoch, record)
     assert {r["slots"] for r in epochs.values()} == {2, 4}
     assert not [r for r in journal if r["kind"] == "elastic" and "failed" in r]
+
+
+def test_the_manager_adds_and_removes_slots_by_itself(spark: SparkSession, tmp_path: Path) -> None:
+    """A clock by hand says how long epochs last: a second each, then a minute each."""
+    load = Load(tmp_path / "in")
+    load.feed()
+    now = [0]
+    step = [5]
+
+    def clock_ms() -> int:
+        now[0] += step[0]
+        return now[0]
+
+    manager = hg.Manager(
+        "milp",
+        every_epochs=1,
+        scaling=hg.Scaling(min_slots=1, max_slots=2, high_pct=60, low_pct=20, hold_periods=2),
+        migration_seconds_max=60,
+    )
+    flow = declared(read_files(spark, tmp_path / "in", SCHEMA))
+    query = flow.start(
+        spark, slots=1, checkpoint=str(tmp_path / "c"), manager=manager, clock_ms=clock_ms
+    )
+    try:
+        load.until(query, lambda: query.slots == 2)
+        step[0] = 600_000
+        load.until(query, lambda: query.slots == 1)
+    finally:
+        query.stop()
+
+    for operator, key, fold in (("first", "a", load.a), ("second", "b", load.b)):
+        state = query.state(operator).to_pylist()
+        assert {r[key]: r["count"] for r in state} == fold
+    journal = query.journal()
+    changes = [(r["before"], r["slots"]) for r in journal if r["kind"] == "scale"]
+    assert changes == [(1, 2), (2, 1)]
+    plans = [r for r in journal if r["kind"] == "plan"]
+    assert [r for r in plans if "are drained" in r["why"]]
+    assert not [r for r in plans if "failed" in r]

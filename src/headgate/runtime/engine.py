@@ -87,7 +87,8 @@ class _Held:
 class SparkEngine:
     """Runs plans of one flow on a SparkSession; keeps one anchor per slot count.
 
-    `between_epochs` is held while an epoch's job runs: who has it knows that none does.
+    `between_epochs` is held while an epoch's job runs: who has it knows that none does. With
+    `source_tasks_max` no more source tasks are made than that, so that none waits for a core.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class SparkEngine:
         for name, value in self._conf.items():
             self.own_session.conf.set(name, value)
         self.between_epochs = threading.Lock()
+        self.source_tasks_max: int | None = None
         self._anchors: dict[int, _Held] = {}
         self._homes: tuple[str, ...] = ()
         self._one_host = str(spark.sparkContext.master).startswith("local")
@@ -202,6 +204,8 @@ class SparkEngine:
         if self._source_stage is None:
             route = source_stage(self._code, self._id, tagged, self._reports)
             self._source_stage = arrow_stage(route, frame.columns)
+        if self.source_tasks_max is not None:
+            frame = frame.coalesce(self.source_tasks_max)
         tuples = apply_stage(frame, self._source_stage)
         for stage in self._slot_stages:
             tuples = apply_stage(anchored(tuples, anchor), stage)

@@ -36,15 +36,6 @@ class ElasticOptions:
 
 
 QUICK = ElasticOptions(rows=2_000, epochs=5, warmup=2)
-# As docs/guide/scaling.md advises: an executor that comes in the middle of an epoch is cold, and
-# Spark may give it a source task; speculation starts that task again on a warm one.
-CLUSTER_CONF = {
-    "spark.speculation": "true",
-    "spark.speculation.interval": "100ms",
-    "spark.speculation.quantile": "0.5",
-    "spark.speculation.multiplier": "2.0",
-    "spark.speculation.minTaskRuntime": "300ms",
-}
 
 
 def run_elastic(options: ElasticOptions, say: Say) -> dict[str, Any]:
@@ -54,7 +45,7 @@ def run_elastic(options: ElasticOptions, say: Say) -> dict[str, Any]:
         raise EngineError(f"bench elastic needs network namespaces: {reason}")
     with (
         tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder,
-        NamespaceCluster(hosts=options.slots[1], conf=CLUSTER_CONF) as cluster,
+        NamespaceCluster(hosts=options.slots[1]) as cluster,
     ):
         say(f"{options.slots[1]} hosts up; scaling {options.slots[0]} -> {options.slots[1]} -> "
             f"{options.slots[0]} slots")  # fmt: skip
