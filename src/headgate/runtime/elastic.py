@@ -83,9 +83,13 @@ class Elastic:
         if slots == before:
             return
         facts: dict[str, Any] = {"slots": slots, "before": before}
-        if slots > before:
-            facts |= self._make_room(slots)
-        rehearsed = [self._rehearsal.play(coordinator.rehearsal(slots)) for _ in range(REHEARSALS)]
+        try:
+            if slots > before:
+                facts |= self._make_room(slots)
+            plan = coordinator.rehearsal(slots)
+            rehearsed = [self._rehearsal.play(plan) for _ in range(REHEARSALS)]
+        finally:
+            self._engine.source_tasks_max = None
         facts["rehearsed_s"] = [round(seconds, 2) for seconds in rehearsed]
         coordinator.resize(slots, why)
         if slots < before:
@@ -93,9 +97,15 @@ class Elastic:
         self._tell(**facts)
 
     def _make_room(self, slots: int) -> dict[str, Any]:
-        """A core per slot, as far as the cluster has them, each warm."""
+        """A core per slot, as far as the cluster has them, each warm.
+
+        Until they are, source tasks are no more than the cores there are: one that waited for a
+        core would be given to a cold executor in the moment it comes.
+        """
         started = time.monotonic()
         warmed: list[float] = []
+        if self._executors.ours_to_change:
+            self._engine.source_tasks_max = max(1, self._executors.cores)
 
         def arrived(new: list[Executor]) -> None:
             plan = self._coordinator.rehearsal(slots)

@@ -2,8 +2,8 @@
 
 A cold executor has loaded no class, compiled no stage and started no Python worker: its first
 tasks take many times what others take, and Spark gives it source tasks as soon as it is there.
-So a new executor is taken at once, between two epochs, by tasks that prefer it to all others and
-keep its cores busy until it is warm. Then whole rehearsals run on the slots to be. Both run beside
+So a new executor is taken at once, before the next epoch begins, by tasks that prefer it to all
+others and keep its cores busy until it is warm. Then whole rehearsals run on the slots to be. Both run beside
 the epochs and tell nobody what they measured; no state is read or written.
 """
 
@@ -63,9 +63,13 @@ class Rehearsal:
                 failures.append(problem)
 
         job = threading.Thread(target=run, name="headgate-warming", daemon=True)
-        with self._engine.between_epochs:
+        idle = self._engine.between_epochs.acquire(blocking=False)  # else an epoch is under way
+        try:
             job.start()
             _wait_for(lambda: not job.is_alive() or self._running(group) >= len(places))
+        finally:
+            if idle:
+                self._engine.between_epochs.release()
         job.join()
         if failures:
             raise failures[0]
