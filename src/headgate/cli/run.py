@@ -11,6 +11,7 @@ from rich.console import Console
 from headgate.cli.console import INTERRUPTED, fail, speaker, told_plainly, write_json
 from headgate.cli.live import follow
 from headgate.control.manager import Manager
+from headgate.control.scaling import Scaling
 from headgate.errors import HeadgateError, UnknownSlot
 from headgate.experiment.epoch_view import EpochView, RunView
 from headgate.experiment.number_text import short
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from headgate.runtime.query import FlowQuery
 
 DEFAULT_SLOTS = 4
+SLOTS_MAX = Scaling().max_slots
 
 
 def run(
@@ -41,6 +43,12 @@ def run(
     ] = False,
     planner: Annotated[
         str | None, typer.Option(help="Planner of --manage. [default: headgate]")
+    ] = None,
+    min_slots: Annotated[
+        int | None, typer.Option(min=1, help="Let the load decide on the slots, but no fewer.")
+    ] = None,
+    max_slots: Annotated[
+        int | None, typer.Option(min=1, help="Let the load decide on the slots, but no more.")
     ] = None,
     checkpoint: Annotated[
         str | None,
@@ -76,7 +84,7 @@ def run(
             "slots": _slot_count(slots, routing),
             "tables": routing,
             "trigger": _trigger(once, every),
-            "manager": Manager(planner or "headgate") if manage or planner else None,
+            "manager": _manager(manage, planner, min_slots, max_slots),
         }
         _run(target, start, checkpoint, epochs, settings, json_file)
 
@@ -171,6 +179,15 @@ def _slot_count(asked: int | None, tables: dict[str, RoutingTable]) -> int:
                 slots=asked,
             )
     return asked or DEFAULT_SLOTS
+
+
+def _manager(
+    manage: bool, planner: str | None, min_slots: int | None, max_slots: int | None
+) -> Manager | None:
+    if min_slots is None and max_slots is None:
+        return Manager(planner or "headgate") if manage or planner else None
+    scaling = Scaling(min_slots or 1, max_slots or max(min_slots or 1, SLOTS_MAX))
+    return Manager(planner or "allocation", scaling=scaling)
 
 
 def _trigger(once: bool, every: str | None) -> dict[str, Any] | None:

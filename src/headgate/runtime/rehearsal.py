@@ -3,8 +3,8 @@
 A cold executor has loaded no class, compiled no stage and started no Python worker: its first
 tasks take many times what others take, and Spark gives it source tasks as soon as it is there.
 So a new executor is taken at once, before the next epoch begins, by tasks that prefer it to all
-others and keep its cores busy until it is warm. Then whole rehearsals run on the slots to be. Both run beside
-the epochs and tell nobody what they measured; no state is read or written.
+others and keep its cores busy until it is warm. Then whole rehearsals run on the slots to be. Both
+run beside the epochs and tell nobody what they measured; no state is read or written.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`headgate run --tables`: slot counts are compared before Spark starts."""
+"""`headgate run`: tables, slots and managers are compared before Spark starts."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 import headgate as hg
 from headgate.cli.main import app
-from headgate.cli.run import _slot_count
-from headgate.errors import UnknownSlot
+from headgate.cli.run import _manager, _slot_count
+from headgate.errors import DeclarationError, UnknownSlot
 from headgate.routing.table_folder import save_tables
 
 
@@ -35,3 +35,14 @@ def test_a_folder_without_tables_is_an_error(tmp_path: Path) -> None:
     told = CliRunner().invoke(app, ["run", "x.py", "--tables", str(tmp_path)])
 
     assert told.exit_code == 1
+
+
+def test_limits_of_slots_let_the_load_decide() -> None:
+    made = _manager(False, None, 2, 6)
+
+    assert made is not None and made.planner == "allocation"
+    assert made.scaling is not None
+    assert (made.scaling.min_slots, made.scaling.max_slots) == (2, 6)
+    assert _manager(False, None, None, None) is None
+    with pytest.raises(DeclarationError, match="planner of units"):
+        _manager(True, "headgate", None, 4)
