@@ -23,7 +23,12 @@ import matplotlib.pyplot as plt
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES = ROOT / "docs" / "figures"
 GUIDE = ROOT / "docs" / "guide"
-PAGES = (ROOT / "README.md", GUIDE / "performance.md", GUIDE / "locality.md")
+PAGES = (
+    ROOT / "README.md",
+    GUIDE / "performance.md",
+    GUIDE / "cost-aware-shuffle.md",
+    GUIDE / "locality.md",
+)
 LABELS = {
     "headgate": "Headgate",
     "tws": "PySpark, transformWithStateInPandas",
@@ -179,6 +184,97 @@ def draw_edges(found: dict[str, Any]) -> None:
     plt.close(figure)
 
 
+OSG_LABELS = {
+    "round_robin": "round robin",
+    "random": "random",
+    "local_or_shuffle": "local or shuffle (sources by author)",
+    "power_of_two": "power of two, by exact queue length",
+    "load_aware": "load-aware, as Storm",
+    "osg_paper": "OSG, debts settled with sketches only",
+    "osg": "OSG",
+    "all_known": "all times known (bound)",
+}
+EPOCH_LABELS = {
+    "round_robin": "round robin",
+    "many_small_partitions": "many small partitions",
+    "osg": "online greedy",
+    "longest_first": "longest first",
+    "all_known": "longest first, all times known (bound)",
+}
+
+
+def osg(found: dict[str, Any]) -> str:
+    """Three tables: the stream, the same in micro-batches, Spark."""
+    ks = list(found["speedup_by_k"]["osg"])
+    head = ["speed-up over round robin, instances:", *ks]
+    rows = [
+        [label, *(f"{found['speedup_by_k'][name][k]:.2f}" for k in ks)]
+        for name, label in OSG_LABELS.items()
+    ]
+    options = found["options"]
+    text = table(head, rows) + (
+        f"\n\nMean {found['speedup_mean']:.2f}, largest {found['speedup_max']:.2f}, least "
+        f"{found['speedup_min']:.2f} (the paper: 1.5, 3.4, 1.05). {options['tuples']:,} tuples, "
+        f"loads {', '.join(map(str, options['loads']))}, {options['seeds']} seeds each.\n\n"
+    )
+    head = [f"micro-batches, load {options['epoch_load']}: completion time, instances:", *ks]
+    rows = [
+        [label, *(f"{found['epochs'][name][k]['speedup']:.2f}" for k in ks)]
+        for name, label in EPOCH_LABELS.items()
+    ]
+    text += table(head, rows)
+    if "spark" in found:
+        rows = [
+            [
+                name.replace("_", " "),
+                *(f"{found['spark'][s]['stage_ms'][name]:,.0f}" for s in SPARK),
+            ]
+            for name in found["spark"]["mixed"]["stage_ms"]
+        ]
+        text += (
+            "\n\n"
+            + table(["Spark, 2 cores: ms per stage", *SPARK], rows)
+            + (
+                f"\n\nRound robin over cost: {_over(found, 'round_robin')}. The better of "
+                f"both small partitions over cost: {_over(found, 'small_partitions')}."
+            )
+        )
+    draw_osg(found)
+    return text + " Raw numbers in `docs/figures/osg.json`."
+
+
+SPARK = ("interleaved", "mixed")
+
+
+def _over(found: dict[str, Any], name: str) -> str:
+    ratios = (found["spark"][s][f"stage_{name}_over_cost"] for s in SPARK)
+    return ", ".join(f"{ratio:.2f}x {s}" for ratio, s in zip(ratios, SPARK, strict=True))
+
+
+def draw_osg(found: dict[str, Any]) -> None:
+    plt.rcParams.update({"svg.hashsalt": "headgate", "font.family": "sans-serif"})
+    figure, axes = plt.subplots(figsize=(8, 3.4), layout="constrained")
+    for name, label in OSG_LABELS.items():
+        took = found["completion_ms"][name]
+        ours = name == "osg"
+        axes.plot(
+            [int(k) for k in took],
+            list(took.values()),
+            marker="o",
+            markersize=4 if ours else 2,
+            linewidth=2 if ours else 1,
+            color="#0b7285" if ours else None,
+            label=label,
+        )
+    axes.set_yscale("log")
+    axes.set_xlabel("instances")
+    axes.set_ylabel("mean completion time, ms")
+    axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(FIGURES / "osg.svg", metadata={"Date": None}, facecolor="white")
+    plt.close(figure)
+
+
 WRITERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "chain": chain,
     "wide": wide,
@@ -187,6 +283,7 @@ WRITERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "state": state,
     "growth": growth,
     "edges": edges,
+    "osg": osg,
 }
 
 
