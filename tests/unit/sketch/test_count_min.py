@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.strategies import examples
 
 from headgate.routing.hashing import mix
 from headgate.sketch.count_min import CELL_BYTES, CostSketch, SketchShape
@@ -79,6 +80,28 @@ def test_counts_and_times_are_over_by_epsilon_in_few_cases(epsilon, delta):
         assert (cells >= spent - 1e-6).all()
         too_much.append(np.mean(cells - spent > epsilon * times.sum()))
     assert np.mean(too_much) <= delta
+
+
+@examples(25)
+@given(
+    st.lists(st.tuples(st.integers(0, 400), st.integers(1, 50)), min_size=1, max_size=200),
+    st.sampled_from([0.02, 0.05, 0.2]),
+    st.sampled_from([0.05, 0.2, 0.5]),
+)
+def test_few_hash_functions_break_the_bound_on_any_stream(counted, epsilon, delta):
+    """For each value the bound holds with probability 1 - delta over the hash functions."""
+    values = np.array([value for value, _ in counted], np.uint64)
+    count = np.array([times for _, times in counted], np.float64)
+    distinct, at = np.unique(values, return_inverse=True)
+    truth, h = np.bincount(at, count), mix(distinct)
+    over = np.zeros(len(distinct))
+    tries = 60
+    for seed in range(tries):
+        sketch = CostSketch(SketchShape.within(epsilon, delta, seed))
+        sketch.update(h, truth, truth)
+        over += sketch.frequency_of(h) - truth > epsilon * truth.sum()
+    spread = 4 * np.sqrt(delta * (1 - delta) / tries)  # of the number of bad tries
+    assert (over / tries <= delta + spread).all()
 
 
 @given(batches, st.integers(0, 6))
