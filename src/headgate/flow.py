@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from headgate.topology.builder import FlowBuilder
 
@@ -23,9 +23,21 @@ class Flow(FlowBuilder):
     """
 
     def start(
-        self, spark: SparkSession, *, slots: int, checkpoint: str, **options: Any
+        self,
+        spark: SparkSession,
+        *,
+        checkpoint: str,
+        slots: int | None = None,
+        parallelism: int | Literal["auto"] | None = None,
+        **options: Any,
     ) -> FlowQuery:
-        """Start on Spark and return a handle like a StreamingQuery; see `runtime.start_flow`."""
+        """Start on Spark and return a handle like a StreamingQuery; see `runtime.start_flow`.
+
+        `parallelism` is another word for `slots`; "auto" has them chosen, and changed while the
+        flow runs, by what is measured. `batch="auto"` has rows per epoch chosen.
+        """
         from headgate.runtime.start import start_flow
 
-        return start_flow(self, spark, slots=slots, checkpoint=checkpoint, **options)
+        return start_flow(
+            self, spark, slots=slots, parallelism=parallelism, checkpoint=checkpoint, **options
+        )

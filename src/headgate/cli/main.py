@@ -15,6 +15,7 @@ from headgate.cli.replay import replay
 from headgate.cli.report import report
 from headgate.cli.run import run
 from headgate.cli.simulate import simulate
+from headgate.cli.tune import calibrate, tune
 
 _EPILOG = """
 **Start here**
@@ -63,4 +64,6 @@ app.command()(inspect)
 app.command()(replay)
 app.command()(report)
 app.command()(simulate)
+app.command()(calibrate)
+app.command()(tune)
 app.add_typer(bench_app(BENCHES), name="bench")

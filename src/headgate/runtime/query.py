@@ -14,7 +14,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headgate.control.coordinator import Coordinator, EngineAborted, EpochResult
+from headgate.control.tuning_file import SavedTuning, save_tuning
 from headgate.errors import EngineError, HeadgateError
+from headgate.runtime.auto import AutoStart
 from headgate.runtime.delivery import Delivery
 from headgate.runtime.elastic import Elastic
 from headgate.runtime.engine import SparkEngine
@@ -35,6 +37,7 @@ class FlowQuery:
         self._spark_query: StreamingQuery | None = None
         self._thread: threading.Thread | None = None
         self._failure: HeadgateError | None = None
+        self._auto: AutoStart | None = None
         self._recent: deque[dict[str, Any]] = deque(maxlen=RECENT_MAX)
         self._stopping = False
         self._closed = False
@@ -170,6 +173,9 @@ class FlowQuery:
         return self.coordinator.journal.read()
 
     # --- for start_flow --------------------------------------------------------------------
+    def tune_with(self, auto: AutoStart) -> None:
+        self._auto = auto
+
     def attach(self, query: StreamingQuery) -> None:
         self._spark_query = query
 
@@ -200,6 +206,21 @@ class FlowQuery:
             raise
         self._recent.append(progress_of(record, self.coordinator, query_id))
         self._elastic.epoch_committed()
+        self._tune(record)
+
+    def _tune(self, record: dict[str, Any]) -> None:
+        """Let the tuner see an epoch; other slots come as by `rescale`, settings are saved."""
+        if self._auto is None or record.get("replayed"):
+            return
+        advice = self._auto.tuner.observe(record)
+        if advice is None:
+            return
+        self.coordinator.journal.append("tuning", epoch=record["epoch"], **advice.facts())
+        if advice.tuned is not None:
+            saved = SavedTuning(self._auto.saved.calibration, advice.tuned)
+            save_tuning(self._auto.storage, saved)
+        if advice.rescale is not None:
+            self._elastic.request(advice.rescale.instances, advice.rescale.why)
 
     def _run(self, job: Callable[[], EpochResult]) -> EpochResult:
         """Run an epoch's job; a job that `stop` has cancelled is not run again."""

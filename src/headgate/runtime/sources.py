@@ -7,6 +7,7 @@ an idle stream (timers, TTL) gets a slow rate source as a tick.
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from functools import reduce
 
@@ -31,9 +32,20 @@ class Input:
     tagged: bool
 
 
-def read_sources(spark: SparkSession, graph: FlowGraph, program: Program, *, tick: bool) -> Input:
-    """The frame of all sources; checks that each is what the declaration says."""
-    frames = [_frame(spark, node) for node in graph.of_kind("source")]
+def read_sources(
+    spark: SparkSession,
+    graph: FlowGraph,
+    program: Program,
+    *,
+    tick: bool,
+    rows_per_epoch: int | None = None,
+) -> Input:
+    """The frame of all sources; checks that each is what the declaration says.
+
+    Sources that are functions of two arguments are told how many rows an epoch should have, in
+    all sources together, or None.
+    """
+    frames = [_frame(spark, node, rows_per_epoch) for node in graph.of_kind("source")]
     kinds = {frame.isStreaming for frame in frames}
     if len(kinds) > 1:
         raise DeclarationError("a flow's sources must be all streaming or all batch DataFrames")
@@ -65,9 +77,14 @@ def _columns(number: int, frames: list[DataFrame], mine: Column | None = None) -
     return columns
 
 
-def _frame(spark: SparkSession, node: Node) -> DataFrame:
+def _frame(spark: SparkSession, node: Node, rows_per_epoch: int | None) -> DataFrame:
     given = node.spec.frame
-    frame: DataFrame = given if hasattr(given, "isStreaming") else given(spark)
+    if hasattr(given, "isStreaming"):
+        frame: DataFrame = given
+    elif len(inspect.signature(given).parameters) > 1:
+        frame = given(spark, rows_per_epoch)
+    else:
+        frame = given(spark)
     if not hasattr(frame, "isStreaming"):
         raise DeclarationError(
             f"source {node.name!r} gave a {type(frame).__name__}, not a DataFrame"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -14,6 +14,7 @@ from headgate.control.manager import Manager, plan_with
 from headgate.control.planning import Decides
 from headgate.errors import DeclarationError, EngineError
 from headgate.routing.table import BUCKETS, RoutingTable
+from headgate.runtime.auto import Parallelism, checked_slots, resolve
 from headgate.runtime.delivery import Delivery, absolute, sink_uris, spark_uri
 from headgate.runtime.engine import SparkEngine
 from headgate.runtime.query import FlowQuery
@@ -29,8 +30,12 @@ def start_flow(
     flow: FlowBuilder,
     spark: SparkSession,
     *,
-    slots: int,
     checkpoint: str,
+    slots: int | None = None,
+    parallelism: Parallelism = None,
+    slots_max: int | None = None,
+    latency_s: float | None = None,
+    batch: Literal["auto"] | None = None,
     trigger: Mapping[str, Any] | None = None,
     tables: Mapping[str, RoutingTable] | None = None,
     manager: Manager | Decides | None = None,
@@ -48,8 +53,14 @@ def start_flow(
     """Start the flow; returns at once with a handle.
 
     Args:
-        slots: How many instances every operator has. May differ from the last start: state moves.
         checkpoint: Folder (path or URI) that all hosts see; Spark's checkpoint lies inside.
+        slots: How many instances every operator has. May differ from the last start: state moves.
+        parallelism: The same, or "auto": slots are chosen from what is measured, and changed while
+            the flow runs.
+        slots_max: With "auto", at most so many (default: a slot per core).
+        latency_s: With "auto", the mean latency of a row that epochs should stay within.
+        batch: "auto": rows per epoch are chosen too; sources that are functions of two arguments
+            are told.
         trigger: As for `DataStreamWriter.trigger`, e.g. {"availableNow": True}.
         tables: Routing tables by operator; without one, an operator is hashed (or keeps the
             table it had).
@@ -69,11 +80,26 @@ def start_flow(
         clock_ms: Processing time, for tests.
     """
     _check_session(spark)
+    auto = None
+    if "auto" in (parallelism, batch):
+        auto = resolve(
+            flow,
+            spark,
+            checkpoint=checkpoint,
+            slots=slots,
+            parallelism=parallelism,
+            batch=batch,
+            slots_max=slots_max,
+            latency_s=latency_s,
+        )
+        slots = auto.slots
+    slots = checked_slots(slots if slots is not None else parallelism)
     graph = flow.graph()
     program = compile_flow(graph)
     if tick is None:
         tick = any(node.spec.ttl is not None for node in program.stateful)
-    source = read_sources(spark, graph, program, tick=tick)
+    rows_per_epoch = None if auto is None else auto.rows_per_epoch
+    source = read_sources(spark, graph, program, tick=tick, rows_per_epoch=rows_per_epoch)
     place = Checkpoint(absolute(checkpoint))
     uris = sink_uris(program, place)
     delivery = Delivery(spark, graph, place, uris)
@@ -100,12 +126,15 @@ def start_flow(
     )
     engine = SparkEngine(spark, program, conf=conf)
     query = FlowQuery(coordinator, engine, delivery)
+    if auto is not None:
+        query.tune_with(auto)
     coordinator.journal.append(
         "start",
         slots=slots,
         at_ms=_wall_clock_ms(),
         spark=spark.version,
         describe=program.describe(),
+        **({} if auto is None else auto.facts()),
     )
     if source.streaming:
         query_id = place.spark_query_id()

@@ -73,9 +73,10 @@ class FlowBuilder:
     ) -> Stream:
         """Read from a DataFrame (streaming or batch), or from a function SparkSession -> DataFrame.
 
-        A function needs `schema`, since declaring runs nothing. `event_time` names the column of
-        event times; `watermark` is how late rows may come. A source that brings no row for
-        `idle_after` epochs no longer holds the watermark back.
+        A function needs `schema`, since declaring runs nothing; one of two arguments is also told
+        how many rows an epoch should have (None: no wish), for `start(batch="auto")`. `event_time`
+        names the column of event times; `watermark` is how late rows may come. A source that
+        brings no row for `idle_after` epochs no longer holds the watermark back.
         """
         rows = _source_schema(frame, schema)
         if idle_after < 1:

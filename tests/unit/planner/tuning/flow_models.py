@@ -1,4 +1,4 @@
-"""Flows of the paper with plausible measurements, and strategies for small random ones."""
+"""Strategies for engines and small random flows."""
 
 from __future__ import annotations
 
@@ -7,31 +7,6 @@ from itertools import pairwise
 from hypothesis import strategies as st
 
 from headgate.planner.tuning.cost_model import EngineCosts, FlowModel, Step, Stream
-
-# 1 Gb/s is 8 ns a byte. 12 M records took 1250 s without batching: 104 us each, nearly all of it n.
-STORM = EngineCosts(message_s=104.2e-6, byte_s=8e-9)
-
-
-def linear_road(spout_rate: float = 1.06e6) -> FlowModel:
-    """The paper's Linear Road: 600 MB of 12 M records are 50 bytes each."""
-    return FlowModel(
-        (
-            Step("spout", source_rate=spout_rate),
-            Step("parse", 17.7e-6),  # with one instance 6 times the rate of single tuples
-            Step("agg", 6.2e-6),
-            Step("mv", 5e-6),
-            Step("toll", 5e-6),
-            Step("block", 5e-6),
-        ),
-        (
-            Stream("spout", "parse", 1, 50),
-            Stream("parse", "agg", 1, 32),
-            Stream("agg", "mv", 1e-4, 40),
-            Stream("agg", "block", 1e-4, 40),
-            Stream("mv", "toll", 1, 40),
-        ),
-    )
-
 
 costs = st.builds(
     EngineCosts,

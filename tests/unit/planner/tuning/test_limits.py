@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.errors import DeclarationError
+from headgate.experiment.paper_flows import STORM, linear_road
 from headgate.planner.tuning.limits import Limits, optimize_within
 from headgate.planner.tuning.optimizer import optimize
 from headgate.planner.tuning.prediction import Configuration, predict
-from unit.planner.tuning.flow_models import STORM, chains, costs, linear_road
+from unit.planner.tuning.flow_models import chains, costs
 
 
 def movable(flow):

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headgate.experiment.paper_flows import STORM, linear_road, sentiment
 from headgate.planner.tuning.cost_model import EngineCosts, FlowModel, Step, Stream
 from headgate.planner.tuning.optimizer import batch_rows_for, instances_for, optimize
 from headgate.planner.tuning.prediction import four_configurations, predict
-from unit.planner.tuning.flow_models import STORM, chains, costs, linear_road
+from unit.planner.tuning.flow_models import chains, costs
 
 
 def test_table_1_of_the_paper():
@@ -46,22 +47,15 @@ def test_table_2_of_the_paper_slow_steps_get_instances_not_batches():
     """Sentiment analysis: shipping matters little. The odd large batch of complex phrases comes
     from an instance that has hardly any time left to ship.
     """
-    rate = 9_500.0  # a spout that sends single tuples
-    busy = {"filter": 52.4, "sentence": 1.5, "tok": 2.4, "posTag": 17.3, "cplxP": 0.969, "res": 2.2}
-    names = ["spout", *busy]
-    flow = FlowModel(
-        (Step("spout", source_rate=rate), *(Step(n, w / rate) for n, w in busy.items())),
-        tuple(Stream(a, b, 1, 339) for a, b in pairwise(names)),
-    )
-
+    flow = sentiment()
     tuned = optimize(flow, STORM)
 
-    dop = tuned.configuration.dop
-    assert [dop[n] for n in names] == [1, 53, 2, 3, 18, 1, 3]
+    dop = [tuned.configuration.dop[name] for name in flow.order]
+    assert dop == [1, 53, 2, 3, 18, 2, 1, 2, 2, 2, 2, 2, 2, 2, 3, 3]
     assert tuned.bottleneck == "filter"
     batch = tuned.configuration.batch_rows
-    assert batch["cplxP"] > 100
-    assert all(rows <= 4 for name, rows in batch.items() if name != "cplxP")
+    assert batch["complex_phrases"] > 100
+    assert all(rows <= 4 for name, rows in batch.items() if name != "complex_phrases")
     rates = {
         n: predict(flow, STORM, c).rows_per_s
         for n, c in four_configurations(flow, tuned.configuration).items()

@@ -1,0 +1,113 @@
+"""Epoch records in, advice out: growing, giving back, and settings worth saving."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import headgate as hg
+from headgate.control.tuner import RETUNE_EPOCHS, Advice, Tuner
+from headgate.control.tuning_file import SavedTuning, load_tuning, save_tuning
+from headgate.planner.tuning.calibration import Calibration
+from headgate.planner.tuning.cost_model import EngineCosts
+from headgate.slot.program import compile_flow
+from headgate.state.storage import Storage
+from headgate.testing import ListSource
+
+COSTS = EngineCosts(1e-4, 0.0, task_s=0.05, epoch_s=0.2)
+FIXED_MS = 300.0  # of two slots on two cores: 0.2 s, and two levels of 0.05 s
+
+
+def program() -> Any:
+    flow = hg.Flow("f")
+    rows = flow.source(ListSource("k bigint", []), name="in")
+    rows.key_by("k").process(hg.Count(), name="op").to_memory("out")
+    return compile_flow(flow.graph())
+
+
+def epochs(tuner: Tuner, count: int, *, slots: int, busy_ms: float, every_ms: int, start: int = 0):
+    """Records of epochs that took so long, and what the tuner says to each."""
+    said = []
+    for number in range(start, start + count):
+        record = {
+            "kind": "epoch",
+            "epoch": number,
+            "slots": slots,
+            "rows": 1_000,
+            "source_rows": {"in": 1_000},
+            "sink_rows": {"out": 10},
+            "operator_rows": {"in": 1_000, "op": 1_000},
+            "operator_ms": {"in": [1.0] * slots, "op": [5.0] * slots},
+            "edges": {
+                "in->op": {
+                    "local_rows": 0,
+                    "remote_rows": 1_000,
+                    "local_bytes": 0,
+                    "remote_bytes": 8_000,
+                }
+            },
+            "now_ms": number * every_ms,
+            "plan_ms": 0.0,
+            "job_ms": FIXED_MS + busy_ms,
+            "attempts": 1,
+        }
+        said.append(tuner.observe(record))
+    return said
+
+
+def tuner(slots: int = 2, **options: Any) -> Tuner:
+    chosen = {"cores": 8, "slots_max": 8} | options
+    return Tuner(program(), COSTS, slots=slots, **chosen)
+
+
+def test_busy_epochs_bring_more_slots():
+    said = epochs(tuner(), 4, slots=2, busy_ms=990.0, every_ms=1_000)
+
+    grown = [a.rescale for a in said if a is not None and a.rescale is not None]
+    assert [r.instances for r in grown] == [3]
+
+
+def test_while_a_change_is_under_way_no_other_is_asked_for():
+    watching = tuner()
+    epochs(watching, 4, slots=2, busy_ms=990.0, every_ms=1_000)
+
+    later = epochs(watching, 6, slots=2, busy_ms=990.0, every_ms=1_000, start=4)
+
+    assert [a for a in later if a is not None and a.rescale is not None] == []
+
+
+def test_idle_slots_are_given_back_after_a_horizon():
+    watching = tuner(slots=4)
+
+    said = epochs(watching, 30, slots=4, busy_ms=50.0, every_ms=1_000)
+
+    given = [a.rescale for a in said if a is not None and a.rescale is not None]
+    assert [r.instances for r in given] == [1]
+
+
+def test_with_slots_given_nothing_is_rescaled():
+    said = epochs(tuner(rescales=False), 10, slots=2, busy_ms=990.0, every_ms=1_000)
+
+    assert said == [None] * 10
+
+
+def test_settings_are_told_once_and_again_only_if_they_differ():
+    watching = tuner(rescales=False)
+
+    said = epochs(watching, 3 * RETUNE_EPOCHS, slots=2, busy_ms=400.0, every_ms=1_000)
+
+    told = [a for a in said if isinstance(a, Advice)]
+    assert len(told) == 1
+    assert told[0].tuned.settings.rows_per_epoch > 1
+    assert told[0].facts()["settings"]["bottleneck"] in ("in", "op")
+
+
+def test_what_is_saved_is_found_again_and_rubbish_is_not(tmp_path):
+    storage = Storage.at(str(tmp_path))
+    assert load_tuning(storage) is None
+
+    saved = SavedTuning(Calibration(COSTS, (), 0.1, "Spark"))
+    save_tuning(storage, saved)
+    assert load_tuning(storage) == saved
+
+    storage.write("tuning.json", b"{}")
+    assert load_tuning(storage) is None
