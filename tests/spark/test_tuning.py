@@ -32,7 +32,7 @@ def counting(folder: Path, told: list[int | None], sink: Any) -> hg.Flow:
 
     flow = hg.Flow("tuned")
     rows = flow.source(read, schema=SCHEMA, name="in")
-    rows.key_by("k").process(hg.Count(), name="count").to_function(sink, name="out")
+    rows.key_by("k").process(hg.Count(), name="count").to(sink, name="out")
     return flow
 
 

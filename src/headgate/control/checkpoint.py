@@ -10,6 +10,7 @@ state/OPERATOR/SLOT/     deltas, runs, snapshots
 sinks/SINK/              rows of sinks, named by manifests
 tables/SINK/             published rows of table sinks
 journal/journal.jsonl
+tuning.json              what the engine charges and what was chosen; only advice
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from headgate.errors import (
 from headgate.operator.rows import EpochClock
 from headgate.routing.spread import Spread
 from headgate.routing.table import BUCKETS, RoutingTable, hash_table
-from headgate.slot.batching import BatchRows, Scheme, batching_of
+from headgate.slot.batching import BYTE_S, MESSAGE_S, BatchRows, Scheme, batching_of
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
 from headgate.slot.statistics import TaskStatistics
@@ -77,6 +77,8 @@ class Settings:
     racks: Mapping[str, str] = field(default_factory=dict)
     batch: BatchRows = None
     sharing: Scheme = "auto"
+    message_s: float = MESSAGE_S
+    byte_s: float = BYTE_S
 
     def __post_init__(self) -> None:
         if self.slots < 1:
@@ -104,7 +106,13 @@ class Coordinator:
         self._split: frozenset[str] = frozenset()
         self._spreads: Mapping[str, Spread] = {}
         self.slots = settings.slots
-        self.batching = batching_of(program.graph, settings.batch, settings.sharing)
+        self.batching = batching_of(
+            program.graph,
+            settings.batch,
+            settings.sharing,
+            message_s=settings.message_s,
+            byte_s=settings.byte_s,
+        )
         self._wanted: deque[tuple[int, str]] = deque(maxlen=1)  # other threads ask
         self.elastic: Callable[[int, str], None] = self.resize
         self._deliver, self._clock_ms, self._sink_uris = deliver, clock_ms, sink_uris

@@ -83,7 +83,7 @@ def sentiment(spout_rate: float = SINGLE_TUPLES) -> FlowModel:
     return FlowModel(tuple(steps), tuple(streams))
 
 
-def run_storm(name: str, *, messages: int = 20_000) -> dict[str, Any]:
+def run_storm(name: str, *, messages: int = 40_000) -> dict[str, Any]:
     """The four configurations on the paper's twelve machines: rows/s and latency, and ratios.
 
     The fifth, `within_limits`, is what the optimizer makes of 48 cores.

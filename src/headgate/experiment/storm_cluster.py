@@ -2,8 +2,8 @@
 
 Every instance is a server: it takes a message, spends ppt on each row, and for every batch that
 fills it spends n and the bytes' time before it goes on. A message to a full queue blocks its
-sender, and so, in the end, the source. Machines have few cores: instances that want more of them
-than there are run slower, all by the same factor. Rows inside a message are counted, not simulated
+sender, and so, in the end, the source. Machines have few cores: while more instances are busy than
+there are cores, what is begun takes longer. Rows inside a message are counted, not simulated
 one by one.
 
 What comes out is what the model only estimates: where queues fill, and what rows wait.
@@ -69,7 +69,7 @@ class _Instance:
     step: str
     number: int
     room: int
-    slowdown: float = 1.0
+    machine: int = 0
     queue: deque[_Message] = field(default_factory=deque)
     coming: int = 0  # messages on the wire
     busy: bool = False
@@ -112,7 +112,8 @@ class _Run:
             ]
             for name in flow.order
         }
-        self._slow_down(configuration)
+        self.active = [0] * cluster.machines
+        self._place(configuration)
         self.events: list[tuple[float, int, str, _Instance, _Message | None]] = []
         self.count = 0
         self.sent = 0
@@ -142,23 +143,23 @@ class _Run:
         return Simulated(rate, max(means, default=0.0), self.sent)
 
     # --- inside ----------------------------------------------------------------------------
-    def _slow_down(self, configuration: Configuration) -> None:
-        """Each instance to the emptiest machine, busiest first; too many busy ones share cores."""
+    def _place(self, configuration: Configuration) -> None:
+        """Each instance to the machine with least to do, busiest instances first."""
         told = predict(self.flow, self.costs, configuration)
-        demand = [
-            (told.steps[name].busy, instance)
-            for name, instances in self.instances.items()
-            for instance in instances
-        ]
-        demand.sort(key=lambda pair: -pair[0])
         wanted = [0.0] * self.cluster.machines
-        place = []
-        for busy, _ in demand:
-            machine = wanted.index(min(wanted))
-            wanted[machine] += busy
-            place.append(machine)
-        for machine, (_, instance) in zip(place, demand, strict=True):
-            instance.slowdown = max(1.0, wanted[machine] / self.cluster.cores)
+        order = sorted(self.instances, key=lambda name: -told.steps[name].busy)
+        for instance in (i for name in order for i in self.instances[name]):
+            instance.machine = wanted.index(min(wanted))
+            wanted[instance.machine] += told.steps[instance.step].busy
+
+    def _work(
+        self, now: float, instance: _Instance, seconds: float, at_least: float, message: _Message
+    ) -> None:
+        """Begin to work; on a machine with more busy instances than cores it takes longer."""
+        instance.busy = True
+        self.active[instance.machine] += 1
+        slower = max(1.0, self.active[instance.machine] / self.cluster.cores)
+        self._at(now + max(seconds * slower, at_least), "done", instance, message)
 
     def _at(self, when: float, kind: str, instance: _Instance, message: _Message | None) -> None:
         self.count += 1
@@ -170,23 +171,22 @@ class _Run:
         step = self.flow.step[source.step]
         assert step.source_rate is not None
         fetching = rows * step.source_dop / step.source_rate
-        shipping = rows * self.flow.row_s(source.step, self.costs, rows) * source.slowdown
-        source.busy = True
-        took = max(fetching, shipping)
-        self._at(now + took, "done", source, _Message(rows, now + took / 2))
+        shipping = rows * self.flow.row_s(source.step, self.costs, rows)
+        created = now + max(fetching, shipping) / 2
+        self._work(now, source, shipping, fetching, _Message(rows, created))
 
     def _start(self, now: float, instance: _Instance) -> None:
         if instance.busy or instance.outbox or not instance.queue:
             return
         message = instance.queue.popleft()
         self._let_in(now, instance)
-        instance.busy = True
         work = message.rows * self.flow.step[instance.step].ppt_s
         work += self._make_batches(instance, message)
-        self._at(now + work * instance.slowdown, "done", instance, message)
+        self._work(now, instance, work, 0.0, message)
 
     def _done(self, now: float, instance: _Instance, message: _Message | None) -> None:
         instance.busy = False
+        self.active[instance.machine] -= 1
         assert message is not None
         if self.flow.step[instance.step].is_source:
             self.sent += 1

@@ -19,6 +19,7 @@ from headgate.control.checkpoint import Checkpoint
 from headgate.control.tuner import Tuner
 from headgate.control.tuning_file import SavedTuning, load_tuning, save_tuning
 from headgate.errors import DeclarationError
+from headgate.planner.tuning.cost_model import EngineCosts
 from headgate.runtime.calibration import ProbeSizes, calibrate, cores_of
 from headgate.runtime.delivery import absolute
 from headgate.slot.program import Program, compile_flow
@@ -41,12 +42,17 @@ class AutoStart:
     storage: Storage
     saved: SavedTuning
 
+    @property
+    def costs(self) -> EngineCosts:
+        """What the engine charges; the choice between distinct and shared batches needs it too."""
+        return self.saved.calibration.costs
+
     def facts(self) -> dict[str, Any]:
         """For the journal's record of the start."""
         return {
             "tuned": {
                 "rows_per_epoch": self.rows_per_epoch,
-                "costs": self.saved.calibration.costs.to_json(),
+                "costs": self.costs.to_json(),
             }
         }
 

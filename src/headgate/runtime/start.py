@@ -19,7 +19,7 @@ from headgate.runtime.delivery import Delivery, absolute, sink_uris, spark_uri
 from headgate.runtime.engine import SparkEngine
 from headgate.runtime.query import FlowQuery
 from headgate.runtime.sources import read_sources
-from headgate.slot.batching import BatchRows, Scheme
+from headgate.slot.batching import BYTE_S, MESSAGE_S, BatchRows, Scheme
 from headgate.slot.program import Program, compile_flow
 from headgate.topology.builder import FlowBuilder
 
@@ -35,12 +35,11 @@ def start_flow(
     parallelism: Parallelism = None,
     slots_max: int | None = None,
     latency_s: float | None = None,
-    batch: Literal["auto"] | None = None,
     trigger: Mapping[str, Any] | None = None,
     tables: Mapping[str, RoutingTable] | None = None,
     manager: Manager | Decides | None = None,
     racks: Mapping[str, str] | None = None,
-    batch: BatchRows = None,
+    batch: BatchRows | Literal["auto"] = None,
     sharing: Scheme = "auto",
     warm_dir: str | None = None,
     buckets: int = BUCKETS,
@@ -59,8 +58,6 @@ def start_flow(
             the flow runs.
         slots_max: With "auto", at most so many (default: a slot per core).
         latency_s: With "auto", the mean latency of a row that epochs should stay within.
-        batch: "auto": rows per epoch are chosen too; sources that are functions of two arguments
-            are told.
         trigger: As for `DataStreamWriter.trigger`, e.g. {"availableNow": True}.
         tables: Routing tables by operator; without one, an operator is hashed (or keeps the
             table it had).
@@ -68,7 +65,9 @@ def start_flow(
             their rows are; without one the tables stay as they are.
         racks: Rack of each host, for a manager that should prefer near slots to far ones.
         batch: Rows per batch tuple, for all edges or by "producer->consumer" (default: as declared
-            with `batched`, else as many as fit). Results do not depend on it.
+            with `batched`, else as many as fit). Results do not depend on it. "auto": as many as
+            fit, and rows per epoch are chosen too, for sources that are functions of two
+            arguments.
         sharing: Batches for consumers with different keys: "distinct", "shared", or the cheaper.
         warm_dir: Folder on each host for warm copies of state (default: Spark's local dir;
             "off": none).
@@ -111,8 +110,10 @@ def start_flow(
         drop_state=tuple(drop_state),
         keep_manifests=keep_manifests,
         racks=dict(racks or {}),
-        batch=batch,
+        batch=None if batch == "auto" else batch,
         sharing=sharing,
+        message_s=MESSAGE_S if auto is None else auto.costs.message_s,
+        byte_s=BYTE_S if auto is None else auto.costs.byte_s,
     )
     planning = plan_with(manager, program, slots, racks=racks)
     coordinator = Coordinator(
