@@ -6,6 +6,7 @@ docs/figures/replay.json, and fills the tables of docs/guide/replay.md. Some twe
     python scripts/replay_figures.py --data ../shared/data      # measure, then write the tables
     python scripts/replay_figures.py --short                    # the five main streams only
     python scripts/replay_figures.py --only nvd --only hubs     # these, the others stay as they are
+    python scripts/replay_figures.py --planner headgate --planner strict       # likewise
     python scripts/replay_figures.py --tables                   # only write the tables again
 """
 
@@ -93,9 +94,10 @@ def measure(trace: Trace, options: ReplayOptions, seeds: tuple[int, ...]) -> dic
 
 
 def all_figures(
-    data: Path, names: tuple[str, ...], short: bool, only: list[str] | None
+    data: Path, names: tuple[str, ...], short: bool, only: list[str] | None, keep: bool
 ) -> dict[str, Any]:
-    before: dict[str, Any] = json.loads(FIGURES.read_text()) if only else {}
+    """Figures of these planners; `keep` leaves all that is not measured as it was."""
+    before: dict[str, Any] = json.loads(FIGURES.read_text()) if keep else {}
     streams: dict[str, Any] = before.get("streams", {})
     variants: dict[str, Any] = before.get("variants", {})
     for stream in CHOSEN_ON if short else CHOSEN_ON + HELD_OUT:
@@ -103,7 +105,9 @@ def all_figures(
             continue
         trace = read_trace(data / stream.file, stream.keys)
         base = ReplayOptions("online", stream.window, stream.period)
-        found = streams[stream.name] = {"stream": asdict(stream)}
+        found = streams.setdefault(stream.name, {}) if keep else {}
+        streams[stream.name] = found | {"stream": asdict(stream)}
+        found = streams[stream.name]
         for name in names:
             if name == "oracle" and stream in HELD_OUT:
                 continue
@@ -115,7 +119,7 @@ def all_figures(
         if stream in CHOSEN_ON and not short:
             for variant, change in VARIANTS.items():
                 pair = variants.setdefault(variant, {}).setdefault(stream.name, {})
-                for planner in ("online", "headgate"):
+                for planner in set(names) & {"online", "headgate"}:
                     options = replace(base, planner=planner, **change)
                     pair[planner] = measure(trace, options, SEEDS[:1])
     return {
@@ -282,10 +286,13 @@ def main() -> None:
     words.add_argument("--tables", action="store_true", help="do not measure")
     words.add_argument("--short", action="store_true", help="fewer streams, planners and seeds")
     words.add_argument("--only", action="append", help="a stream by name; may be repeated")
+    words.add_argument("--planner", action="append", help="a planner by name; may be repeated")
     asked = words.parse_args()
     if not asked.tables:
         names = ("hash", "online", "headgate", "strict") if asked.short else PLANNERS
-        found = all_figures(asked.data, names, asked.short, asked.only)
+        keep = bool(asked.only or asked.planner)
+        names = tuple(asked.planner or names)
+        found = all_figures(asked.data, names, asked.short, asked.only, keep)
         FIGURES.write_text(json.dumps(found, indent=1) + "\n")
     write_tables()
 

@@ -35,7 +35,7 @@ class Silent:
 
 def analysed(spark: SparkSession, data: Path, form: str = "parquet", **asked: Any) -> Analysis:
     keys, operators = asked.pop("keys", ["region", "hashtag"]), asked.pop("operators", ())
-    shape = shape_of(keys, operators, asked.pop("edges", ()))
+    shape = shape_of(keys, operators, asked.pop("edges", ()), asked.pop("source", None))
     options = AnalyzeOptions(str(data), form, shape, slots=SLOTS, **{"curve": False, **asked})
     return analyze(spark, options, Silent())
 
@@ -140,6 +140,55 @@ def test_text_formats_fewer_keys_than_slots_and_what_cannot_be_read(
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 this is not Parquet")
     with pytest.raises(HeadgateError, match=r"cannot read .*bad\.parquet as parquet"):
         analysed(spark, tmp_path / "bad.parquet", keys=["a", "b"])
+
+
+def test_source_partitions_draw_keys_and_the_flow_gets_what_is_promised_behind_them(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Regions come in by three gates, the wrong way round; the flow's source has no slots."""
+    rows = _rows(0)
+    gate = [
+        0 if region is None else 1 + hash_free(region) % 5 for region in rows["region"].to_pylist()
+    ]
+    rows = rows.append_column("gate", pa.array(gate))
+    rows = rows.append_column("at", pa.array([2 - number % 3 for number in gate]))
+    files = write_epochs([rows], tmp_path / "in")
+
+    found = analysed(spark, files.directory, source="gate", source_slot="at")
+    ignored = analysed(spark, files.directory)
+    write(found, tmp_path / "tables", Silent())
+
+    assert found.source is not None and found.without is not None
+    assert found.source.slot_by_text == [(str(n), 2 - n % 3) for n in sorted(set(gate))]
+    assert found.without.locality == ignored.expected.locality
+    assert found.expected.first_hop_locality > found.without.first_hop_locality
+    slot = found.tables["region"].route(hashes_of(rows.select(["region"]), [[0]])[0])
+    stays = (slot == rows["at"].to_numpy()).mean()
+    assert found.expected.first_hop_locality == pytest.approx(stays)
+    assert sorted(path.stem for path in (tmp_path / "tables").glob("*.parquet")) == [
+        "hashtag",
+        "region",
+    ]
+
+    flow = hg.Flow("gated")
+    stream = flow.source(_stream(spark, files.directory))
+    counted = stream.key_by("region").process(hg.Count(emit="rows"), name="region")
+    counted.key_by("hashtag").process(hg.Count(), name="hashtag").to_memory("out")
+    tables = hg.load_tables(tmp_path / "tables")
+    query = flow.start(
+        spark, slots=SLOTS, checkpoint=str(tmp_path / "ck"), trigger=ONCE, tables=tables
+    )
+    query.awaitTermination()
+    (record,) = (r for r in query.journal() if r["kind"] == "epoch")
+    assert record["locality"] == found.expected.locality
+    assert not record["edges"]["source->region"]["between_slots"]
+    with pytest.raises(UnknownColumn, match="no column 'where'"):
+        analysed(spark, files.directory, source="gate", source_slot="where")
+
+
+def hash_free(text: str) -> int:
+    """A number of a text that is the same in every process."""
+    return sum(text.encode())
 
 
 def _rows(epoch: int) -> pa.Table:

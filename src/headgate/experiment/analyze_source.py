@@ -78,6 +78,11 @@ def source_of(
     name: str, columns: tuple[str, ...], slot_column: str | None, found: pa.Table, slots: int
 ) -> Source:
     """Partitions sorted by value; the i-th at slot i mod n, or where its column says."""
+    if found.num_rows > MOST_PARTITIONS:
+        raise HeadgateError(
+            f"--source {','.join(columns)} has more than {MOST_PARTITIONS:,} distinct values; name "
+            "a column that says which partition of the source a row comes from, not which row it is"
+        )
     parts = pa.table({str(i): found[column] for i, column in enumerate(columns)})
     order = pc.sort_indices(parts, sort_keys=[(str(i), "ascending") for i in range(len(columns))])
     parts, found = parts.take(order), found.take(order)
@@ -88,11 +93,6 @@ def source_of(
         slot = np.arange(len(texts)) % slots
     else:
         slot = _given(found[slot_column], texts, h, slot_column, slots)
-    if len(texts) > MOST_PARTITIONS:
-        raise HeadgateError(
-            f"--source {','.join(columns)} has more than {MOST_PARTITIONS:,} distinct values; name "
-            "a column that says which partition of the source a row comes from, not which row it is"
-        )
     return Source(name, texts, h, slot.astype(np.int32), slots)
 
 

@@ -8,7 +8,8 @@ manager runs it on Spark: pure, deterministic for a seed, bounded in memory.
 How much imbalance is tolerated is learnt: a slot's share wobbles from epoch to epoch, more so where
 keys come in bursts, and chasing what the next epoch undoes only costs moves and locality. So the
 tolerance of an operator is in proportion to that wobble, and never below a multiple of alpha - 1
-(a plan that keeps alpha on the rows it knows does not keep it on those to come).
+(a plan that keeps alpha on the rows it knows does not keep it on those to come). Likewise measured
+loads count only as far as they stray more than sampling alone would make them.
 
 New keys of an operator whose state can be merged are *newborn*: they were processed where their
 rows were, and the next plan makes the best slot their owner. That is an adoption, not a move.
@@ -94,6 +95,7 @@ class IncrementalPlanner:
         self._plan = 0
         self._touched: list[I64] = []
         self._tracked = np.zeros(operators, np.int64)
+        self._squares = np.zeros(operators)
         self._released: list[list[U64]] = [[] for _ in range(operators)]
 
     # --- taking in -------------------------------------------------------------------------
@@ -291,8 +293,20 @@ class IncrementalPlanner:
                 off = slot_rows[o] / now - memory.measured[o] / mean
                 keep = max(1 - 0.5 ** (rows / self.horizon_rows), 1.0 / (self._epoch + 1))
                 memory.wobble[o] += (float((off**2).mean()) - memory.wobble[o]) * keep
-        memory.measured[:] *= 0.5 ** (rows / (s.slot_memory * self.horizon_rows))
-        memory.measured[:] += slot_rows
+        fade = 0.5 ** (rows / (s.slot_memory * self.horizon_rows))
+        memory.measured[:] = memory.measured * fade + slot_rows
+        self._squares = self._squares * fade**2 + slot_rows.sum(axis=1)
+
+    def _beyond_sampling(self, above: F64) -> F64:
+        """What is measured above the mean, less what chance alone would show (James and Stein).
+
+        Rows that fall into equal slots at random, weighted w, give every slot's measured load a
+        variance of (slots - 1) * sum(w^2) / sum(w)^2, in units of the squared mean.
+        """
+        rows = np.maximum(self._memory.measured.sum(axis=1), 1e-100)
+        chance = (self.slots - 1) * self._squares / rows**2
+        seen = np.maximum((above**2).mean(axis=1), 1e-300)
+        return np.asarray(above * np.clip(1.0 - chance / seen, 0.0, 1.0)[:, None])
 
     def _yard(self) -> Yard:
         memory = self._memory
@@ -302,7 +316,7 @@ class IncrementalPlanner:
         return Yard(
             planned / memory.scale[LOAD_SCALE],
             np.maximum(memory.bursts.mean(axis=1), 1e-300),
-            above,
+            self._beyond_sampling(above),
             self.tolerance,
             np.full(self.operators, self.settings.burst_tolerance),
             self._nearness,

@@ -26,6 +26,7 @@ def posts(tmp_path: Path) -> Path:
         (["--key", "a", "--key", "b", "--quality", "best"], "choose metis or mt-kahypar"),
         (["--key", "a", "--key", "b", "--edge", "a:c"], "operators of a, b"),
         (["--key", "a", "--key", "b", "--conf", "x"], "KEY=VALUE"),
+        (["--key", "a", "--key", "b", "--source-slot", "b"], "say whose, with --source"),
     ],
 )
 def test_options_that_make_no_sense_are_told(posts: Path, more: list[str], told: str) -> None:

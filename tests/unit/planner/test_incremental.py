@@ -157,17 +157,41 @@ def test_a_budget_caps_the_moves_of_every_plan(epochs, budget):
 
 
 def test_keys_that_meet_end_up_together():
-    """Three worlds that never mix, hashed apart: after a few epochs each has its own slot."""
-    rng = np.random.default_rng(1)
-    stream = Stream(planner(horizon_rows=500), born_local=False)
-    for _ in range(30):
-        world = rng.integers(0, 3, 200)
-        a = world * 10 + rng.integers(0, 4, 200)
-        b = 100 + world * 50 + rng.integers(0, 20, 200)
-        stream.epoch(list(zip(a.tolist(), b.tolist(), strict=True)))
+    """Three worlds that never mix, hashed apart: after a few epochs each has its own slot.
 
-    assert stream.planner.expected_locality > 0.95
-    assert stream.planner.expected_imbalance.max() < 1.2
+    Moving one key at a time may get stuck halfway, which a plan from scratch mends now and then:
+    most of ten streams get there without one.
+    """
+    found = []
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        stream = Stream(planner(horizon_rows=500), born_local=False)
+        for _ in range(30):
+            world = rng.integers(0, 3, 200)
+            a = world * 10 + rng.integers(0, 4, 200)
+            b = 100 + world * 50 + rng.integers(0, 20, 200)
+            stream.epoch(list(zip(a.tolist(), b.tolist(), strict=True)))
+        assert stream.planner.expected_imbalance.max() < 1.2
+        found.append(stream.planner.expected_locality > 0.95)
+
+    assert sum(found) >= 8
+
+
+def test_measured_load_counts_as_far_as_it_is_no_chance():
+    """Rows thrown at equal slots show chance for the most part. A slot twice as full does not."""
+    fair, unfair = planner(slots=4, horizon_rows=2_000), planner(slots=4, horizon_rows=2_000)
+    draw = np.random.default_rng(3)
+    shrunk, kept = [], []
+    for _ in range(60):
+        for p, share, told in ((fair, [1, 1, 1, 1], shrunk), (unfair, [2, 1, 1, 1], kept)):
+            rows = draw.multinomial(500, np.array(share) / sum(share))
+            p.observe([seen({1: 1}, {1: 0}, set())] * 2, [], np.stack([rows, rows]).astype(float))
+            measured = p._memory.measured
+            above = measured / measured.mean(axis=1, keepdims=True) - 1
+            told.append(np.abs(p._beyond_sampling(above)).sum() / np.abs(above).sum())
+
+    assert np.mean(shrunk[10:]) < 0.5
+    assert np.mean(kept[10:]) > 0.9
 
 
 def test_load_is_spread_even_if_all_rows_want_one_slot():
