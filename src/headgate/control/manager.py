@@ -13,6 +13,9 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from headgate.control.hot_keys import WithHotKeys
 from headgate.control.observation import gather
 from headgate.control.planning import Decides, Decision, Observed, Planning
@@ -20,6 +23,7 @@ from headgate.control.scaling import Scaling
 from headgate.errors import DeclarationError
 from headgate.planner.observation import Observation
 from headgate.planner.placing import Pins, Placing, Proposal, Task, make_placing
+from headgate.routing.hashing import U64
 from headgate.routing.table import RoutingTable
 from headgate.sketch.space_saving import PAIR_BYTES
 from headgate.slot.program import Program
@@ -51,7 +55,8 @@ class Manager:
         alpha: No slot should have more than this times the mean load, for every operator.
         statistics_bytes: Memory of a slot for counting keys and pairs.
         moves_max: Keys per operator whose state may move with one epoch; the rest of a plan waits.
-        pins_max: Keys per operator with an owner of their own; all others follow their hash.
+        pins_max: Keys per operator with an owner of their own; all others follow their hash. In a
+            full table hot keys take the entries of cold ones.
         born_local: Process keys without an owner where their rows are, if their state can be
             merged, and let them live there.
         memory_epochs: About how many epochs the "headgate" planner looks back.
@@ -244,18 +249,43 @@ class PlacementManager:
                 continue
             table = tables[operator]
             before = table.route(now.h)
-            room = self.settings.pins_max - len(table.pinned_h)
-            fits = table.is_pinned(now.h)
-            fits[~fits] = (~fits).cumsum()[~fits] <= room
+            fits, cold = self._make_room(operator, table, now)
             now, before = now.take(fits), before[fits]
             if not len(now.h):
                 continue
+            if len(cold):
+                table = table.unpin_hashes(cold)
             changed[operator] = table.pin_hashes(now.h, now.slot)
             for i in range(min(MOVES_TOLD, len(now.h))):
                 if before[i] != now.slot[i]:
                     told.append((-float(now.rows[i]), self._line(operator, now, before, i)))
         self._left = {op: pins for op, pins in self._left.items() if len(pins.h)}
         return changed, [line for _, line in sorted(told)[:MOVES_TOLD]]
+
+    def _make_room(
+        self, operator: str, table: RoutingTable, pins: Pins
+    ) -> tuple[npt.NDArray[np.bool_], U64]:
+        """Which of these pins fit into a table, and the entries that go for them.
+
+        In a full table a key takes the entry of a colder one, which falls back to its hash slot.
+        Pins and entries that go are within the budget of moves together.
+        """
+        nothing = np.empty(0, np.uint64)
+        fits = table.is_pinned(pins.h)
+        new = np.flatnonzero(~fits)
+        room = max(0, self.settings.pins_max - len(table.pinned_h))
+        fits[new[:room]] = True
+        wanting = new[room:]
+        budget = self.settings.moves_max - int(fits.sum())
+        wanting = wanting[: max(0, budget // 2)]
+        if not len(wanting):
+            return fits, nothing
+        held = np.setdiff1d(table.pinned_h, pins.h, assume_unique=True)
+        rows = self._placing.rows_lately(operator, held)
+        coldest = np.argsort(rows, kind="stable")[: len(wanting)]
+        hotter = pins.rows[wanting[: len(coldest)]] > rows[coldest]
+        fits[wanting[: len(coldest)][hotter]] = True
+        return fits, held[coldest[hotter]]
 
     def _line(self, operator: str, pins: Pins, before: Any, i: int) -> str:
         key = self._labels.get(operator, {}).get(int(pins.h[i]), f"#{int(pins.h[i]):016x}")

@@ -171,6 +171,11 @@ class IncrementalPlanner:
         at = find_keys(self._memory, operator, h)
         return np.where(at >= 0, self._memory.owner[at], -1).astype(np.int32)
 
+    def rows_lately(self, operator: int, h: U64) -> F64:
+        """The aged rows of each key, 0 for keys that the planner does not know."""
+        at = find_keys(self._memory, operator, h)
+        return np.where(at >= 0, self._memory.load[at] / self._memory.scale[LOAD_SCALE], 0.0)
+
     def table(self, operator: int) -> tuple[U64, I32]:
         """All known keys of an operator and their owners, sorted by key."""
         n = int(self._memory.used[KEYS])

@@ -20,10 +20,11 @@ from headgate.planner.incremental import IncrementalPlanner
 from headgate.planner.incremental_words import KeyMoves, Reason, SeenKeys, SeenPairs
 from headgate.planner.observation import Observation
 from headgate.planner.partition import partition
-from headgate.planner.placing import Pins, Proposal, Task
+from headgate.planner.placing import F64, Pins, Proposal, Task
 from headgate.planner.recent_pairs import RecentPairs
 from headgate.planner.relabel import relabel
 from headgate.planner.tables import placement
+from headgate.routing.hashing import U64
 from headgate.routing.table import RoutingTable
 
 LEARNING = 0.3
@@ -74,6 +75,7 @@ class IncrementalPlacing:
             if fresh is not None:
                 return fresh
         planned = self._planner.plan(self._task.moves_max)
+        self._planner.released()  # who has no entry left to give up is asked when room is short
         self._moves = {self._task.operators[m.operator]: m for m in planned}
         pins = {name: Pins(m.h, m.target, m.rows) for name, m in self._moves.items() if len(m)}
         self._expected = self._planner.expected_locality
@@ -86,6 +88,11 @@ class IncrementalPlacing:
             dict(zip(self._task.operators, self._planner.expected_imbalance.tolist(), strict=True)),
             time.perf_counter() - started,
         )
+
+    def rows_lately(self, operator: str, h: U64) -> F64:
+        if self._planner is None:
+            return np.zeros(len(h))
+        return self._planner.rows_lately(self._index[operator], h)
 
     def why(self, operator: str, pins: Pins, i: int) -> str:
         moves = self._moves.get(operator)

@@ -56,6 +56,9 @@ class Placing(Protocol):
     def propose(self, seen: Observation, tables: Mapping[str, RoutingTable]) -> Proposal | None:
         """A plan from all that was observed; None: all is well as it is."""
 
+    def rows_lately(self, operator: str, h: U64) -> F64:
+        """About how many rows these keys had lately; 0 for those it has forgotten."""
+
     def why(self, operator: str, pins: Pins, i: int) -> str:
         """Half a line on why this key should live there."""
 

@@ -13,7 +13,8 @@ import numpy as np
 from headgate.planner.estimator import Calibration, Forecast, Recent, forecast
 from headgate.planner.key_graph import I32, KeyGraph
 from headgate.planner.observation import Observation
-from headgate.planner.placing import Pins, Task
+from headgate.planner.placing import F64, Pins, Task
+from headgate.routing.hashing import U64
 from headgate.routing.table import RoutingTable
 from headgate.sketch.space_saving import PairSketch
 
@@ -93,6 +94,13 @@ class RecentPairs:
             new = ~tables[name].is_pinned(h) | (current[mine] != slot)
             made[name] = Pins.hottest_first(h[new], slot[new], graph.load[mine][new])
         return made
+
+    def rows_before(self, operator: str, h: U64) -> F64:
+        """Rows of these keys in the graph that was judged last; 0 for others."""
+        if self._before is None:
+            return np.zeros(len(h))
+        at = self._before.find(self._index[operator], h)
+        return np.where(at >= 0, self._before.load[at], 0.0)
 
     def _calibrate(self, graph: KeyGraph, current: I32, recent: Recent | None) -> None:
         """What the last plan kept of its promise on pairs it knew, or what staying brought."""

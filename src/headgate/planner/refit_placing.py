@@ -11,9 +11,10 @@ from collections.abc import Mapping
 
 from headgate.planner.baseline import BASELINES, plan_hash
 from headgate.planner.observation import Observation
-from headgate.planner.placing import Pins, Proposal, Task
+from headgate.planner.placing import F64, Pins, Proposal, Task
 from headgate.planner.recent_pairs import RecentPairs
 from headgate.planner.tables import placement
+from headgate.routing.hashing import U64
 from headgate.routing.table import RoutingTable
 
 
@@ -54,6 +55,9 @@ class RefitPlacing:
             dict(zip(task.operators, judged.imbalance_planned, strict=True)),
             time.perf_counter() - started,
         )
+
+    def rows_lately(self, operator: str, h: U64) -> F64:
+        return self._recent.rows_before(operator, h)
 
     def why(self, operator: str, pins: Pins, i: int) -> str:
         return "its part of the new plan lives there"

@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import headgate as hg
 from headgate.control.manager import Manager
 from headgate.errors import DeclarationError
+from headgate.routing.hashing import hash_columns
 from headgate.testing import ListSource, ManualClock, run
 
 
@@ -83,6 +85,39 @@ def test_a_table_keeps_to_its_size() -> None:
     done = run(chain(pairs(6)), slots=3, manager=Manager(planner="online", pins_max=7))
 
     assert all(len(t.pinned_h) <= 7 for t in done.coordinator.tables.values())
+
+
+@pytest.mark.parametrize("planner", ["headgate", "online"])
+def test_in_a_full_table_hot_keys_take_the_entries_of_cold_ones(planner: str) -> None:
+    """Keys of the first epochs never come again; those of the later ones need their room."""
+    early, late = pairs(5), pairs(8, seed=4)
+    epochs = early + [
+        pa.table({"a": pc.add(t["a"], 1_000), "b": pc.add(t["b"], 1_000)}) for t in late
+    ]
+    manager = Manager(planner=planner, pins_max=60, every_epochs=1)
+
+    done = run(chain(epochs), slots=3, manager=manager)
+
+    tables = done.coordinator.tables
+    keys = pa.array(range(1_000, 1_060), pa.int64())
+    kept = tables["second"].is_pinned(hash_columns([keys], 60).h)
+    assert all(len(t.pinned_h) <= 60 for t in tables.values())
+    assert kept.mean() > 0.9
+    assert done.records[-1]["locality"] > 0.7
+    assert counted(done, "second", "b") == exact(epochs, "b")
+
+
+def test_evictions_are_within_the_budget_of_moves() -> None:
+    early, late = pairs(5), pairs(8, seed=4)
+    epochs = early + [
+        pa.table({"a": pc.add(t["a"], 1_000), "b": pc.add(t["b"], 1_000)}) for t in late
+    ]
+    manager = Manager(pins_max=60, moves_max=10, born_local=False)
+
+    done = run(chain(epochs), slots=3, manager=manager)
+
+    assert max(r["moved_rows"].get("second", 0) for r in done.records) <= 10
+    assert counted(done, "second", "b") == exact(epochs, "b")
 
 
 def test_plans_wait_for_their_time() -> None:
