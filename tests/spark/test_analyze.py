@@ -145,7 +145,7 @@ def test_text_formats_fewer_keys_than_slots_and_what_cannot_be_read(
 def test_source_partitions_draw_keys_and_the_flow_gets_what_is_promised_behind_them(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Rows come in by gates of which each is beside the slot that a blind plan would have chosen."""
+    """Every gate is beside the slot that a blind plan would have chosen for its rows."""
     rows = _rows(0)
     plain = write_epochs([rows], tmp_path / "plain")
     ignored = analysed(spark, plain.directory)
