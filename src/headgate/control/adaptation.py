@@ -93,6 +93,9 @@ class Adaptation:
         stays = slots - self.leaving
         wanted = self._watch.step(stays, total, busiest)
         facts = f"planned loads: mean {total / stays:.0f} %, busiest {busiest:.0f} %"
+        if stays < self._watch.scaling.min_slots:
+            self._ask(wanted, "")
+            return Adapted(plan, wanted, f"fewer slots than min_slots={wanted}")
         if wanted > stays:
             return self._grow(measured, plan, slots, wanted, facts)
         if wanted < stays:

@@ -222,6 +222,8 @@ class Coordinator:
             unit_statistics=frozenset(),
             away=frozenset(),
             spreads={},
+            costs={},
+            cost_files={},
         )
 
     def check_spark_metadata(self, exists: bool, query_id: str | None = None) -> None:

@@ -72,6 +72,12 @@ def test_one_unit_too_heavy_for_a_slot_adds_none_for_ever() -> None:
     assert "would not help" in found.why
 
 
+def test_fewer_slots_than_allowed_are_brought_up_whatever_the_load() -> None:
+    rule = replace(RULE, min_slots=3)
+
+    assert loop(rule=rule).step(measured([1.0, 1.0], [0, 0], 1)).slots == 3
+
+
 def test_slots_leave_in_three_steps_marked_drained_released() -> None:
     """The budget lets two units move a period, so draining two slots of two units takes two."""
     adaptation = loop(budget=2)

@@ -1,0 +1,89 @@
+"""A manager of units on whole flows, without a JVM: loads even out, slots go, nothing is lost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+import headgate as hg
+from headgate.errors import DeclarationError
+from headgate.testing import ListSource, LocalRun, run
+
+BUCKETS, SLOTS, EPOCHS = 64, 3, 10
+ROWS = [
+    [{"a": int(a), "b": int(a * 7 % 50)} for a in np.random.default_rng(epoch).integers(0, 90, 300)]
+    for epoch in range(EPOCHS)
+]
+
+
+@dataclass
+class Ticking:
+    """A clock that moves by itself whenever it is read."""
+
+    step_ms: int
+    now_ms: int = 0
+
+    def __call__(self) -> int:
+        self.now_ms += self.step_ms
+        return self.now_ms
+
+
+def managed(step_ms: int, **settings: object) -> LocalRun:
+    """All buckets start on slot 0."""
+    flow = hg.Flow("units")
+    rows = flow.source(ListSource("a bigint, b bigint", ROWS))
+    first = rows.key_by("a").process(hg.Count(emit="rows"), name="first")
+    first.key_by("b").process(hg.Count(), name="second").to_memory("out")
+    heap = hg.hash_table(SLOTS, BUCKETS).with_buckets(np.zeros(BUCKETS, np.int32))
+    given = {"every_epochs": 2, "migration_seconds_max": 60.0, **settings}
+    return run(
+        flow,
+        slots=SLOTS,
+        buckets=BUCKETS,
+        tables={"first": heap, "second": heap},
+        manager=hg.Manager("milp", **given),  # type: ignore[arg-type]
+        clock=Ticking(step_ms),
+        check_purity=False,
+    )
+
+
+def check_fold(done: LocalRun) -> None:
+    for operator, key in (("first", "a"), ("second", "b")):
+        fold = Counter(row[key] for epoch in ROWS for row in epoch)
+        assert {r[key]: r["count"] for r in done.state(operator)} == fold
+
+
+def test_units_on_one_slot_are_shared_out_and_the_journal_says_why() -> None:
+    done = managed(1000)
+
+    check_fold(done)
+    first, last = done.records[0], done.records[-1]
+    assert first["loads"]["first"][1:] == [0, 0]
+    assert max(last["loads"]["first"]) + max(last["loads"]["second"]) < 1.5 * 600 / SLOTS
+    plans = [r for r in done.journal if r["kind"] == "plan"]
+    assert plans[0]["planner"] == "milp" and plans[0]["resource"] == "time"
+    assert sum(plans[0]["moves"].values()) > 0
+    assert all("slot" in line or "node" in line for line in plans[0]["top_moves"])
+    assert [r for r in done.journal if r["kind"] == "outcome"]
+
+
+def test_an_idle_flow_gives_its_slots_back() -> None:
+    scaling = hg.Scaling(min_slots=1, max_slots=4, hold_periods=1)
+    done = managed(3_600_000, every_epochs=1, scaling=scaling)
+
+    check_fold(done)
+    assert done.records[-1]["slots"] == 1
+    told = [(r["before"], r["slots"], r["why"]) for r in done.journal if r["kind"] == "scale"]
+    assert told == [(3, 1, "drained: nothing lives there any more")]
+    scaled = next(r["epoch"] for r in done.journal if r["kind"] == "scale")
+    assert sum(done.records[scaled]["moved_rows"].values()) == 0, "a drained slot has nothing"
+
+
+def test_scaling_is_refused_for_planners_that_know_no_loads() -> None:
+    with pytest.raises(DeclarationError, match="planner of units"):
+        hg.Manager("headgate", scaling=hg.Scaling())
+    with pytest.raises(DeclarationError, match="migration_seconds_max"):
+        hg.Manager("milp", migration_seconds_max=0)
