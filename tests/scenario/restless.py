@@ -19,6 +19,7 @@ class Restless:
     def __init__(self, rng: random.Random, case: Case, program: Program, buckets: int) -> None:
         self.rng, self.case, self.buckets = rng, case, buckets
         self.born_local = frozenset(op for op in program.splittable if rng.random() < 0.7)
+        self.units_of = frozenset(case.keys) if rng.random() < 0.5 else frozenset()
 
     def step(self, observed: Any, tables: Any) -> Decision:
         rng = self.rng
