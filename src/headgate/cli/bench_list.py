@@ -122,6 +122,35 @@ def osg(json_file: Path | None, quick: bool, console: Console) -> None:
     _save(found, json_file, console)
 
 
+def balance(json_file: Path | None, quick: bool, console: Console) -> None:
+    """Load distance and migrations of allocation planners on Wikipedia edits (no Spark)."""
+    from headgate.experiment.bench.balance import QUICK, BalanceOptions, run_balance
+
+    found = run_balance(QUICK if quick else BalanceOptions(), console.print)
+    distances = {n: x["mean"] for n, x in found["load_distance_pct"].items()}
+    _show(console, "mean load distance, percent of the mean load", distances, "{:.2f}")
+    _show(console, "migrations per period", found["migrations"], "{:.1f}")
+    _save(found, json_file, console)
+
+
+def albic(json_file: Path | None, quick: bool, console: Console) -> None:
+    """Collocation, load distance and load index of planners on flights (no Spark)."""
+    from headgate.experiment.bench.albic import QUICK, AlbicOptions, run_albic
+
+    found = run_albic(QUICK if quick else AlbicOptions(), console.print)
+    _show(console, "collocation factor in the end", found["collocation_factor"], "{:.3f}")
+    _show(
+        console,
+        "mean load distance, percent of the mean load",
+        found["load_distance_pct"],
+        "{:.2f}",
+    )
+    _show(console, "load index in the end", found["load_index"], "{:.0f}")
+    _show(console, "migrations per period", found["migrations_per_period"], "{:.1f}")
+    _show(console, "periods to ALBIC's collocation", found["periods_to_collocation"], "{}")
+    _save(found, json_file, console)
+
+
 ALL: dict[str, Callable[[Path | None, bool, Console], None]] = {
     "chain": chain,
     "wide": wide,
@@ -129,6 +158,8 @@ ALL: dict[str, Callable[[Path | None, bool, Console], None]] = {
     "growth": growth,
     "edges": edges,
     "manage": manage,
+    "balance": balance,
+    "albic": albic,
     "skew": skew,
     "elastic": elastic,
     "osg": osg,

@@ -87,7 +87,7 @@ def _uneven(load, capacity, mean, dead, leaving):  # type: ignore[no-untyped-def
     if leaving:
         return 20.0 * x
     x = abs(x - capacity) - dead * capacity
-    return x + 8.0 * x * x / capacity if x > 0.0 else 0.0
+    return x + 60.0 * x * x / capacity if x > 0.0 else 0.0
 
 
 @njit(cache=True)

@@ -23,6 +23,9 @@ import numpy as np
 from headgate.planner.adjacency import F64, I64
 from headgate.planner.allocation.annealing import Field, Rules, anneal
 from headgate.planner.allocation.greedy import greedy
+from headgate.planner.allocation.measures import lower_bound
+from headgate.planner.allocation.milp import solve
+from headgate.planner.allocation.milp_program import Blocks, MilpSettings
 from headgate.planner.allocation.model import I32, Situation
 from headgate.planner.allocation.plan import Limits, Plan, describe
 from headgate.planner.allocation.reasons import reasons_for
@@ -30,6 +33,8 @@ from headgate.planner.allocation.reasons import reasons_for
 Clock = Callable[[], float]
 HOT, LUKEWARM, COLD = 0.03, 0.004, 0.0002
 """Heats of a search, in shares of a node's mean load."""
+PROGRAM_SHARE, PROGRAM_UNITS = 0.7, 5_000
+"""Share of the time, and most units, for the paper's program; only without traffic."""
 NOTICED_PCT = 0.05
 """A load distance above the limit is only worth a plan if it falls by this much."""
 
@@ -54,7 +59,7 @@ class IntegratedSettings:
     margin: float = 0.9
     least_gain_pct: float = 0.1
     strictness: tuple[float, ...] = (4.0, 12.0)
-    move_price_pct: float = 0.2
+    move_price_pct: float = 2.0
     steps_per_unit: int = 1_000
     steps_min: int = 20_000
     steps_max: int = 1_000_000
@@ -122,17 +127,21 @@ class IntegratedPlanner:
             return best, ("within the limit already",)
         price = self._move_price(situation)
         plain = greedy(situation, limits.migration_cost_max)
+        if not talks:  # what the paper's program can do, it does best
+            plain = self._program(situation, limits, plain, deadline)
         chosen = "stay"
-        for name, start, strictness in self._starts(home, plain, talks):
-            if strictness and self._clock() >= deadline:
+        searches = self._starts(home, plain, talks)
+        for i, (name, start, strictness) in enumerate(searches):
+            now, node = self._clock(), start
+            if strictness and now >= deadline:
                 break
-            node = start
             if strictness:
-                node = self._anneal(situation, limits, start, strictness, deadline)
+                until = now + (deadline - now) / (len(searches) - i)
+                node = self._anneal(situation, limits, start, strictness, until)
             found = self._worth(situation, node, limits)
             if found.beats(worth, least + price * situation.cost_of(node)):
                 best, worth, chosen = node, found, name
-                if strictness and found.excess <= 0 and found.left_behind <= 0:
+                if (strictness or not talks) and found.excess <= 0 and found.left_behind <= 0:
                     break
         return best, (chosen,)
 
@@ -143,7 +152,22 @@ class IntegratedPlanner:
             for name, start in (("home", home), ("greedy", plain))
             for strictness in self.settings.strictness
         ]
-        return [("greedy", plain, 0.0), *(both if talks else both[::-1])]
+        return [("greedy" if talks else "program", plain, 0.0), *(both if talks else both[::-1])]
+
+    def _program(self, situation: Situation, limits: Limits, plain: I32, deadline: float) -> I32:
+        """The greedy's allocation, bettered by the program of `milp` in a share of the time."""
+        now, budget = self._clock(), limits.migration_cost_max
+        seconds = PROGRAM_SHARE * (deadline - now)
+        if len(plain) > PROGRAM_UNITS or now >= deadline or self._fits(situation, plain, limits):
+            return plain
+        goal = MilpSettings(good_enough_pct=limits.distance_max_pct)
+        bound = lower_bound(situation, budget)
+        blocks = Blocks.of(situation)
+        return solve(blocks, budget, bound, now + seconds, goal, self._clock)[0]
+
+    def _fits(self, situation: Situation, node: I32, limits: Limits) -> bool:
+        worth = self._worth(situation, node, limits)
+        return worth.excess <= 0 and worth.left_behind <= 0
 
     def _anneal(
         self,
@@ -159,10 +183,15 @@ class IntegratedPlanner:
         steps = int(np.clip(own.steps_per_unit * len(start), own.steps_min, own.steps_max))
         state = np.array([own.seed * 0x9E3779B97F4A7C15 % 2**64], np.uint64)
         best, worth = start, self._worth(situation, start, limits)
-        for heat in (*np.geomspace(HOT, COLD, own.rounds), 0.0):
-            if heat and self._clock() >= deadline:
-                continue
-            anneal(field, rules, state, steps // own.rounds, heat * _node_load(situation))
+        heats = [*np.geomspace(HOT, COLD, own.rounds), 0.0]
+        each, before = steps // own.rounds, self._clock()
+        for left, heat in zip(range(len(heats), 0, -1), heats, strict=True):
+            anneal(field, rules, state, each, heat * _node_load(situation))
+            now = self._clock()
+            if now > before and left > 1:  # as many steps as there is time for
+                most = (deadline - now) / (left - 1) * each / (now - before)
+                each = max(min(each, int(most)), len(start))
+            before = now
             if heat < LUKEWARM:
                 found = self._worth(situation, field.at, limits)
                 if found.beats(worth, 0.0):

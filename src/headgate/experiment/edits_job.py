@@ -1,0 +1,164 @@
+"""The edits job of Madsen et al. 2017, as loads: what each key group costs in each period.
+
+Three operators over Wikipedia edits: a GeoHash per edit (by editor, whose place it is), the top
+articles of every minute (by wiki and article), and the top articles of the world (by article,
+whatever the wiki). Nothing runs: rows go through the keys, windows and ranks of the job, and a unit
+costs one per row it gets and one per entry it closes. A day of edits, played faster, is looped.
+Where the data is not at hand, a generated day stands in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headgate.routing.choices import two_choices
+from headgate.routing.hashing import I64, U64, hash_columns
+
+OPERATORS = ("geohash", "top_articles", "global_top")
+FILE = "wikipedia_edits_2015_09_12.parquet"
+MINUTE_MS = 60_000
+
+
+@dataclass(frozen=True)
+class Edits:
+    """One played day: rows with their minute and key hashes, tops with theirs, both in order."""
+
+    minutes: int
+    minute: I64
+    editor: U64
+    article: U64
+    entry_minute: I64
+    entry_article: U64
+    entry_title: U64
+    top: I64  # which entries leave the second operator
+
+    def __len__(self) -> int:
+        return len(self.minute)
+
+
+def read_edits(file: Path, *, speed: float, groups: int, k: int) -> Edits:
+    """The edits of a file, `speed` times faster than they came."""
+    return edits_of(pq.read_table(file), speed=speed, groups=groups, k=k)
+
+
+def generated_day(rows: int = 31_548, seed: int = 0) -> pa.Table:
+    """Edits with a skew like that of the real day: few busy editors, hardly any busy page."""
+    rng = np.random.default_rng(seed)
+    editor = rng.zipf(1.6, rows) % 9_000
+    wiki = np.minimum(rng.zipf(1.5, rows), 50)
+    page = np.minimum((rng.pareto(0.9, rows) * 4_000).astype(np.int64), 40_000)
+    ts = np.sort(rng.integers(0, 86_400_000, rows))
+    names = [f"p{p}" for p in page]
+    return pa.table({"ts": ts, "wiki": wiki, "page": names, "editor": editor})
+
+
+def edits_of(rows: pa.Table, *, speed: float, groups: int, k: int) -> Edits:
+    columns = {name: rows.column(name).combine_chunks() for name in rows.column_names}
+    count = len(rows)
+    ms = np.asarray(columns["ts"].cast(pa.int64()))
+    minute = ((ms - ms[0]) / speed / MINUTE_MS).astype(np.int64)
+    editor = hash_columns([columns["editor"]], count).h
+    article = hash_columns([columns["wiki"], columns["page"]], count).h
+    title = hash_columns([columns["page"]], count).h
+    order = np.lexsort((article, minute))
+    new = np.ones(count, np.bool_)
+    same_minute = minute[order][1:] == minute[order][:-1]
+    new[1:] = ~(same_minute & (article[order][1:] == article[order][:-1]))
+    first = np.flatnonzero(new)
+    edits = np.diff(np.append(first, count))
+    at = order[first]
+    group = (article[at] % np.uint64(groups)).astype(np.int64)
+    ranked = np.lexsort((article[at], -edits, group, minute[at]))
+    cell = minute[at][ranked] * groups + group[ranked]
+    starts = np.flatnonzero(np.append(True, cell[1:] != cell[:-1]))
+    rank = np.arange(len(cell)) - np.repeat(starts, np.diff(np.append(starts, len(cell))))
+    return Edits(
+        int(minute[-1]) + 1,
+        minute,
+        editor,
+        article,
+        minute[at],
+        article[at],
+        title[at],
+        np.sort(ranked[rank < k]),
+    )
+
+
+def loop(edits: Edits, minutes: range) -> list[range]:
+    """Minutes of days without end as minutes of the one day there is."""
+    day = edits.minutes
+    found = []
+    at = minutes.start
+    while at < minutes.stop:
+        end = min(minutes.stop, at - at % day + day)
+        found.append(range(at % day, at % day + end - at))
+        at = end
+    return found
+
+
+def loads(edits: Edits, minutes: range, groups: int) -> Any:
+    """Load of every key group over some minutes of the day: operators x groups."""
+    rows = slice(*np.searchsorted(edits.minute, [minutes.start, minutes.stop]))
+    entries = slice(*np.searchsorted(edits.entry_minute, [minutes.start, minutes.stop]))
+    tops = _tops(edits, minutes)
+    closed = np.stack([edits.entry_minute[tops].astype(np.uint64), edits.entry_title[tops]])
+    titles = np.unique(closed, axis=1)[1]
+
+    def per_group(h: U64) -> Any:
+        return np.bincount((h % np.uint64(groups)).astype(np.int64), minlength=groups)
+
+    return np.stack(
+        [
+            per_group(edits.editor[rows]),
+            per_group(edits.article[rows]) + per_group(edits.entry_article[entries]),
+            per_group(edits.entry_title[tops]) + per_group(titles),
+        ]
+    ).astype(np.float64)
+
+
+class BothChoices:
+    """PoTC (Nasir et al. 2015) on the same rows: a load per node, merging included.
+
+    Each row goes to the less loaded of two nodes, by rows sent so far. What a key left on a node
+    that is not its owner is merged by the owner at the end of every minute.
+    """
+
+    def __init__(self, nodes: int) -> None:
+        self.nodes = nodes
+        self.sent = np.zeros((3, nodes), np.int64)
+
+    def loads(self, edits: Edits, minutes: range) -> Any:
+        rows = slice(*np.searchsorted(edits.minute, [minutes.start, minutes.stop]))
+        tops = _tops(edits, minutes)
+        geo = np.bincount(self._route(0, edits.editor[rows]), minlength=self.nodes)
+        return (
+            geo
+            + self._counted(1, edits.minute[rows], edits.article[rows])
+            + self._counted(2, edits.entry_minute[tops], edits.entry_title[tops])
+        ).astype(np.float64)
+
+    def _route(self, operator: int, h: U64) -> Any:
+        owner = (h % np.uint64(self.nodes)).astype(np.int32)
+        return two_choices(h, owner, self.sent[operator])
+
+    def _counted(self, operator: int, minute: I64, h: U64) -> Any:
+        """Rows, partial entries that are closed, and partials that owners merge."""
+        node = self._route(operator, h)
+        cells = np.stack([minute.astype(np.uint64), h, node.astype(np.uint64)])
+        _, key, where = np.unique(cells, axis=1)
+        where, owner = where.astype(np.int64), (key % np.uint64(self.nodes)).astype(np.int64)
+        merged = np.bincount(owner[owner != where], minlength=self.nodes)
+        closed = np.bincount(where, minlength=self.nodes)
+        return np.bincount(node, minlength=self.nodes) + closed + merged
+
+
+def _tops(edits: Edits, minutes: range) -> I64:
+    minute = edits.entry_minute[edits.top]
+    found: I64 = edits.top[(minute >= minutes.start) & (minute < minutes.stop)]
+    return found
