@@ -171,7 +171,7 @@ def test_source_partitions_draw_keys_and_the_flow_gets_what_is_promised_behind_t
     ]
 
     flow = hg.Flow("gated")
-    stream = flow.source(_stream(spark, files.directory))
+    stream = flow.source(_stream(spark, files.directory), name="in")
     counted = stream.key_by("region").process(hg.Count(emit="rows"), name="region")
     counted.key_by("hashtag").process(hg.Count(), name="hashtag").to_memory("out")
     tables = hg.load_tables(tmp_path / "tables")
@@ -181,7 +181,7 @@ def test_source_partitions_draw_keys_and_the_flow_gets_what_is_promised_behind_t
     query.awaitTermination()
     (record,) = (r for r in query.journal() if r["kind"] == "epoch")
     assert record["locality"] == found.expected.locality
-    assert not record["edges"]["source->region"]["between_slots"]
+    assert not record["edges"]["in->region"]["between_slots"]
     with pytest.raises(UnknownColumn, match="no column 'where'"):
         analysed(spark, files.directory, source="gate", source_slot="where")
 
