@@ -28,6 +28,7 @@ PAGES = (
     GUIDE / "performance.md",
     GUIDE / "cost-aware-shuffle.md",
     GUIDE / "locality.md",
+    GUIDE / "batching.md",
 )
 LABELS = {
     "headgate": "Headgate",
@@ -275,6 +276,30 @@ def draw_osg(found: dict[str, Any]) -> None:
     plt.close(figure)
 
 
+def tune(found: dict[str, Any]) -> str:
+    simulated = found["simulated"]["rows_per_s"]
+    rows = [
+        [
+            name.replace("_", " "),
+            f"{rate:,.0f}",
+            f"{found['latency_ms'][name]:,.0f}",
+            f"{simulated[name]:,.0f}",
+        ]
+        for name, rate in found["rows_per_s"].items()
+    ]
+    ratios, chosen = found["ratios"], found["settings"]["optimized"]
+    note = (
+        f"\n\n{found['flow']}: optimized is {ratios['optimized_over_not_optimized']:.1f}x not "
+        f"optimized and {ratios['optimized_over_grid_best']:.0%} of the best of a grid of "
+        f"{len(found['grid'])} ({found['grid_best_rows_per_s']:,.0f} rows/s), with "
+        f"{chosen['slots']} slots and {chosen['rows_per_epoch']:,} rows per epoch, found in "
+        f"{found['optimize_seconds'] * 1e3:.0f} ms. {found['machine']['cores']} cores; the "
+        "simulation is of the paper's twelve machines."
+    )
+    head = ["configuration", "rows/s", "ms per epoch", "simulated cluster, rows/s"]
+    return table(head, rows) + note
+
+
 WRITERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "chain": chain,
     "wide": wide,
@@ -284,6 +309,8 @@ WRITERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "growth": growth,
     "edges": edges,
     "osg": osg,
+    "tune-linear-road": tune,
+    "tune-sentiment": tune,
 }
 
 

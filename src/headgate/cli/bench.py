@@ -14,27 +14,33 @@ import typer
 from rich.console import Console
 
 from headgate.cli.bench_list import ALL
+from headgate.cli.bench_tune import tune
 from headgate.cli.console import speaker, told_plainly
 
 Bench = Callable[[Path | None, bool, Console], None]
 
 BENCHES: dict[str, Bench] = dict(ALL)
+OWN_OPTIONS: dict[str, Callable[..., None]] = {"tune": tune}
 
 
-def bench_app(benches: dict[str, Bench]) -> typer.Typer:
-    """A command for every bench, with the options that all share."""
+def bench_app(
+    benches: dict[str, Bench], own_options: dict[str, Callable[..., None]] | None = None
+) -> typer.Typer:
+    """A command for every bench, with the options that all share or with options of its own."""
     app = typer.Typer(help="Measure headgate against others on this machine.")
 
     @app.callback(invoke_without_command=True)
     def list_benches(context: typer.Context) -> None:
         if context.invoked_subcommand is None:
-            known = ", ".join(benches) or "none yet"
+            known = ", ".join([*benches, *(own_options or {})]) or "none yet"
             typer.echo(
                 f"benches: {known}. Run one with: headgate bench NAME [--quick] [--json FILE]"
             )
 
     for name, bench in benches.items():
         app.command(name, help=bench.__doc__)(_command(bench))
+    for name, command in (own_options or {}).items():
+        app.command(name, help=command.__doc__)(command)
     return app
 
 

@@ -151,6 +151,17 @@ def albic(json_file: Path | None, quick: bool, console: Console) -> None:
     _save(found, json_file, console)
 
 
+def tell_tune(found: dict[str, Any], json_file: Path | None, console: Console) -> None:
+    """What `bench tune`, which has an option of its own, has found."""
+    _show(console, "rows per second", found["rows_per_s"], "{:,.0f}")
+    _show(console, "milliseconds per epoch", found["latency_ms"], "{:,.0f}")
+    _show(console, "ratios", found["ratios"], "{:.2f}")
+    simulated = found["simulated"]["rows_per_s"]
+    _show(console, "the paper's cluster, simulated: rows per second", simulated, "{:,.0f}")
+    console.print(f"optimized in {found['optimize_seconds'] * 1e3:.1f} ms")
+    _save(found, json_file, console)
+
+
 ALL: dict[str, Callable[[Path | None, bool, Console], None]] = {
     "chain": chain,
     "wide": wide,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from headgate.cli.analyze import analyze
-from headgate.cli.bench import BENCHES, bench_app
+from headgate.cli.bench import BENCHES, OWN_OPTIONS, bench_app
 from headgate.cli.demo import demo
 from headgate.cli.inspect import inspect
 from headgate.cli.replay import replay
@@ -66,4 +66,4 @@ app.command()(report)
 app.command()(simulate)
 app.command()(calibrate)
 app.command()(tune)
-app.add_typer(bench_app(BENCHES), name="bench")
+app.add_typer(bench_app(BENCHES, OWN_OPTIONS), name="bench")

@@ -1,0 +1,241 @@
+"""The four configurations of Sax et al. 2013 (figure 3) on Spark, a grid search, and the cluster
+of the paper, simulated.
+
+- `optimized`: slots, batch rows and rows per epoch as the optimizer says, which knows what a short
+  probe of engine and flow measured;
+- `not_optimized`: one slot, every row a batch tuple of its own;
+- `no_batching`: the optimizer's slots, every row a tuple of its own;
+- `only_batching`: one slot, the optimizer's batches.
+
+A slot hosts an instance of every operator, so slots are the degree of parallelism of all of them.
+Without batching epochs hold fewer rows (`single_rows`), or one would take minutes: enough that the
+fixed cost of an epoch is a small part (`fixed_share` says how small). What is kinder than in the
+paper: an operator still sees all rows that have arrived at once, however they travelled.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from headgate.control.measured_flow import measure_flow
+from headgate.experiment.baselines import spark_query
+from headgate.experiment.bench.tune_flows import (
+    CORES,
+    PaperFlow,
+    Setting,
+    Timed,
+    paper_flow,
+    program_of,
+    run_once,
+)
+from headgate.experiment.record import Machine, side_by_side
+from headgate.planner.tuning.calibration import Calibration
+from headgate.planner.tuning.epochs import TunedEpochs, tune_epochs
+from headgate.runtime.calibration import ProbeSizes, calibrate
+
+Say = Callable[[str], None]
+NAMES = ("linear-road", "sentiment")
+CONFIGURATIONS = ("optimized", "not_optimized", "no_batching", "only_batching")
+
+
+@dataclass(frozen=True)
+class TuneOptions:
+    """Sizes; `rows_max` bounds an epoch. The grid is slots x batch rows x share of the epoch."""
+
+    flow: str = "linear-road"
+    probe_rows: int = 50_000
+    probe_epochs: int = 6
+    rows_max: int = 1_500_000
+    single_rows: int = 20_000
+    epochs: int = 3
+    warmup: int = 1
+    rounds: int = 2
+    grid_slots: tuple[int, ...] = (1, 2, 4)
+    grid_batch: tuple[int | None, ...] = (1_000, None)
+    grid_rows: tuple[float, ...] = (0.25, 1.0)
+    grid_epochs: int = 2
+    probe_sizes: ProbeSizes = field(default_factory=ProbeSizes)
+    simulated_messages: int = 20_000
+    seed: int = 7
+
+
+def options_for(flow: str, *, quick: bool = False) -> TuneOptions:
+    """Sizes for one of the flows; texts take far longer than position reports."""
+    if quick:
+        return TuneOptions(
+            flow,
+            probe_rows=2_000 if flow == "linear-road" else 100,
+            probe_epochs=2,
+            rows_max=4_000 if flow == "linear-road" else 200,
+            single_rows=500 if flow == "linear-road" else 50,
+            epochs=2,
+            rounds=1,
+            grid_slots=(2,),
+            grid_batch=(None,),
+            grid_rows=(1.0,),
+            grid_epochs=2,
+            probe_sizes=ProbeSizes(messages=200, mega_bytes=2, levels=2, rounds=1),
+            simulated_messages=2_000,
+        )
+    if flow == "sentiment":
+        return TuneOptions(
+            flow,
+            probe_rows=1_000,
+            probe_epochs=4,
+            rows_max=8_000,
+            single_rows=1_000,
+            epochs=3,
+            rounds=1,
+            grid_slots=(1, 2),
+            grid_batch=(100, None),
+            grid_rows=(0.5, 1.0),
+            grid_epochs=2,
+        )
+    return TuneOptions(flow)
+
+
+def run_tune(options: TuneOptions, say: Say) -> dict[str, Any]:
+    """Rows per second and latency by configuration, the grid's best, and what was decided why."""
+    flow = paper_flow(options.flow, options.seed)
+    with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
+        work = Path(folder)
+        calibration, calibrate_s = _timed(
+            lambda: calibrate(spark_query.session(CORES), options.probe_sizes)
+        )
+        say(f"calibrated in {calibrate_s:.0f} s: {calibration.costs}")
+        probe, probe_s = _timed(lambda: _probe(flow, options, work))
+        tuned, optimize_s = _timed(lambda: _optimize(flow, probe, calibration))
+        settings = _settings(tuned, options)
+        for line in tuned.why:
+            say(line)
+        kept: dict[str, list[Timed]] = {name: [] for name in settings}
+
+        def once(name: str) -> float:
+            taken = run_once(
+                flow, settings[name], epochs=options.epochs, warmup=options.warmup, work=work
+            )
+            kept[name].append(taken)
+            return taken.latency_s / taken.rows
+
+        turns = side_by_side(
+            {name: partial(once, name) for name in settings},
+            options.rounds,
+            lambda n, name, cost: say(f"round {n + 1}: {name:14} {1 / cost:10,.0f} rows/s"),
+        )
+        grid = _grid(flow, settings["optimized"].rows_per_epoch, options, work, say)
+    rates = {name: 1 / cost for name, cost in turns.medians.items()}
+    best = max(cell["rows_per_s"] for cell in grid)
+    return {
+        "flow": options.flow,
+        "rows_per_s": rates,
+        "latency_ms": {n: 1e3 * median(t.latency_s for t in kept[n]) for n in settings},
+        "grid_best_rows_per_s": best,
+        "optimize_seconds": optimize_s,
+        "ratios": ratios(rates, best),
+        "fixed_share": _fixed_share(kept, tuned),
+        "messages_per_row": {n: _messages_per_row(kept[n][-1]) for n in settings},
+        "grid": grid,
+        "settings": {name: asdict(setting) for name, setting in settings.items()},
+        "tuned": tuned.to_json(),
+        "calibration": calibration.to_json(),
+        "calibrate_seconds": calibrate_s,
+        "probe_seconds": probe_s,
+        "seconds_per_row_raw": {name: list(costs) for name, costs in turns.raw.items()},
+        "simulated": _simulated(options),
+        "options": asdict(options),
+        "machine": asdict(Machine.here()),
+    }
+
+
+def ratios(rates: Mapping[str, float], grid_best: float) -> dict[str, float]:
+    """What the goals speak of."""
+    ours = rates["optimized"]
+    others = {f"optimized_over_{n}": ours / rates[n] for n in CONFIGURATIONS[1:]}
+    return others | {"optimized_over_grid_best": ours / grid_best}
+
+
+def four_settings(tuned: Setting, single_rows: int) -> dict[str, Setting]:
+    """The paper's configurations, from the optimizer's."""
+    return {
+        "optimized": tuned,
+        "not_optimized": Setting(1, 1, single_rows),
+        "no_batching": Setting(tuned.slots, 1, single_rows),
+        "only_batching": Setting(1, tuned.batch, tuned.rows_per_epoch),
+    }
+
+
+# --- inside -----------------------------------------------------------------------------------
+def _probe(flow: PaperFlow, options: TuneOptions, work: Path) -> list[dict[str, Any]]:
+    """Epochs with all cores and large batches: what the flow costs where nothing is wasted."""
+    setting = Setting(CORES, None, options.probe_rows)
+    return run_once(flow, setting, epochs=options.probe_epochs, warmup=0, work=work).records
+
+
+def _optimize(
+    flow: PaperFlow, records: list[dict[str, Any]], calibration: Calibration
+) -> TunedEpochs:
+    measured = measure_flow(program_of(flow), records, calibration.costs, CORES)
+    return tune_epochs(measured.model)
+
+
+def _settings(tuned: TunedEpochs, options: TuneOptions) -> dict[str, Setting]:
+    chosen = tuned.settings
+    sending = {
+        name: rows for name, rows in chosen.batch_rows.items() if name in _sending(options.flow)
+    }
+    rows = min(chosen.rows_per_epoch, options.rows_max)
+    return four_settings(Setting(chosen.slots, sending, rows), options.single_rows)
+
+
+def _sending(name: str) -> set[str]:
+    """Edges that send batches; the optimizer's model has those inside a task too."""
+    graph = program_of(paper_flow(name, 0)).graph
+    return {
+        f"{graph.nodes[e.producer].name}->{graph.nodes[e.consumer].name}"
+        for e in graph.edges
+        if graph.exchanges(e)
+    }
+
+
+def _grid(
+    flow: PaperFlow, rows_per_epoch: int, options: TuneOptions, work: Path, say: Say
+) -> list[dict[str, Any]]:
+    """Every combination, once."""
+    found = []
+    for slots in options.grid_slots:
+        for batch in options.grid_batch:
+            for share in options.grid_rows:
+                setting = Setting(slots, batch, max(1, round(rows_per_epoch * share)))
+                taken = run_once(flow, setting, epochs=options.grid_epochs, warmup=1, work=work)
+                found.append(asdict(setting) | {"rows_per_s": taken.rows_per_s})
+                say(f"grid: {setting} {taken.rows_per_s:,.0f} rows/s")
+    return found
+
+
+def _simulated(options: TuneOptions) -> dict[str, Any]:
+    from headgate.experiment.paper_flows import run_storm
+
+    return run_storm(options.flow, messages=options.simulated_messages)
+
+
+def _fixed_share(kept: Mapping[str, list[Timed]], tuned: TunedEpochs) -> dict[str, float]:
+    """The predicted fixed cost of an epoch, as a share of the measured one."""
+    fixed = tuned.prediction.fixed_s
+    return {n: min(1.0, fixed / median(t.latency_s for t in runs)) for n, runs in kept.items()}
+
+
+def _messages_per_row(taken: Timed) -> float:
+    epochs = [r for r in taken.records if r["kind"] == "epoch" and r["rows"]]
+    return float(sum(r["messages"] for r in epochs) / sum(r["rows"] for r in epochs))
+
+
+def _timed(run: Callable[[], Any]) -> tuple[Any, float]:
+    started = time.perf_counter()
+    return run(), time.perf_counter() - started
