@@ -162,6 +162,16 @@ def tell_tune(found: dict[str, Any], json_file: Path | None, console: Console) -
     _save(found, json_file, console)
 
 
+def rescale(json_file: Path | None, quick: bool, console: Console) -> None:
+    """Reconfigurations on a seeded trace, against the rule of DS2 (simulated)."""
+    from headgate.experiment.rescaling import QUICK, TraceOptions, run_rescaling
+
+    found = run_rescaling(QUICK if quick else TraceOptions())
+    _show_grid(console, "over the trace", found["scalers"], "{:.4g}")
+    _show(console, "reconfigurations over DS2's", found["reconfigurations_over_ds2"], "{:.3f}")
+    _save(found, json_file, console)
+
+
 ALL: dict[str, Callable[[Path | None, bool, Console], None]] = {
     "chain": chain,
     "wide": wide,
@@ -174,6 +184,7 @@ ALL: dict[str, Callable[[Path | None, bool, Console], None]] = {
     "skew": skew,
     "elastic": elastic,
     "osg": osg,
+    "rescale": rescale,
 }
 
 
