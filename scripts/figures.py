@@ -4,13 +4,15 @@ Reads docs/figures/NAME.json, which `headgate bench NAME --json docs/figures/NAM
 state, `python benchmarks/bench_state.py > docs/figures/state.json`) wrote, raw numbers included.
 A bench that has no file leaves its place in the docs as it is.
 
-    python scripts/figures.py
+    python scripts/figures.py              # all
+    python scripts/figures.py osg edges    # some
 """
 
 from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -315,11 +317,11 @@ WRITERS: dict[str, Callable[[dict[str, Any]], str]] = {
 
 
 def main() -> None:
-    for name, write in WRITERS.items():
+    for name in sys.argv[1:] or WRITERS:
         source = FIGURES / f"{name}.json"
         if not source.exists():
             continue
-        text = write(json.loads(source.read_text()))
+        text = WRITERS[name](json.loads(source.read_text()))
         for page in PAGES:
             before = page.read_text()
             marked = re.compile(rf"(<!-- {name}:start -->\n).*?(<!-- {name}:end -->)", re.DOTALL)
