@@ -243,7 +243,7 @@ def osg(found: dict[str, Any]) -> str:
             )
         )
     draw_osg(found)
-    return text + " Raw numbers in `docs/figures/osg.json`."
+    return text + "\n\nRaw numbers in `docs/figures/osg.json`."
 
 
 SPARK = ("interleaved", "mixed")
