@@ -53,6 +53,7 @@ class Rehearsal:
         rows = [anchor_row(slot, labels[slot]) for slot in slots]
         frame = rows_on_hosts(self._engine.own_session, rows, places, TUPLE_TYPE)
         tuples = apply_stage(frame, self._engine.silent_stages()[0])
+        tuples = tuples.repartition(plan.slots, "label")  # the way into a shuffle is cold too
         group = uuid.uuid4().hex
         failures: list[BaseException] = []
 
