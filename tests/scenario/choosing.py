@@ -21,6 +21,7 @@ from headgate.slot.plan import EpochPlan
 from headgate.topology.builder import Stream
 
 Choose = Callable[[str], str]
+WAYS = ("pkg", "d_choices", "w_choices", "split", "dkg", "auto", "hash")
 
 
 @contextmanager

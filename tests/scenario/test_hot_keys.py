@@ -10,14 +10,26 @@ import random
 
 import pytest
 from tests.scenario.born_local import born_local, deep
-from tests.scenario.choosing import choosing, restless_plans
+from tests.scenario.choosing import WAYS, choosing, restless_plans
 from tests.scenario.fault_engine import Faults, Killed
-from tests.scenario.oracle import CASES
+from tests.scenario.oracle import CASES, chain
+from tests.scenario.restless import Restless
 from tests.scenario.test_born_local import MovingDriver, chosen_by
+from tests.scenario.test_seeded_faults import BUCKETS
 
+from headgate.control.manager import plan_with
+from headgate.control.planning import Planning
 from strategies import quick_folder
 
-WAYS = ("pkg", "d_choices", "w_choices", "split", "dkg", "auto", "hash")
+
+class DecidingDriver(MovingDriver):
+    """What is spread, split and placed by load is decided as on Spark; a start knows nothing."""
+
+    def planning(self) -> Planning | None:
+        manager = None
+        if self.rng.random() < 0.3:
+            manager = Restless(self.rng, self.case, self.program, BUCKETS)
+        return plan_with(manager, self.program, 1, beside=self.rng.random() < 0.3)
 
 
 @pytest.mark.parametrize("seed", range(14))
@@ -40,6 +52,32 @@ def test_any_seed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         choosing(lambda name: coin.choice(WAYS)),
     ):
         driver = MovingDriver(case, faults, folder, warm=rng.random() < 0.5)
+        faults.wrap_storage(monkeypatch)
+        done = driver.run()
+        faults.kill_write = 0.0
+        driver.check_all(done)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_decided_by_seed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(f"decided {seed}")
+    case = rng.choice([chain, deep])(rng, epochs=5, rows=60)
+    faults = Faults(rng, kill_write=rng.choice([0.0, 0.005]))
+    crash = rng.choice([0.0, 0.01, 0.03])
+
+    def reach(point: str, epoch: int) -> None:
+        if faults.happens(crash, f"driver dies: {point}@{epoch}"):
+            raise Killed(f"{point}@{epoch}")
+
+    monkeypatch.setattr("headgate.control.coordinator.reach", reach)
+    monkeypatch.setattr("headgate.control.hot_keys.LEARNING_ROWS", 20)
+    coin = random.Random(seed)
+    with (
+        quick_folder() as folder,
+        choosing(lambda name: coin.choice(("split", "split", "dkg", "auto"))),
+    ):
+        driver = DecidingDriver(case, faults, folder, warm=rng.random() < 0.5)
+        driver.first_slots = rng.randrange(2, 5)
         faults.wrap_storage(monkeypatch)
         done = driver.run()
         faults.kill_write = 0.0

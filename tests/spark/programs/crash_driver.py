@@ -2,7 +2,7 @@
 
 It makes its SparkSession first and says "ready", so that a test can start the next driver while
 the last one runs. The function sink appends what it is called with to a file. A manager that is
-never content moves keys from epoch to epoch.
+never content moves keys from epoch to epoch; every driver declares other groupings for hot keys.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.scenario.choosing import WAYS, choosing
 from tests.scenario.oracle import Case, chain
 from tests.scenario.restless import Restless
 from tests.spark.feeding import ONCE, frames
@@ -38,7 +39,9 @@ def main(folder: Path) -> None:
     told = json.loads(sys.stdin.readline())
     os.environ[VARIABLE] = told["crash_at"]
     mine = case()
-    flow, streams = mine.flow(frames(spark, mine, folder / "in"))
+    coin = random.Random(told["crash_at"])
+    with choosing(lambda name: coin.choice(WAYS)):
+        flow, streams = mine.flow(frames(spark, mine, folder / "in"))
 
     def log(frame: Any, epoch: int) -> None:
         line = json.dumps({"epoch": epoch, "rows": frame.toArrow().to_pylist()})
