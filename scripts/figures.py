@@ -31,6 +31,7 @@ PAGES = (
     GUIDE / "cost-aware-shuffle.md",
     GUIDE / "locality.md",
     GUIDE / "batching.md",
+    GUIDE / "hot-keys.md",
 )
 LABELS = {
     "headgate": "Headgate",
@@ -302,6 +303,67 @@ def tune(found: dict[str, Any]) -> str:
     return table(head, rows) + note
 
 
+GROUPINGS = {
+    "hash": "`hash`",
+    "dkg": "`dkg`",
+    "pkg": "`pkg`",
+    "d_choices": "`d_choices`",
+    "w_choices": "`w_choices`",
+    "split": "`split`",
+}
+
+
+def skew(found: dict[str, Any]) -> str:
+    options = found["options"]
+    uneven = found["imbalance"]
+    head = ["imbalance at Zipf", *uneven["hash"]]
+    rows = [[GROUPINGS[g], *(f"{x:.2f}" for x in uneven[g].values())] for g in GROUPINGS]
+    some = [z for z in uneven["hash"] if z in ("1", "1.4", "2")]
+    price = [
+        [
+            GROUPINGS[g],
+            *(f"{found['merge_rows'][g][z]:,.0f}" for z in some),
+            *(f"{found['state_replication'][g][z]:.3f}" for z in some),
+        ]
+        for g in GROUPINGS
+    ]
+    words = [f"{what} {z}" for what in ("merge rows at", "copies at") for z in some]
+    note = (
+        f"\n\n{options['slots']} slots, {options['source_tasks']} source tasks, epochs of "
+        f"{options['rows_per_epoch']:,} rows of {options['keys']:,} keys; means of the epochs "
+        f"after the first {options['learning']}. Merge rows are per epoch. Copies: slots "
+        "that process a key in an epoch, on average. Raw numbers in `docs/figures/skew.json`."
+    )
+    draw_skew(found)
+    return table(head, rows) + "\n\n" + table(["its price at Zipf", *words], price) + note
+
+
+def draw_skew(found: dict[str, Any]) -> None:
+    plt.rcParams.update({"svg.hashsalt": "headgate", "font.family": "sans-serif"})
+    figure, axes = plt.subplots(figsize=(8, 3.4), layout="constrained")
+    shades = plt.get_cmap("viridis")
+    for i, grouping in enumerate(GROUPINGS):
+        by_zipf = found["imbalance"][grouping]
+        axes.plot(
+            [float(z) for z in by_zipf],
+            list(by_zipf.values()),
+            marker="o",
+            markersize=4,
+            linestyle="--" if grouping in ("hash", "d_choices") else "-",
+            color=shades(0.85 * i / (len(GROUPINGS) - 1)),
+            label=grouping,
+        )
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
+    axes.yaxis.set_minor_formatter(lambda y, _: f"{y:g}" if y in (2, 5) else "")
+    axes.set_xlabel("Zipf exponent of the keys")
+    axes.set_ylabel("busiest slot over the mean")
+    axes.legend(title="grouping", frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(FIGURES / "skew.svg", metadata={"Date": None}, facecolor="white")
+    plt.close(figure)
+
+
 WRITERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "chain": chain,
     "wide": wide,
@@ -313,6 +375,7 @@ WRITERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "osg": osg,
     "tune-linear-road": tune,
     "tune-sentiment": tune,
+    "skew": skew,
 }
 
 

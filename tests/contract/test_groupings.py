@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import pyarrow as pa
 import pytest
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from headgate import Count, Flow
 from headgate.testing import ListSource
 from headgate.topology.builder import Stream
+from headgate.topology.graph import KeyGrouping
 from strategies import examples, run_quickly, tables
 
 SCHEMA = "k bigint, n bigint"
@@ -98,3 +99,47 @@ def test_null_keys_are_kept_or_dropped_as_declared(nulls: Any) -> None:
     counted = {r["k"]: r["count"] for r in run_quickly(flow, slots=2).rows("out")}
 
     assert counted == ({None: 2, 1: 1} if nulls == "key" else {1: 1})
+
+
+@pytest.mark.parametrize("grouping", get_args(KeyGrouping))
+@examples(6)
+@given(
+    epochs=st.lists(
+        st.lists(st.tuples(st.sampled_from([0, 0, 0, 0, *KEYS]), st.integers(0, 3)), max_size=90),
+        min_size=1,
+        max_size=3,
+    ),
+    slots=st.integers(1, 4),
+    partitions=st.integers(1, 3),
+    data=st.data(),
+)
+def test_a_grouping_for_hot_keys_changes_no_result(
+    grouping: KeyGrouping,
+    epochs: list[list[tuple[int | None, int]]],
+    slots: int,
+    partitions: int,
+    data: st.DataObject,
+) -> None:
+    """From a source and between slots; every task is run twice and must send the same."""
+    chosen = {
+        "first": data.draw(tables(slots, pa.array(KEYS, pa.int64()), BUCKETS)),
+        "second": data.draw(tables(slots, pa.array(range(4), pa.int64()), BUCKETS)),
+    }
+    rows = [[{"k": k, "n": n} for k, n in epoch] for epoch in epochs]
+    flow = Flow("f")
+    source = flow.source(ListSource(SCHEMA, rows))
+    first = source.key_by("k", grouping=grouping).process(Count(emit="rows"), name="first")
+    second = first.key_by("n", grouping=grouping).process(Count(), name="second")
+    second.to_memory("out")
+
+    done = run_quickly(flow, slots=slots, partitions=partitions, tables=chosen, buckets=BUCKETS)
+
+    seen: Counter[int] = Counter()
+    for number, epoch in enumerate(epochs):
+        seen.update(n for _, n in epoch)
+        told = {r["n"]: r["count"] for at, r in done.outputs.get("out", []) if at == number}
+        assert told == {n: seen[n] for n in {n for _, n in epoch}}
+    for operator, key, field in (("first", "k", 0), ("second", "n", 1)):
+        counts = Counter(row[field] for epoch in epochs for row in epoch)
+        state = [(row[key], row["count"]) for row in done.state(operator)]
+        assert Counter(state) == Counter(counts.items())  # every key once: it has one owner
