@@ -127,7 +127,7 @@ class HotKeys:
             return None, ""
         return made, (
             f"placed by load: imbalance {imbalance:.2f} -> {made.imbalance:.2f}, "
-            f"{len(made.spread)} keys in {len(made.spread.slots)} pieces"
+            f"{len(made.spread.cut)} keys cut, with {made.spread.replicas} pieces elsewhere"
         )
 
     def _seen(
@@ -224,7 +224,7 @@ def _joined(facts: Mapping[str, Any], hot: HotDecision) -> Mapping[str, Any]:
     if not hot.reasons:
         return facts
     why = "; ".join([*([str(facts["why"])] if "why" in facts else []), *hot.reasons])
-    spread = {op: len(spread) for op, spread in hot.spreads.items()}
+    spread = {op: len(spread.cut) for op, spread in hot.spreads.items()}
     return {
         "planner": "load",
         **facts,

@@ -125,7 +125,7 @@ def epoch_record(
         "merge_rows": _by_operator(total.merge_rows),
         "merge_bytes": total.merge_bytes,
         "split": sorted(plan.split),
-        "spread_keys": {op: len(spread) for op, spread in sorted(plan.spreads.items())},
+        "spread_keys": {op: len(spread.cut) for op, spread in sorted(plan.spreads.items())},
         "loads": loads,
         "imbalance": {op: imbalance(by_slot) for op, by_slot in loads.items()},
         "operator_ms": _operator_ms((t for t in timings if not _is_moving(t)), plan.slots),

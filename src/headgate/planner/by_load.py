@@ -29,6 +29,7 @@ I64 = npt.NDArray[np.int64]
 
 PIN_SHARE = 1 / 32  # of a slot's mean load: lighter keys follow their bucket
 CUT_SHARES = (1.0, 0.5, 0.25, 0.1)  # of the mean: only heavier keys are cut; the first that serves
+KNOWN_SHARE = 0.1  # of the mean: heavier keys are named, so that a task knows them for known
 GOOD = 1.01  # an imbalance that needs nothing better
 SLIVER = 0.01  # of the mean: no piece is smaller, a slot is rather filled so much above it
 
@@ -75,7 +76,11 @@ def lay_out_whole(h: U64, rows: F64, total: float, table: RoutingTable) -> Layou
 def lay_out_split(
     h: U64, rows: F64, total: float, table: RoutingTable, before: Spread | None = None
 ) -> Layout:
-    """Split units: cut as few and as heavy keys as make every slot equal."""
+    """Split units: cut as few and as heavy keys as make every slot equal.
+
+    The spread also names keys that are left whole but could be taken for new hot ones: half as
+    heavy as what a task takes for frequent, or more.
+    """
     table = _without_strangers(table, h)
     best: Layout | None = None
     for share in CUT_SHARES:
@@ -107,13 +112,14 @@ def _lay_out_cut(
         known = {} if before is None else before.shares_of(key)
         pieces = _cut(float(rows[i]), loads, mean, [int(owner[i]), *known])
         owner[i] = owner[i] if int(owner[i]) in dict(pieces) else pieces[0][0]
-        if len(pieces) > 1:
-            shares[key] = pieces
+        shares[key] = pieces
     units = _Units.of(h, rows, total, table, owner, heavy)
     made = units.table_with(table, units.place(loads, mean))
     moved = heavy[made.route(h[heavy]) != owner[heavy]]  # they or their buckets
     if len(moved):
         made = made.pin_hashes(h[moved], owner[moved].astype(np.int32))
+    for i in np.flatnonzero(rows >= KNOWN_SHARE * mean).tolist():
+        shares.setdefault(int(h[i]), [(int(made.route(h[i : i + 1])[0]), 1.0)])
     return Layout(made, Spread.of(shares), loads)
 
 

@@ -2,7 +2,8 @@
 
 A routing table gives a key one owner; a spread adds, for the few keys that are too heavy for one
 slot, the slots that process them and the share of rows that each gets. The owner stays the owner:
-others send it partials. `choices.deal` deals the rows out.
+others send it partials. Keys that were weighed and left whole may be in it too, with one slot: they
+are known, not new. `choices.deal` deals the rows out.
 """
 
 from __future__ import annotations
@@ -61,6 +62,11 @@ class Spread:
 
     def __len__(self) -> int:
         return len(self.h)
+
+    @property
+    def cut(self) -> U64:
+        """The keys that have several slots."""
+        return self.h[np.diff(self.starts) > 1]
 
     @property
     def replicas(self) -> int:

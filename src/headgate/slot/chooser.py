@@ -40,13 +40,13 @@ class TwoChoices:
 class HeadChoices:
     """D-Choices and W-Choices (Nasir et al. 2016): frequent keys have d slots, or all of them.
 
-    All other keys have `tail` slots, two as published.
+    All other keys have two.
     """
 
-    def __init__(self, slots: int, *, every_slot: bool, tail: int = 2) -> None:
+    def __init__(self, slots: int, *, every_slot: bool) -> None:
         self._loads = np.zeros(slots, np.int64)
         self._head = HeadKeys(slots)
-        self._every_slot, self._tail = every_slot, tail
+        self._every_slot = every_slot
         self._judged = self._head.h
         self._choices = slots
 
@@ -56,32 +56,34 @@ class HeadChoices:
             if self._judged is not self._head.h and not self._every_slot:
                 self._judged = self._head.h
                 self._choices = choices_needed(self._head.frequency, len(self._loads))
-            choices = np.where(self._head.holds(h[part]), self._choices, self._tail)
+            choices = np.where(self._head.holds(h[part]), self._choices, 2)
             targets[part] = least_loaded(h[part], owner[part], choices, self._loads)
         return targets
 
 
 class Shares:
-    """Split units: keys of a spread go to its slots in its shares, all others to their owner."""
+    """Split units: keys of a spread go to its slots in its shares, most others to their owner.
 
-    def __init__(self, spread: Spread, producer: int) -> None:
+    A frequent key that the spread does not have is new: it was not hot when that was made. Its
+    rows go to any slot, as with W-Choices, until a spread has it.
+    """
+
+    def __init__(self, slots: int, spread: Spread, producer: int) -> None:
         self._spread = spread
         self._turn = np.zeros(len(spread), np.uint64)
         self._offset = np.uint64(producer * _OFFSET & _MASK)  # tasks begin at different places
+        self._loads = np.zeros(slots, np.int64)
+        self._head = HeadKeys(slots)
 
     def choose(self, h: U64, owner: I32) -> I32:
-        if not len(self._spread):
-            return owner
-        spread, targets = self._spread, owner.copy()
-        deal(
-            spread.find(h),
-            spread.starts,
-            spread.slots,
-            spread.upto,
-            self._turn,
-            self._offset,
-            targets,
-        )
+        spread, slots = self._spread, len(self._loads)
+        targets = np.empty(len(h), np.int32)
+        for part in self._head.stretches(h):
+            keys, dealt = h[part], owner[part].astype(np.int32)
+            at = spread.find(keys)
+            deal(at, spread.starts, spread.slots, spread.upto, self._turn, self._offset, dealt)
+            new = self._head.holds(keys) & (at < 0)
+            targets[part] = least_loaded(keys, dealt, np.where(new, slots, 1), self._loads)
         return targets
 
 
@@ -90,8 +92,8 @@ def make_chooser(
 ) -> Chooser:
     """The chooser of an edge in one task.
 
-    A split grouping that has no spread yet, since nothing was counted, sends frequent keys to any
-    slot, as W-Choices does, and all others to their owner.
+    A split grouping that has no spread yet, since nothing was counted, takes every frequent key
+    for new.
     """
     if grouping == "pkg":
         return TwoChoices(slots)
@@ -100,6 +102,4 @@ def make_chooser(
     if grouping == "w_choices":
         return HeadChoices(slots, every_slot=True)
     assert grouping == "split", grouping
-    if spread is None:
-        return HeadChoices(slots, every_slot=True, tail=1)
-    return Shares(spread, producer)
+    return Shares(slots, Spread() if spread is None else spread, producer)

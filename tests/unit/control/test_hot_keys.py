@@ -70,7 +70,7 @@ def test_a_hot_key_is_cut_once_and_then_all_is_settled() -> None:
     first = hot.decide({"op": table})
     made = first.tables["op"]
 
-    assert first.spreads["op"].h.tolist() == [KEYS[7]]
+    assert first.spreads["op"].cut.tolist() == [KEYS[7]]
     assert made.version == table.version + 1
     assert int(made.route(KEYS[7:8])[0]) in first.spreads["op"].shares_of(int(KEYS[7]))
     (reason,) = first.reasons
@@ -95,7 +95,7 @@ def test_another_key_gets_hot() -> None:
         tell(hot, one_hot(11, share=0.4))
         decision = hot.decide(tables)
         tables.update(decision.tables)
-        cut.append(set(decision.spreads["op"].h.tolist()))
+        cut.append(set(decision.spreads["op"].cut.tolist()))
 
     assert cut[-1] == {int(KEYS[11])}
     loads = expected_loads(KEYS, one_hot(11, 0.4), 10_000, tables["op"], decision.spreads["op"])

@@ -51,6 +51,8 @@ def test_hot_keys_are_evened_out_by_every_grouping_that_may_cut_them() -> None:
     assert uneven["hash"] > 0.95 * heaviest < 1.05 * uneven["dkg"]
     assert uneven["pkg"] == pytest.approx(heaviest / 2, rel=0.05)
     assert max(uneven[g] for g in ("d_choices", "w_choices", "split")) <= 1.05
+    surprised = {grouping: by["2"] for grouping, by in found["imbalance_of_new_keys"].items()}
+    assert max(surprised[g] for g in ("d_choices", "w_choices", "split")) <= 1.05
     copies = {grouping: by_zipf["2"] for grouping, by_zipf in found["state_replication"].items()}
     assert copies["hash"] == copies["dkg"] == 1 <= copies["split"] < copies["w_choices"]
     assert found["merge_rows"]["dkg"]["2"] == 0 < found["merge_rows"]["split"]["2"]

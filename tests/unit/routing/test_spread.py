@@ -24,6 +24,7 @@ def test_shares_are_kept_and_strangers_have_none(
 
     assert spread.h.tolist() == sorted(shares) and len(spread) == len(shares)
     assert spread.replicas == sum(len(pieces) - 1 for pieces in shares.values())
+    assert spread.cut.tolist() == sorted(h for h, pieces in shares.items() if len(pieces) > 1)
     for h, pieces in shares.items():
         whole = sum(pieces.values())
         found = spread.shares_of(h)

@@ -63,18 +63,39 @@ def test_more_choices_make_loads_more_even() -> None:
     assert max(found["d_choices"], found["w_choices"], found["split"]) < 1.05
 
 
-def test_a_split_grouping_sends_only_spread_keys_away() -> None:
+def frequent(h: np.ndarray[tuple[int], np.dtype[np.uint64]], keys: int) -> list[int]:
+    """The most frequent keys, the most frequent first."""
+    found, count = np.unique(h, return_counts=True)
+    return [int(key) for key in found[np.argsort(-count, kind="stable")][:keys]]
+
+
+def test_a_split_grouping_that_knows_the_frequent_keys_sends_only_cut_ones_away() -> None:
     h = stream(5000, 1.5, 2)
     owner = hash_table(SLOTS).route(h)
-    hot = int(np.bincount(np.unique(h, return_inverse=True)[1]).argmax())
-    key = int(np.unique(h)[hot])
-    spread = Spread.of({key: [(2, 0.5), (3, 0.25), (5, 0.25)]})
+    key, *others = frequent(h, 60)
+    whole = {k: [(int(owner[h == k][0]), 1.0)] for k in others}
+    spread = Spread.of({key: [(2, 0.5), (3, 0.25), (5, 0.25)], **whole})
 
     targets = make_chooser("split", SLOTS, 7, spread).choose(h, owner)
 
+    assert spread.cut.tolist() == [key]
     assert (targets[h != key] == owner[h != key]).all()
     dealt = np.bincount(targets[h == key], minlength=SLOTS) / (h == key).sum()
     assert dealt[[2, 3, 5]] == pytest.approx([0.5, 0.25, 0.25], abs=0.01)
+
+
+def test_a_key_that_got_hot_since_the_spread_was_made_goes_to_any_slot() -> None:
+    h = stream(40_000, 1.8, 3)
+    owner = hash_table(SLOTS).route(h)
+    hottest = frequent(h, 1)[0]
+    spread = Spread.of({int(mix(np.array([7_777], np.uint64))[0]): [(0, 1.0), (1, 1.0)]})
+
+    targets = make_chooser("split", SLOTS, 0, spread).choose(h, owner)
+
+    assert imbalance(owner) > 3 and imbalance(targets) < 1.05
+    assert len(np.unique(targets[h == hottest])) == SLOTS
+    rare = ~np.isin(h, np.array(frequent(h, 40), np.uint64))
+    assert (targets[rare] == owner[rare]).all()
 
 
 def test_there_is_a_chooser_for_every_grouping_with_several_slots() -> None:

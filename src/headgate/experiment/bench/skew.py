@@ -168,9 +168,11 @@ def sweep(options: SkewOptions, say: Say) -> dict[str, dict[str, dict[str, float
 
     `imbalance` is max/mean of the rows that slots processed in an epoch; `merge_rows` are partials
     that owners merged in an epoch; `state_replication` is in how many slots a key was processed.
+    `imbalance_of_new_keys` is that of one more epoch, in which all keys are others, equally skewed.
     """
     told: dict[str, dict[str, dict[str, float]]] = {name: {} for name in _FIGURES}
     unlearnt: dict[str, dict[str, float]] = {}
+    changed: dict[str, dict[str, float]] = {}
     for grouping in GROUPINGS:
         line = {}
         for zipf in options.zipf:
@@ -180,9 +182,11 @@ def sweep(options: SkewOptions, say: Say) -> dict[str, dict[str, dict[str, float
                 found = figure(epochs[options.learning :], options.rows_per_epoch)
                 told[name].setdefault(grouping, {})[f"{zipf:g}"] = found
             unlearnt.setdefault(grouping, {})[f"{zipf:g}"] = epochs[0].imbalance
+            others = stream.run(_tasks(options, zipf, options.epochs, first_key=options.keys))
+            changed.setdefault(grouping, {})[f"{zipf:g}"] = others.imbalance
             line[f"{zipf:g}"] = told["imbalance"][grouping][f"{zipf:g}"]
         say(f"{grouping}: " + ", ".join(f"{x:.3f} at {zipf}" for zipf, x in line.items()))
-    return {**told, "imbalance_first_epoch": unlearnt}
+    return {**told, "imbalance_first_epoch": unlearnt, "imbalance_of_new_keys": changed}
 
 
 def check_engine(options: SkewOptions, say: Say) -> dict[str, Any]:
@@ -224,8 +228,9 @@ def draw_keys(options: SkewOptions, zipf: float, epoch: int, rows: int) -> I64:
 
 
 # --- inside ---------------------------------------------------------------------------------
-def _tasks(options: SkewOptions, zipf: float, epoch: int) -> list[U64]:
-    return _cut(draw_keys(options, zipf, epoch, options.rows_per_epoch), options.source_tasks)
+def _tasks(options: SkewOptions, zipf: float, epoch: int, first_key: int = 0) -> list[U64]:
+    keys = first_key + draw_keys(options, zipf, epoch, options.rows_per_epoch)
+    return _cut(keys, options.source_tasks)
 
 
 def _cut(keys: I64, tasks: int) -> list[U64]:
