@@ -49,7 +49,7 @@ class IntegratedSettings:
         least_gain_pct: Traffic is only worth a plan if it saves this share of a node's load.
         strictness: What unevenness costs against saved load; the next is tried while a search does
             not keep the limit.
-        move_price_pct: What moving a unit of mean cost must bring, in percent of a node's load.
+        move_price_pct: What moving a unit of mean cost must bring, in percent of a unit's mean load.
         steps_per_unit: Steps of one search, per unit; between `steps_min` and `steps_max`.
         rounds: Heats of a search; the deadline is looked at between them.
         seed: Of the random steps.
@@ -59,7 +59,7 @@ class IntegratedSettings:
     margin: float = 0.9
     least_gain_pct: float = 0.1
     strictness: tuple[float, ...] = (4.0, 12.0)
-    move_price_pct: float = 2.0
+    move_price_pct: float = 30.0
     steps_per_unit: int = 1_000
     steps_min: int = 20_000
     steps_max: int = 1_000_000
@@ -211,7 +211,7 @@ class IntegratedPlanner:
     def _move_price(self, situation: Situation) -> float:
         """What a move must bring, in load, per cost."""
         mean = max(float(situation.migration_cost.mean()), 1e-300)
-        return self.settings.move_price_pct / 100.0 * _node_load(situation) / mean
+        return self.settings.move_price_pct / 100.0 * float(situation.units.load.mean()) / mean
 
     def _worth(self, situation: Situation, node: I32, limits: Limits) -> Worth:
         nodes = situation.nodes
