@@ -35,6 +35,8 @@ HOT, LUKEWARM, COLD = 0.03, 0.004, 0.0002
 """Heats of a search, in shares of a node's mean load."""
 PROGRAM_SHARE, PROGRAM_UNITS = 0.7, 5_000
 """Share of the time, and most units, for the paper's program; only without traffic."""
+SEARCH_SHARE, FIRST_SHARE, LEAST_STEPS = 0.7, 0.6, 1_000
+"""Share of the time for all searches, of what is left for the next, and least steps of a heat."""
 NOTICED_PCT = 0.05
 """A load distance above the limit is only worth a plan if it falls by this much."""
 
@@ -49,7 +51,7 @@ class IntegratedSettings:
         least_gain_pct: Traffic is only worth a plan if it saves this share of a node's load.
         strictness: What unevenness costs against saved load; the next is tried while a search does
             not keep the limit.
-        move_price_pct: What moving a unit of mean cost must bring, in percent of a unit's mean load.
+        move_price_pct: What a move of mean cost must bring, in percent of a unit's mean load.
         steps_per_unit: Steps of one search, per unit; between `steps_min` and `steps_max`.
         rounds: Heats of a search; the deadline is looked at between them.
         seed: Of the random steps.
@@ -100,7 +102,7 @@ class IntegratedPlanner:
     def plan(self, situation: Situation, limits: Limits) -> Plan:
         """The best allocation found in time; the one at hand if none is worth its moves."""
         began = self._clock()
-        node, notes = self._search(situation, limits, began + 0.8 * limits.seconds)
+        node, notes = self._search(situation, limits, began + SEARCH_SHARE * limits.seconds)
         found = describe(
             situation,
             node,
@@ -130,13 +132,12 @@ class IntegratedPlanner:
         if not talks:  # what the paper's program can do, it does best
             plain = self._program(situation, limits, plain, deadline)
         chosen = "stay"
-        searches = self._starts(home, plain, talks)
-        for i, (name, start, strictness) in enumerate(searches):
+        for name, start, strictness in self._starts(home, plain, talks):
             now, node = self._clock(), start
             if strictness and now >= deadline:
                 break
             if strictness:
-                until = now + (deadline - now) / (len(searches) - i)
+                until = now + (deadline - now) * FIRST_SHARE
                 node = self._anneal(situation, limits, start, strictness, until)
             found = self._worth(situation, node, limits)
             if found.beats(worth, least + price * situation.cost_of(node)):
@@ -190,7 +191,7 @@ class IntegratedPlanner:
             now = self._clock()
             if now > before and left > 1:  # as many steps as there is time for
                 most = (deadline - now) / (left - 1) * each / (now - before)
-                each = max(min(each, int(most)), len(start))
+                each = max(min(each, int(most)), LEAST_STEPS)
             before = now
             if heat < LUKEWARM:
                 found = self._worth(situation, field.at, limits)
