@@ -29,7 +29,7 @@ from headgate.topology.builder import FlowBuilder
 log = logging.getLogger("headgate")
 
 Parallelism = int | Literal["auto"] | None
-AT_START = ProbeSizes(messages=1_000, mega_bytes=8, levels=2, rounds=2)
+AT_START = ProbeSizes(messages=4_000, mega_bytes=16, levels=2, rounds=2)
 
 
 @dataclass(frozen=True)

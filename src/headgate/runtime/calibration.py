@@ -56,7 +56,7 @@ class ProbeSizes:
     message_bytes: int = 1 << 20
 
 
-QUICK = ProbeSizes(messages=400, mega_bytes=4, levels=2, rounds=1)
+QUICK = ProbeSizes(messages=2_000, mega_bytes=8, levels=2, rounds=1)
 
 
 @dataclass(frozen=True)
