@@ -38,10 +38,10 @@ OUT = "author bigint, reach double"
 
 @dataclass(frozen=True)
 class SparkOptions:
-    rows_per_epoch: int = 160
+    rows_per_epoch: int = 400
     epochs: int = 9
     warmup: int = 4
-    rounds: int = 3
+    rounds: int = 2
     slots: int = 2
     small_partitions: int = 8
     depth: int = 3
