@@ -19,6 +19,7 @@ from headgate.errors import DeclarationError
 from headgate.planner.tuning.cost_model import EngineCosts, FlowModel, Step, Stream
 from headgate.planner.tuning.epochs import EpochModel
 from headgate.slot.program import Program
+from headgate.topology.graph import Node
 
 WARM_UP = 2  # epochs in which workers start and caches fill
 
@@ -49,16 +50,25 @@ def measure_flow(
     rows = sum(r["rows"] for r in told)
     seconds = sum(_job_s(r) for r in told)
     flow = _flow(program, told, rows / seconds if seconds else 0.0)
-    jobs = EpochModel(flow, costs, program.levels, cores)
+    source_tasks = round(float(np.median([r.get("source_tasks", 1) for r in told])))
+    jobs = EpochModel(flow, costs, program.levels, cores, _at_source(program), max(1, source_tasks))
     overhead_s = _overhead_s(told)
-    model = EpochModel(
-        _with_engine_work(jobs, told, slots),
-        replace(costs, epoch_s=costs.epoch_s + overhead_s),
-        program.levels,
-        cores,
+    model = replace(
+        jobs,
+        flow=_with_engine_work(jobs, told, slots),
+        costs=replace(costs, epoch_s=costs.epoch_s + overhead_s),
     )
     epoch_s = seconds / len(told) + overhead_s
     return Measured(model, len(told), rows / len(told) / epoch_s if epoch_s else 0.0, epoch_s)
+
+
+def _at_source(program: Program) -> frozenset[str]:
+    """Sources, and what runs in their tasks: all that takes its rows before an exchange."""
+    return frozenset(n.name for n in program.graph.nodes if _is_at_source(program, n))
+
+
+def _is_at_source(program: Program, node: Node) -> bool:
+    return node.kind == "source" or program.rows_level.get(node.id) == 0
 
 
 def _flow(program: Program, told: Sequence[Mapping[str, Any]], rate: float) -> FlowModel:
@@ -72,7 +82,7 @@ def _flow(program: Program, told: Sequence[Mapping[str, Any]], rate: float) -> F
             continue  # dead letters come from everywhere and cost next to nothing
         spent = nested_ms[node.name]
         if node.kind == "source":  # its time holds that of what runs in source tasks
-            inner = [n for n in graph.nodes if n.kind != "source" and program.rows_level[n.id] == 0]
+            inner = [n for n in graph.nodes if n.kind != "source" and _is_at_source(program, n)]
             spent = max(0.0, spent - sum(nested_ms[n.name] for n in inner))
         ppt_s = spent / 1e3 / rows_in[node.name] if rows_in[node.name] else 0.0
         share = rows_in[node.name] / total_rows if total_rows else 0.0
@@ -117,11 +127,10 @@ def _with_engine_work(
     model: EpochModel, told: Sequence[Mapping[str, Any]], slots: int
 ) -> FlowModel:
     """Charge what is not explained yet to the sources, per row."""
-    at_once = min(slots, model.cores)
     rows = sum(r["rows"] for r in told)
-    spent = sum(max(0.0, _job_s(r) - model.fixed_s(slots)) for r in told) * at_once
-    known = rows * sum(model.per_row().values())
-    extra = max(0.0, spent - known) / rows
+    spent = sum(max(0.0, _job_s(r) - model.fixed_s(slots)) for r in told)
+    at_once = min(model.source_tasks, model.cores)
+    extra = max(0.0, spent / rows - model.row_s(slots)) * at_once
     steps = tuple(
         replace(step, ppt_s=step.ppt_s + extra) if step.is_source else step
         for step in model.flow.steps

@@ -1,11 +1,13 @@
 """The optimizer on an engine that runs in epochs: slots, rows per epoch, rows per batch tuple.
 
 A slot hosts an instance of every operator and runs them one after the other, so there is one degree
-of parallelism, and the work that counts is the sum over all operators. An epoch is itself a batch:
-its fixed cost F is shared by its rows, as n is by the rows of a message. So the paper's equations
-hold one floor up: the fewest slots that are more than work x rate (equation 4), and the smallest
-epoch that keeps up (equation 2 with n = F). Nothing leaves a task before an epoch's level is over,
-so a batch tuple smaller than B_max makes no row earlier: batches are as large as they may be.
+of parallelism, and the work that counts is the sum over all operators. What runs before the first
+exchange runs in source tasks, as many as the source has partitions, whatever the number of slots.
+An epoch is itself a batch: its fixed cost F is shared by its rows, as n is by the rows of a
+message. So the paper's equations hold one floor up: the fewest slots that are more than work x
+rate (equation 4), and the smallest epoch that keeps up (equation 2 with n = F). Nothing leaves a
+task before an epoch's level is over, so a batch tuple smaller than B_max makes no row earlier:
+batches are as large as they may be.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from headgate.planner.tuning.optimizer import ROUNDING
 HEADROOM = 0.8  # slots are to be busy with this share of the rate that is known; bursts take more
 EFFICIENCY = 0.95  # without a rate to keep up with, epochs spend this share of their time on rows
 EPOCH_BYTES_MAX = 256 << 20  # rows of one epoch in one slot, as they come from the sources
+FEWER = 0.95  # without a rate, the fewest slots that are predicted to give this share of the most
 WAITS = 1.5  # a row waits for half an epoch on average, then for the whole of its own
 
 
@@ -71,12 +74,17 @@ class TunedEpochs:
 
 @dataclass(frozen=True)
 class EpochModel:
-    """A flow on an engine with epochs: `levels` shuffles each, tasks on `cores`."""
+    """A flow on an engine with epochs: `levels` shuffles each, tasks on `cores`.
+
+    `at_source` are the steps that run in source tasks, of which there are `source_tasks`.
+    """
 
     flow: FlowModel
     costs: EngineCosts
     levels: int
     cores: int
+    at_source: frozenset[str] = frozenset()
+    source_tasks: int = 1
 
     def __post_init__(self) -> None:
         if self.levels < 1 or self.cores < 1:
@@ -92,6 +100,17 @@ class EpochModel:
             spent[name] = rows * (self.flow.step[name].ppt_s + out * self.costs.byte_s)
         return spent
 
+    def work_s(self) -> tuple[float, float]:
+        """Core seconds per source row, in source tasks and in slots."""
+        per_row = self.per_row()
+        source = sum(spent for name, spent in per_row.items() if name in self.at_source)
+        return source, sum(per_row.values()) - source
+
+    def row_s(self, slots: int) -> float:
+        """Seconds that a source row adds to an epoch: each part on as many cores as it can use."""
+        source, slot = self.work_s()
+        return source / min(self.source_tasks, self.cores) + slot / min(slots, self.cores)
+
     def messages(self, slots: int, rows: float, batch_rows: Mapping[str, int]) -> float:
         """Batch tuples of an epoch: per stream and pair of tasks as many as its rows fill."""
         source_rate = self.flow.source_rate or 1.0
@@ -105,17 +124,17 @@ class EpochModel:
 
     def fixed_s(self, slots: int) -> float:
         """An epoch without rows: the driver's part, and the tasks of all levels on the cores."""
-        tasks = (self.levels + 1) * slots
-        return self.costs.epoch_s + tasks * self.costs.task_s / min(slots, self.cores)
+        in_turn = self.levels * slots / min(slots, self.cores)
+        in_turn += self.source_tasks / min(self.source_tasks, self.cores)
+        return self.costs.epoch_s + in_turn * self.costs.task_s
 
     def predict(self, settings: EpochSettings) -> EpochPrediction:
         """Seconds, rate and latency of epochs with these settings."""
         slots, rows = settings.slots, settings.rows_per_epoch
         at_once = min(slots, self.cores)
         messages = self.messages(slots, rows, settings.batch_rows)
-        work = rows * sum(self.per_row().values()) + messages * self.costs.message_s
         fixed = self.fixed_s(slots)
-        epoch_s = fixed + work / at_once
+        epoch_s = fixed + rows * self.row_s(slots) + messages * self.costs.message_s / at_once
         rate = rows / epoch_s if epoch_s > 0 else math.inf
         return EpochPrediction(epoch_s, rate, WAITS * epoch_s, fixed, messages)
 
@@ -129,48 +148,83 @@ def tune_epochs(
     slots: int | None = None,
     epoch_bytes_max: int = EPOCH_BYTES_MAX,
 ) -> TunedEpochs:
-    """Slots, rows per epoch and batch rows; linear in the flow's size.
+    """Slots, rows per epoch and batch rows; linear in the flow's size, and in slots without a rate.
 
     Args:
         rate: Source rows per second to keep up with; without one, as fast as the cores allow.
         latency_s: Target for the mean latency of a row. It bounds the epoch; throughput is then
             what such epochs give.
-        slots_max: At most so many (default: one per core, more would only add tasks).
+        slots_max: At most so many (default: one per core, more would only add tasks). Without a
+            rate, the fewest that give nearly as much as the best.
         slots: Do not choose slots, these are given.
         epoch_bytes_max: Source bytes of one epoch in one slot.
     """
-    flow, costs = model.flow, model.costs
-    per_row = model.per_row()
-    row_s = sum(per_row.values())
-    batch = {f"{s.producer}->{s.consumer}": costs.batch_rows_max(s.row_bytes) for s in flow.streams}
     why: list[str] = []
-    if slots is None:
-        slots = _slots(model, row_s, rate, slots_max or model.cores, why)
-    at_once = min(slots, model.cores)
-    fixed = model.fixed_s(slots) + min(slots * slots, 1e9) * costs.message_s / at_once
-    rows, reason = _rows(fixed, row_s / at_once, rate, latency_s)
-    why.append(reason)
-    most = _rows_that_fit(flow, slots, epoch_bytes_max)
-    if rows > most:
-        rows = most
-        why.append(f"an epoch is cut to {rows:,} rows, what slots should hold at once")
-    settings = EpochSettings(slots, rows, batch)
+    most = slots_max or model.cores
+    if slots is None and rate is None:
+        slots = _fewest_of_the_fast(model, min(most, model.cores), latency_s, epoch_bytes_max, why)
+    elif slots is None:
+        slots = _slots_for(model, rate or 0.0, most, why)
+    settings, reasons = _settings(model, slots, rate, latency_s, epoch_bytes_max)
+    per_row = model.per_row()
+    total = sum(per_row.values())
     heaviest = max(per_row, key=lambda name: per_row[name])
-    share = {name: spent / row_s if row_s else 0.0 for name, spent in per_row.items()}
-    why.append(f"{heaviest} has {share[heaviest]:.0%} of the work per row")
+    share = {name: spent / total if total else 0.0 for name, spent in per_row.items()}
+    where = " (in source tasks)" if heaviest in model.at_source else ""
+    why += [*reasons, f"{heaviest}{where} has {share[heaviest]:.0%} of the work per row"]
     return TunedEpochs(settings, model.predict(settings), share, heaviest, tuple(why))
 
 
-def _slots(model: EpochModel, row_s: float, rate: float | None, most: int, why: list[str]) -> int:
-    if rate is None:
-        slots = min(most, model.cores)
-        why.append(f"{slots} slots: every core that may be used")
-        return slots
-    needed = max(1, math.floor(rate * row_s / HEADROOM * (1 + ROUNDING)) + 1)
+def _settings(
+    model: EpochModel,
+    slots: int,
+    rate: float | None,
+    latency_s: float | None,
+    epoch_bytes_max: int,
+) -> tuple[EpochSettings, list[str]]:
+    """Rows per epoch for so many slots, and batches as large as they may be."""
+    flow, costs = model.flow, model.costs
+    batch = {f"{s.producer}->{s.consumer}": costs.batch_rows_max(s.row_bytes) for s in flow.streams}
+    at_once = min(slots, model.cores)
+    fixed = model.fixed_s(slots) + min(slots * slots, 1e9) * costs.message_s / at_once
+    rows, reason = _rows(fixed, model.row_s(slots), rate, latency_s)
+    why = [reason]
+    fitting = _rows_that_fit(flow, slots, epoch_bytes_max)
+    if rows > fitting:
+        rows = fitting
+        why.append(f"an epoch is cut to {rows:,} rows, what slots should hold at once")
+    return EpochSettings(slots, rows, batch), why
+
+
+def _fewest_of_the_fast(
+    model: EpochModel, most: int, latency_s: float | None, epoch_bytes_max: int, why: list[str]
+) -> int:
+    """As fast as the cores allow, with as few slots as that takes: each costs tasks and messages
+    that no model sees in full.
+    """
+    rates = {}
+    for slots in range(1, most + 1):
+        settings, _ = _settings(model, slots, None, latency_s, epoch_bytes_max)
+        rates[slots] = model.predict(settings).rows_per_s
+    best = max(rates.values())
+    slots = next(n for n, rate in rates.items() if rate >= FEWER * best)
+    source, slot = model.work_s()
+    share = slot / (source + slot) if source + slot else 0.0
+    why.append(
+        f"{slots} of {most} slots: predicted {rates[slots]:,.0f} rows/s, at best {best:,.0f}; "
+        f"{share:.0%} of the work is done in slots"
+    )
+    return slots
+
+
+def _slots_for(model: EpochModel, rate: float, most: int, why: list[str]) -> int:
+    """Equation 4 for the work that slots do."""
+    slot_s = model.work_s()[1]
+    needed = max(1, math.floor(rate * slot_s / HEADROOM * (1 + ROUNDING)) + 1)
     slots = min(needed, most)
     short = f"; {needed} would be needed" if needed > most else ""
     why.append(
-        f"{slots} slots: {row_s * 1e6:,.3g} us per row x {rate:,.0f} rows/s, busy at most "
+        f"{slots} slots: {slot_s * 1e6:,.3g} us per row x {rate:,.0f} rows/s, busy at most "
         f"{HEADROOM:.0%}{short}"
     )
     return slots

@@ -81,3 +81,34 @@ def test_a_tuning_survives_json():
     tuned = tune_epochs(model(), rate=10_000)
 
     assert TunedEpochs.from_json(tuned.to_json()) == tuned
+
+
+def test_work_in_source_tasks_asks_for_no_slots():
+    """Parsing is most of the work, and its parallelism is the source's: one slot is enough."""
+    flow = FlowModel(
+        (Step("source", 1e-6, source_rate=1e6), Step("parse", 4e-6), Step("count", 1e-8)),
+        (Stream("source", "parse", 1, 0), Stream("parse", "count", 0.01, 16)),
+    )
+    engine = EpochModel(flow, SPARK, 1, 4, frozenset({"source", "parse"}), source_tasks=4)
+
+    tuned = tune_epochs(engine)
+
+    assert tuned.settings.slots == 1
+    assert tuned.bottleneck == "parse"
+    assert any("1 of 4 slots" in line for line in tuned.why)
+    assert any("parse (in source tasks)" in line for line in tuned.why)
+    assert tuned.prediction.rows_per_s > 0.9 * 4 / sum(engine.per_row().values())
+
+
+@given(
+    ppt=st.floats(1e-8, 1e-4), cores=st.integers(1, 12), at_source=st.sampled_from([(), ("first",)])
+)
+def test_no_slot_count_is_much_faster_than_the_chosen_one(ppt, cores, at_source):
+    """Against trying them all."""
+    names = frozenset({"source", *at_source})
+    engine = replace(model(ppt, cores), at_source=names, source_tasks=cores)
+    chosen = tune_epochs(engine)
+
+    every = [tune_epochs(engine, slots=n).prediction.rows_per_s for n in range(1, cores + 1)]
+    assert chosen.prediction.rows_per_s >= 0.95 * max(every) * (1 - 1e-9)
+    assert all(rate < 0.95 * max(every) for rate in every[: chosen.settings.slots - 1])
