@@ -92,19 +92,25 @@ def skew(json_file: Path | None, quick: bool, console: Console) -> None:
 
 
 def elastic(json_file: Path | None, quick: bool, console: Console) -> None:
-    """2 -> 4 -> 2 slots under load, executors coming and going (needs namespaces)."""
+    """2 -> 4 -> 2 slots under load, embedded and on a cluster whose executors come and go."""
     from headgate.experiment.bench.elastic import QUICK, ElasticOptions, run_elastic
 
     found = run_elastic(QUICK if quick else ElasticOptions(), console.print)
-    _show(console, "seconds per epoch (median)", found["median_epoch_s_by_slots"], "{:.2f}")
+    for place in ("embedded", "cluster"):
+        if place in found:
+            _show_scaling(console, place, found[place])
+    _save(found, json_file, console)
+
+
+def _show_scaling(console: Console, place: str, found: dict[str, Any]) -> None:
+    _show(console, f"{place}: seconds per epoch", found["median_epoch_s_by_slots"], "{:.2f}")
     ratios = {"worst epoch over median": found["worst_epoch_over_median"]}
     for change in found["slot_changes"]:
         name = f"{change['from']} -> {change['to']} slots"
         ratios[f"{name}: its epoch over median"] = change["epoch_over_median"]
         ratios[f"{name}: share of state rows that moved"] = change["moved_share"]
-    _show(console, "ratios", ratios, "{:.2f}")
+    _show(console, f"{place}: ratios", ratios, "{:.2f}")
     console.print(f"state equal to a plain fold: {found['lost_nothing']}")
-    _save(found, json_file, console)
 
 
 def osg(json_file: Path | None, quick: bool, console: Console) -> None:

@@ -1,14 +1,16 @@
-"""Scaling under load: 2 -> 4 -> 2 slots on a real cluster, executors coming and going with them.
+"""Scaling under load: 2 -> 4 -> 2 slots, embedded and on a real cluster.
 
-A Spark standalone cluster of four hosts in network namespaces; the flow is fed as fast as it takes
-rows. Epochs that change the slot count are held against the median of all, rows moved against
-what must move (the new slots' fair share, or all that the leaving slots had), and the state in
-the end against a plain fold.
+Embedded only slots change. On the cluster, Spark standalone on four hosts in network namespaces,
+executors come and go with them. The flow is fed as fast as it takes rows. Epochs that change the
+slot count are held against the median of all, rows moved against what must move (the new slots'
+fair share, or all that the leaving slots had), and the state in the end against a plain fold.
 """
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -22,6 +24,8 @@ from headgate.experiment.namespace_cluster import NamespaceCluster, available
 from headgate.experiment.record import Machine
 
 Say = Callable[[str], None]
+Run = Callable[[list[str], "ElasticOptions"], "subprocess.CompletedProcess[str]"]
+TIMEOUT_S = 1500
 
 
 @dataclass(frozen=True)
@@ -30,8 +34,8 @@ class ElasticOptions:
 
     rows: int = 100_000
     slots: tuple[int, int] = (2, 4)
-    epochs: int = 12
-    warmup: int = 4
+    epochs: int = 14
+    warmup: int = 8
     seed: int = 11
 
 
@@ -39,27 +43,39 @@ QUICK = ElasticOptions(rows=2_000, epochs=5, warmup=2)
 
 
 def run_elastic(options: ElasticOptions, say: Say) -> dict[str, Any]:
-    """Seconds of every epoch, what moved, and whether anything was lost."""
+    """Seconds of every epoch, what moved, and whether anything was lost, in both places."""
+    few, many = options.slots
+    say(f"embedded: scaling {few} -> {many} -> {few} slots")
+    found: dict[str, Any] = {"embedded": _measured(_embedded, options)}
     reason = available()
-    if reason is not None:
-        raise EngineError(f"bench elastic needs network namespaces: {reason}")
-    with (
-        tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder,
-        NamespaceCluster(hosts=options.slots[1]) as cluster,
-    ):
-        say(f"{options.slots[1]} hosts up; scaling {options.slots[0]} -> {options.slots[1]} -> "
-            f"{options.slots[0]} slots")  # fmt: skip
-        done = cluster.run(
-            elastic_driver.__file__, json.dumps(asdict(options)), folder, timeout=1500
-        )
+    if reason is None:
+        say(f"{many} hosts: scaling {few} -> {many} -> {few} slots")
+        found["cluster"] = _measured(_on_cluster, options)
+    else:
+        say(f"no cluster of network namespaces: {reason}")
+    return found | {"options": asdict(options), "machine": asdict(Machine.here())}
+
+
+def _measured(run: Run, options: ElasticOptions) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
+        done = run([elastic_driver.__file__, json.dumps(asdict(options)), folder], options)
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     if not lines:
         raise EngineError(f"the driver program gave no result: {done.stderr[-3000:]}")
     found = json.loads(lines[-1].removeprefix("RESULT "))
-    return {**_figures(found, options), **found} | {
-        "options": asdict(options),
-        "machine": asdict(Machine.here()),
-    }
+    return {**_figures(found, options), **found}
+
+
+def _embedded(command: list[str], options: ElasticOptions) -> subprocess.CompletedProcess[str]:
+    """A process of its own, as a Spark session is for life; as many cores as there are."""
+    return subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, check=False, timeout=TIMEOUT_S
+    )
+
+
+def _on_cluster(command: list[str], options: ElasticOptions) -> subprocess.CompletedProcess[str]:
+    with NamespaceCluster(hosts=options.slots[1]) as cluster:
+        return cluster.run(*command, timeout=TIMEOUT_S)
 
 
 def _figures(found: dict[str, Any], options: ElasticOptions) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The driver program of `headgate bench elastic`: 2 -> 4 -> 2 slots under load; prints JSON.
 
-Rows come as long as the flow asks for them: a few epochs lie ready at any time. Two of the four
-executors are given back before the start, so the first change has to bring them again.
+Rows come as long as the flow asks for them: a few epochs lie ready at any time. On a cluster two of
+the four executors are given back before the start, so the first change has to bring them again.
 """
 
 from __future__ import annotations
