@@ -55,6 +55,7 @@ def demo(
 def _run(options: Any, console: Console, json_file: Path | None) -> None:
     from headgate.experiment.demo import check, clear, start_demo, write_input
     from headgate.experiment.report import Extra, write_report
+    from headgate.planner.compiling import compile_kernels
     from headgate.runtime.session import local_session
 
     begun = time.perf_counter()
@@ -69,6 +70,8 @@ def _run(options: Any, console: Console, json_file: Path | None) -> None:
         files_to_come = aside.submit(write_input, options)
         spark = local_session("headgate demo", log_file=options.spark_log)
         files = files_to_come.result()
+    with console.status("[dim]compiling the planner, the first time for some 20 seconds[/]"):
+        compile_kernels()  # or the hashed epochs would share the cores with that
     try:
         ready = time.perf_counter()
         query = start_demo(spark, options, files)

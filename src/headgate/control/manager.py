@@ -21,6 +21,7 @@ from headgate.control.observation import gather
 from headgate.control.planning import Decides, Decision, Observed, Planning
 from headgate.control.scaling import Scaling
 from headgate.errors import DeclarationError
+from headgate.planner.compiling import compile_kernels
 from headgate.planner.observation import Observation
 from headgate.planner.placing import Pins, Placing, Proposal, Task, make_placing
 from headgate.routing.hashing import U64
@@ -131,9 +132,15 @@ def plan_with(
         manager = AllocationManager(program.placed, manager, racks)
     elif isinstance(manager, Manager):
         manager = PlacementManager(task_of(program, manager, slots, racks), manager)
+    by_pairs = isinstance(manager, PlacementManager)
     if WithHotKeys.has_work(program, manager):
         manager = WithHotKeys(manager, program)
-    return None if manager is None else Planning(manager, beside=beside)
+    if manager is None:
+        return None
+    planning = Planning(manager, beside=beside)
+    if by_pairs:
+        planning.prepare(compile_kernels)
+    return planning
 
 
 def task_of(

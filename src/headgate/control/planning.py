@@ -10,7 +10,7 @@ decision is void.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -89,6 +89,11 @@ class Planning:
     def units_of(self) -> frozenset[str]:
         """Operators of which units are counted, and placed, in place of keys."""
         return self.manager.units_of if isinstance(self.manager, PlacesUnits) else frozenset()
+
+    def prepare(self, work: Callable[[], None]) -> None:
+        """Do what planning needs once, before the first epoch asks for it."""
+        if self._thread is not None:
+            self._thread.submit(work)
 
     def observe(self, observed: Observed, tables: Mapping[str, RoutingTable]) -> None:
         """An epoch was committed: let the manager think about it, and all since it last did."""

@@ -22,8 +22,9 @@ from headgate.errors import HeadgateError
 from headgate.experiment.replay_owners import SKETCH_PAIRS, Epoch, Owners
 from headgate.experiment.replay_trace import I32, I64, Trace
 from headgate.planner.baseline import plan_worst_case
+from headgate.planner.compiling import compile_kernels
 from headgate.planner.incremental import IncrementalPlanner
-from headgate.planner.incremental_words import IncrementalSettings, SeenKeys, SeenPairs
+from headgate.planner.incremental_words import IncrementalSettings
 from headgate.planner.key_graph import KeyGraph
 from headgate.planner.metis import equal_operators, metis_parts, scaled, suits_metis
 from headgate.planner.partition import partition
@@ -242,16 +243,6 @@ def window_graph(trace: Trace, first: int, end: int, pairs_max: int | None = Non
             sketch.update(ha, hb)
             pairs.append((k, k + 1, sketch.a, sketch.b, sketch.count - sketch.error))
     return KeyGraph.build(names, pairs)
-
-
-def compile_kernels(columns: int) -> None:
-    """Run every kernel once on little, so that no plan's time contains compiling it."""
-    tiny = IncrementalPlanner(columns, [(0, 1)], 2, horizon_rows=1, keys_max=1_500, pairs_max=1_500)
-    for first in (0, 1_400):
-        key, one = np.arange(first, first + 1_400, dtype=np.uint64), np.ones(1_400)
-        seen = SeenKeys(key, one, (key % 2).astype(np.int32), np.ones(len(key), np.uint8))
-        tiny.observe([seen] * columns, [SeenPairs(0, 1, key, key, one)], np.ones((columns, 2)))
-        tiny.plan()
 
 
 def timed(changes: Callable[[], Sequence[Change]]) -> tuple[Sequence[Change], float]:

@@ -27,10 +27,10 @@ from headgate.experiment.replay_planners import (
     FIRST_PLAN_TRIES,
     Change,
     ReplayOptions,
-    compile_kernels,
     planned,
 )
 from headgate.experiment.replay_trace import I32, I64, Trace
+from headgate.planner.compiling import compile_kernels
 from headgate.planner.incremental import IncrementalPlanner
 from headgate.planner.incremental_words import SeenKeys, SeenPairs
 from headgate.planner.key_graph import KeyGraph, imbalance_of

@@ -107,3 +107,16 @@ def eventually(planning: Planning) -> Decision:
     decision = planning.take(2)
     assert decision is not None
     return decision
+
+
+def test_what_is_prepared_is_done_before_the_first_decision() -> None:
+    order: list[str] = []
+    decided = threading.Event()
+    planning = Planning(Thinker(before=lambda: (order.append("decided"), decided.set())[0]))
+
+    planning.prepare(lambda: order.append("prepared"))
+    planning.observe(Observed({"epoch": 0}, []), TABLES)
+
+    assert decided.wait(timeout=30)
+    assert order == ["prepared", "decided"]
+    planning.close()

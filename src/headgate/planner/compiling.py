@@ -1,0 +1,29 @@
+"""Compile the planner's kernels before they are needed.
+
+Numba compiles a function at its first call and keeps the result beside the source. On a new machine
+that takes some twenty seconds, in which a planner would miss the epochs it should plan for.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headgate.planner.incremental import IncrementalPlanner
+from headgate.planner.incremental_words import SeenKeys, SeenPairs
+from headgate.planner.key_graph import KeyGraph
+from headgate.planner.partition import partition
+
+
+def compile_kernels(operators: int = 2) -> None:
+    """Run every kernel once on little; at once where they are compiled already."""
+    tiny = IncrementalPlanner(
+        operators, [(0, 1)], 2, horizon_rows=1, keys_max=1_500, pairs_max=1_500
+    )
+    for first in (0, 1_400):
+        key, one = np.arange(first, first + 1_400, dtype=np.uint64), np.ones(1_400)
+        seen = SeenKeys(key, one, (key % 2).astype(np.int32), np.ones(len(key), np.uint8))
+        tiny.observe([seen] * operators, [SeenPairs(0, 1, key, key, one)], np.ones((operators, 2)))
+        tiny.plan()
+    key = np.arange(60, dtype=np.uint64)
+    graph = KeyGraph.build(("a", "b"), [(0, 1, key % 20, key, np.ones(60))])
+    partition(graph, 3)
