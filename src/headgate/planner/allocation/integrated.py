@@ -3,25 +3,27 @@
 Units may be pinned keys and buckets alike. Unlike the paper's program the planner foresees that
 units cost less next to their partners, so that what it evens are the loads to come. It searches
 (see `annealing`) from the placement at hand and from the greedy's, and keeps the best outcome by
-`Worth`.
+`Worth`. Units that may be cut are planned piece by piece: each piece is a unit like any other (see
+`cutting`), and what whole units leave too uneven is cut (see `splitting`).
 
-Invariant: under constant loads a plan that moves anything is better than staying in a strict
-order (load left on leaving nodes, load distance above the limit, traffic), and each difference
-counts only above a threshold. So repeated planning never comes back to an allocation it has left,
-and ends.
+Invariant: under constant loads a plan that changes anything is better than staying in a strict
+order (load left on leaving nodes, load distance above the limit and the price of pieces, traffic),
+and each difference counts only above a threshold. So repeated planning never comes back to an
+allocation it has left, and ends.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
 from headgate.planner.adjacency import F64, I64
 from headgate.planner.allocation.annealing import Field, Rules, anneal
+from headgate.planner.allocation.cutting import cut_lines
 from headgate.planner.allocation.greedy import greedy
 from headgate.planner.allocation.measures import lower_bound
 from headgate.planner.allocation.milp import solve
@@ -29,6 +31,14 @@ from headgate.planner.allocation.milp_program import Blocks, MilpSettings
 from headgate.planner.allocation.model import I32, Situation
 from headgate.planner.allocation.plan import Limits, Plan, describe
 from headgate.planner.allocation.reasons import reasons_for
+from headgate.planner.allocation.splitting import Splitter
+from headgate.planner.allocation.worth import (
+    Worth,
+    nearness,
+    node_load,
+    worth_of,
+    worth_of_a_row,
+)
 
 Clock = Callable[[], float]
 HOT, LUKEWARM, COLD = 0.03, 0.004, 0.0002
@@ -37,8 +47,6 @@ PROGRAM_SHARE, PROGRAM_UNITS = 0.7, 5_000
 """Share of the time, and most units, for the paper's program; only without traffic."""
 SEARCH_SHARE, FIRST_SHARE, LEAST_STEPS = 0.7, 0.6, 1_000
 """Share of the time for all searches, of what is left for the next, and least steps of a heat."""
-NOTICED_PCT = 0.05
-"""A load distance above the limit is only worth a plan if it falls by this much."""
 
 
 @dataclass(frozen=True)
@@ -69,25 +77,6 @@ class IntegratedSettings:
     seed: int = 1
 
 
-@dataclass(frozen=True)
-class Worth:
-    """What an allocation is worth, each part better if smaller; compared in this order."""
-
-    left_behind: float
-    excess: float
-    traffic: float
-
-    def beats(self, other: Worth, least_traffic: float) -> bool:
-        """Strictly better, by more than a rounding error or a whim."""
-        if abs(self.left_behind - other.left_behind) > 1e-9:
-            return self.left_behind < other.left_behind
-        if abs(self.excess - other.excess) > NOTICED_PCT:
-            return self.excess < other.excess
-        if self.excess > other.excess + 1e-9:
-            return False
-        return self.traffic < other.traffic - least_traffic
-
-
 class IntegratedPlanner:
     """Headgate's own planner of allocations."""
 
@@ -102,29 +91,57 @@ class IntegratedPlanner:
     def plan(self, situation: Situation, limits: Limits) -> Plan:
         """The best allocation found in time; the one at hand if none is worth its moves."""
         began = self._clock()
-        node, notes = self._search(situation, limits, began + SEARCH_SHARE * limits.seconds)
+        deadline = began + SEARCH_SHARE * limits.seconds
+        whole, lines = situation, tuple[str, ...]()
+        notes: tuple[str, ...]
+        if situation.cut is None:
+            node, notes = self._search(situation, limits, deadline)
+        else:
+            whole, before, notes = situation.cut.whole, situation.cut.extras, ()
+            situation, node = self._split(situation, limits, began, deadline)
+            lines = cut_lines(before, situation, node)
+        free = bool(situation.traffic.remote_load or situation.cut)
         found = describe(
             situation,
             node,
             self.name,
             limits,
-            bound_pct=0.0 if situation.traffic.remote_load else None,
-            reasons=reasons_for(situation, node),
+            bound_pct=0.0 if free else None,
+            reasons=(*lines, *reasons_for(situation, node)),
             notes=notes,
             seconds=self._clock() - began,
         )
-        found.check(situation, limits)
+        if situation.cut is not None:
+            found = replace(found, node=node[: len(whole.home)], extras=situation.cut.extras)
+        found.check(whole, limits)
         return found
+
+    def _split(
+        self, situation: Situation, limits: Limits, began: float, deadline: float
+    ) -> tuple[Situation, I32]:
+        """Whole units and the pieces there are take half of the time, new pieces the rest."""
+        least = self.settings.least_gain_pct / 100.0 * node_load(situation)
+
+        def worth(at: tuple[Situation, I32]) -> Worth:
+            return self._worth(*at, limits)
+
+        splitter = Splitter(
+            lambda now, until: self._search(now, limits, until)[0],
+            lambda now, node: self._worth(now, node, limits).excess,
+            lambda one, other: worth(other).beats(worth(one), least),
+            limits,
+        )
+        return splitter.run(situation, (began + deadline) / 2, deadline)
 
     def _search(
         self, situation: Situation, limits: Limits, deadline: float
     ) -> tuple[I32, tuple[str, ...]]:
         home = situation.home.astype(np.int32)
-        talks = bool(situation.traffic.total)
+        talks = bool((situation.cut.whole if situation.cut else situation).traffic.total)
         best, worth = home, self._worth(situation, home, limits)
         if not len(home) or not situation.units.load.any():
             return best, ()
-        least = self.settings.least_gain_pct / 100.0 * _node_load(situation)
+        least = self.settings.least_gain_pct / 100.0 * node_load(situation)
         if not talks and worth.excess <= 0 and worth.left_behind <= 0:
             return best, ("within the limit already",)
         price = self._move_price(situation)
@@ -187,7 +204,7 @@ class IntegratedPlanner:
         heats = [*np.geomspace(HOT, COLD, own.rounds), 0.0]
         each, before = steps // own.rounds, self._clock()
         for left, heat in zip(range(len(heats), 0, -1), heats, strict=True):
-            anneal(field, rules, state, each, heat * _node_load(situation))
+            anneal(field, rules, state, each, heat * node_load(situation))
             now = self._clock()
             if now > before and left > 1:  # as many steps as there is time for
                 most = (deadline - now) / (left - 1) * each / (now - before)
@@ -215,21 +232,7 @@ class IntegratedPlanner:
         return self.settings.move_price_pct / 100.0 * float(situation.units.load.mean()) / mean
 
     def _worth(self, situation: Situation, node: I32, limits: Limits) -> Worth:
-        nodes = situation.nodes
-        load, kinds = situation.unit_loads(node), self._classes(situation)
-        classes = int(kinds.max(initial=0)) + 1
-        cell = kinds * np.int64(len(nodes)) + node
-        loads = np.bincount(cell, load, classes * len(nodes)).reshape(classes, -1)
-        mean = loads.sum(axis=1, keepdims=True) / nodes.staying_capacity
-        off = np.abs(loads / nodes.capacity - mean)[:, nodes.staying]
-        worst = 100.0 * float((off / np.where(mean > 0, mean, np.inf)).max(initial=0.0))
-        behind = nodes.leaving[node]
-        crumb = 1e-6 * max(float(situation.units.load.mean()), 1e-9) if len(load) else 0.0
-        return Worth(
-            float(load[behind].sum()) + crumb * float(behind.sum()),
-            max(0.0, worst - limits.distance_max_pct),
-            -worth_of_a_row(situation) * near_rows(situation, node),
-        )
+        return worth_of(situation, node, self._classes(situation), limits)
 
     def _classes(self, situation: Situation) -> I32:
         if self.settings.balance == "operator":
@@ -278,35 +281,5 @@ class IntegratedPlanner:
         )
 
 
-def worth_of_a_row(situation: Situation) -> float:
-    """Load that a row saves by staying on its node; if not told, half of all load over all rows."""
-    if situation.traffic.remote_load or not situation.traffic.total:
-        return 2.0 * situation.traffic.remote_load
-    return 0.5 * float(situation.units.load.sum()) / situation.traffic.total
-
-
-def near_rows(situation: Situation, node: I32) -> float:
-    """Rows that stay on their node; those to near nodes count in part."""
-    t, near = situation.traffic, nearness(situation)
-    if not t.total:
-        return 0.0
-    if len(near):
-        return float((t.rate * near[node[t.sender], node[t.receiver]]).sum())
-    return t.collocation(node) * t.total
-
-
-def nearness(situation: Situation) -> F64:
-    """1 on the same node down to 0 for the furthest class; empty if nothing is known."""
-    distances = situation.nodes.distances
-    if distances is None:
-        return np.empty((0, 0))
-    cost = distances.cost
-    return np.ascontiguousarray(1.0 - cost / max(float(cost.max()), 1e-300))
-
-
 def _summed(cell: I64, values: F64, count: int) -> F64:
     return np.bincount(cell, values, count).astype(np.float64, copy=False)
-
-
-def _node_load(situation: Situation) -> float:
-    return max(float(situation.units.load.sum()) / situation.nodes.staying_capacity, 1e-12)

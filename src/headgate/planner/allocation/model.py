@@ -1,13 +1,15 @@
 """What a planner of allocations sees: units, nodes, who is where, and who sends to whom.
 
-A *unit* is a key group in Madsen et al. 2017: a bucket of an operator's keys, or one pinned key. It
-is never cut. Its load is that of the bottleneck resource over one period, in percent of a node
-of capacity 1, as measured: what it pays for rows that cross nodes is in it. Moving a unit
-costs mc = cost_per_byte x its state. A node that is *leaving* is to be emptied and then released.
+A *unit* is a key group in Madsen et al. 2017: a bucket of an operator's keys, or one pinned key.
+Its load is that of the bottleneck resource over one period, in percent of a node of capacity 1, as
+measured: what it pays for rows that cross nodes is in it. Moving a unit costs mc = cost_per_byte x
+its state. A node that is *leaving* is to be emptied and then released. Units of some operators may
+be cut into pieces; in a situation that was `cut_up` (see `cutting`) each piece is a unit.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -20,6 +22,8 @@ from headgate.planner.distance import Distances
 
 I32 = npt.NDArray[np.int32]
 Bools = npt.NDArray[np.bool_]
+Extras = Mapping[int, tuple[tuple[int, float], ...]]
+"""Of units that are cut: the nodes besides the owner's, and the share of the load on each."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,26 @@ class Nodes:
 
 
 @dataclass(frozen=True)
+class Cut:
+    """How units of `whole` were cut. Its units come first, as owners; the other pieces follow.
+
+    Args:
+        can: Which units of `whole` may be cut.
+        merge_rate: Rows per period that a piece of each sends to its owner.
+        extras: The pieces besides the owner's.
+        owner: For every unit of the situation that was cut up, the unit of `whole` it is part of.
+        share: Its share of that.
+    """
+
+    whole: Situation
+    can: Bools
+    merge_rate: F64
+    extras: Extras
+    owner: I64
+    share: F64
+
+
+@dataclass(frozen=True)
 class Situation:
     """All that is known at the end of a period. `home` is the node that each unit is on."""
 
@@ -115,6 +139,7 @@ class Situation:
     traffic: Traffic = field(default_factory=Traffic.none)
     cost_per_byte: float = 1.0
     period: int = 0
+    cut: Cut | None = None
 
     def __post_init__(self) -> None:
         units, nodes = len(self.units), len(self.nodes)
@@ -163,6 +188,14 @@ class Situation:
         load = self.units.load if as_measured else self.unit_loads(node)
         return np.bincount(node, load, len(self.nodes)).astype(np.float64, copy=False)
 
+    def collocation(self, node: I32) -> float:
+        """The collocation factor of an allocation; merge rows of pieces are no part of it."""
+        if self.cut is None or not self.cut.extras:
+            return self.traffic.collocation(node)
+        t, owner = self.traffic, self.cut.owner
+        rows = owner[t.sender] != owner[t.receiver]
+        return Traffic(t.sender[rows], t.receiver[rows], t.rate[rows]).collocation(node)
+
     def moved(self, node: I32) -> I64:
         """Units that an allocation takes away from their home."""
         return np.flatnonzero(node != self.home).astype(np.int64)
@@ -170,6 +203,13 @@ class Situation:
     def cost_of(self, node: I32) -> float:
         """What it costs to get to an allocation."""
         return float(self.migration_cost[node != self.home].sum())
+
+    def on(self, nodes: Nodes) -> Situation:
+        """The same units on another cluster; every node that a unit is on must be in it."""
+        cut = self.cut
+        return replace(
+            self, nodes=nodes, cut=cut and replace(cut, whole=replace(cut.whole, nodes=nodes))
+        )
 
     def after(self, node: I32) -> Situation:
         """The same period as it would be measured under an allocation."""

@@ -12,8 +12,9 @@ from typing import Protocol
 import numpy as np
 
 from headgate.errors import HeadgateError
+from headgate.planner.adjacency import F64
 from headgate.planner.allocation.measures import load_distance, lower_bound
-from headgate.planner.allocation.model import I32, Situation
+from headgate.planner.allocation.model import I32, Extras, Situation
 
 ROUNDING = 1e-9
 
@@ -39,7 +40,11 @@ class Limits:
 
 @dataclass(frozen=True)
 class Plan:
-    """An allocation and its worth. Distances are in percent of the mean load."""
+    """An allocation and its worth. Distances are in percent of the mean load.
+
+    `node` is where whole units are, and the owners of those that are cut; `extras` are the other
+    pieces, if any, and `loads` is what all of it makes of the nodes.
+    """
 
     node: I32
     method: str
@@ -51,6 +56,13 @@ class Plan:
     reasons: tuple[str, ...] = ()
     seconds: float = 0.0
     notes: tuple[str, ...] = field(default=())
+    extras: Extras = field(default_factory=dict)
+    loads: F64 = field(default_factory=lambda: np.empty(0))
+
+    @property
+    def pieces(self) -> int:
+        """Pieces of units besides those of their owners."""
+        return sum(len(parts) for parts in self.extras.values())
 
     @property
     def gap_pct(self) -> float:
@@ -58,9 +70,11 @@ class Plan:
         return max(0.0, self.distance_pct - self.bound_pct)
 
     def explain(self) -> str:
+        cut = f"{len(self.extras)} are cut; " if self.extras else ""
         return (
-            f"{self.method}: {self.migrations} units move; load distance {self.distance_pct:.2f} % "
-            f"(bound {self.bound_pct:.2f} %), collocation {self.collocation:.3f}"
+            f"{self.method}: {self.migrations} units move; {cut}load distance "
+            f"{self.distance_pct:.2f} % (bound {self.bound_pct:.2f} %), "
+            f"collocation {self.collocation:.3f}"
         )
 
     def check(self, situation: Situation, limits: Limits) -> None:
@@ -114,12 +128,13 @@ def describe(
         method,
         load_distance(situation, node, as_measured=as_measured),
         bound,
-        situation.traffic.collocation(node),
+        situation.collocation(node),
         len(moved),
         float(situation.migration_cost[moved].sum()),
         reasons or tuple(_plain(situation, node, int(u)) for u in moved[:1000]),
         seconds,
         notes,
+        loads=situation.node_loads(node),
     )
 
 
