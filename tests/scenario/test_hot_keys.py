@@ -7,6 +7,7 @@ the results never do. A failing seed is replayed with `pytest -k "seed[17]"`.
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from tests.scenario.born_local import born_local, deep
@@ -17,7 +18,7 @@ from tests.scenario.restless import Restless
 from tests.scenario.test_born_local import MovingDriver, chosen_by
 from tests.scenario.test_seeded_faults import BUCKETS
 
-from headgate.control.manager import plan_with
+from headgate.control.manager import Manager, plan_with
 from headgate.control.planning import Planning
 from strategies import quick_folder
 
@@ -26,8 +27,10 @@ class DecidingDriver(MovingDriver):
     """What is spread, split and placed by load is decided as on Spark; a start knows nothing."""
 
     def planning(self) -> Planning | None:
-        manager = None
+        manager: Any = None
         if self.rng.random() < 0.3:
+            manager = Manager("allocation", migration_seconds_max=60.0)
+        elif self.rng.random() < 0.3:
             manager = Restless(self.rng, self.case, self.program, BUCKETS)
         return plan_with(manager, self.program, 1, beside=self.rng.random() < 0.3)
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from headgate.control.scaling import Scaling, Watch
 from headgate.control.unit_statistics import Measured
+from headgate.planner.allocation.cutting import pieces_of
 from headgate.planner.allocation.measures import load_distance
 from headgate.planner.allocation.model import Nodes, Situation
 from headgate.planner.allocation.plan import Limits, Plan, Planner
@@ -69,7 +70,7 @@ class Adaptation:
 
     # --- inside ----------------------------------------------------------------------------
     def _worth(self, situation: Situation, plan: Plan | None) -> Plan | None:
-        """A plan that empties a slot, evens what is too uneven, or saves traffic; else none.
+        """A plan that empties a slot, evens what is too uneven, saves traffic or joins pieces.
 
         Loads are never the same in two periods; a plan that only follows their noise moves state
         for nothing.
@@ -78,8 +79,9 @@ class Adaptation:
             return plan
         uneven = load_distance(situation, situation.home)
         evens = uneven > self._limits.distance_max_pct and plan.distance_pct < 0.9 * uneven
-        saves = plan.collocation >= situation.traffic.collocation(situation.home) + SAVES
-        return plan if evens or saves else None
+        saves = plan.collocation >= situation.collocation(situation.home) + SAVES
+        joins = situation.cut is not None and plan.pieces < pieces_of(situation.cut.extras)
+        return plan if evens or saves or joins else None
 
     def _scale(self, measured: Measured, plan: Plan, slots: int) -> Adapted:
         assert self._watch is not None
@@ -88,7 +90,7 @@ class Adaptation:
             if self._patience > 0:
                 return Adapted(plan)
             self._asked = None
-        loads = measured.slot_loads(plan.node)
+        loads = measured.planned_loads(plan)
         total, busiest = float(loads.sum()), float(loads.max())
         stays = slots - self.leaving
         wanted = self._watch.step(stays, total, busiest)
@@ -109,11 +111,11 @@ class Adaptation:
             if wanted <= slots:
                 again = self._planner.plan(_leaving(measured.situation, 0), self._limits)
                 return Adapted(again, None, f"{kept}; {facts}")
-        before = float(measured.slot_loads(plan.node).max())
+        before = float(measured.planned_loads(plan).max())
         wider = _with_slots(measured.situation, wanted)
         again = self._planner.plan(wider, replace(self._limits, migration_cost_max=np.inf))
         share = measured.base * slots / wanted
-        after = float(wider.node_loads(again.node).max()) + share
+        after = float(again.loads.max()) + share
         if after > before - HELPS_PCT:
             return Adapted(plan, None, f"more slots would not help: {before:.0f} -> {after:.0f} %")
         self._ask(wanted, "")
@@ -126,9 +128,9 @@ class Adaptation:
         assert self._watch is not None
         fewer = _leaving(measured.situation, slots - wanted)
         trial = self._planner.plan(fewer, replace(self._limits, migration_cost_max=np.inf))
-        loads = fewer.node_loads(trial.node) + measured.base * slots / wanted
+        loads = trial.loads + measured.base * slots / wanted
         busiest = float(loads[:wanted].max())
-        if (trial.node >= wanted).any() or busiest > self._watch.scaling.high_pct:
+        if max(trial.places) >= wanted or busiest > self._watch.scaling.high_pct:
             return Adapted(plan, None, f"{wanted} slots would not do: busiest {busiest:.0f} %")
         self.leaving = slots - wanted
         self._watch.begin_anew()
@@ -143,10 +145,10 @@ class Adaptation:
 
 def _with_slots(situation: Situation, slots: int) -> Situation:
     """The same units with more slots, and none of them leaving."""
-    return replace(situation, nodes=Nodes.alike(slots))
+    return situation.on(Nodes.alike(slots))
 
 
 def _leaving(situation: Situation, leaving: int) -> Situation:
     slots = len(situation.nodes)
     gone = np.arange(slots) >= slots - leaving
-    return replace(situation, nodes=replace(situation.nodes, leaving=gone))
+    return situation.on(replace(situation.nodes, leaving=gone))

@@ -1,19 +1,23 @@
 """A manager that places whole units, buckets and pinned keys, and decides how many slots there are.
 
 It gathers epochs into periods (`unit_statistics`), takes a turn of the adaptation loop after each
-(`adaptation`), and turns its plan into routing tables. Pure, like every manager: epochs in,
+(`adaptation`), and turns its plan into routing tables, and into spreads where a key is cut
+(`split_units`). Pure, like every manager: epochs in,
 decisions out. Every decision says why, and every move why it is made, in one line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headgate.control.adaptation import Adaptation, Adapted
 from headgate.control.planning import Decision, Observed, slots_of
+from headgate.control.split_units import SplitUnits, by_unit
 from headgate.control.unit_statistics import Capacity, Measured, MigrationCost, Period, UnitIndex
 from headgate.planner.allocation.measures import load_distance
+from headgate.planner.allocation.model import Extras
 from headgate.planner.allocation.plan import Limits, Plan, Planner
 from headgate.planner.distance import Distances
 from headgate.routing.table import RoutingTable
@@ -38,8 +42,10 @@ class AllocationManager:
         settings: Manager,
         racks: Mapping[str, str] | None = None,
         planner: Planner | None = None,
+        cuttable: Iterable[str] = (),
     ) -> None:
-        self.settings, self.units_of = settings, frozenset(operators)
+        self._split = SplitUnits(cuttable)
+        self.settings, self.units_of = settings, self._split.operators | set(operators)
         self._racks = racks
         limits = Limits(settings.migration_seconds_max, 100.0 * (settings.alpha - 1), seconds=1.0)
         planner = planner or planner_named(settings.planner)
@@ -70,6 +76,7 @@ class AllocationManager:
         self._slots = slots
         if changed:
             self._loop.slots_changed()
+            self._split.begin_anew()
             self._epochs, self._since_ms = [], self._last_ms
         self._take_in([epoch for epoch in observed if epoch.record["slots"] == slots])
         if changed and self._period is not None:
@@ -102,20 +109,33 @@ class AllocationManager:
     ) -> Decision:
         slots = slots_of(tables)
         hosts = period.seen.hosts
-        measured = period.measure(
-            tables,
+        named = self._split.named(tables, period)
+        index = UnitIndex.of(named)
+        measured = by_unit(period, named, self._split.operators).measure(
+            named,
             self._capacity,
             self._cost.per_byte,
             leaving=self._loop.leaving,
             distances=Distances.of(hosts, self._racks) if len(hosts) == slots else None,
         )
+        measured = self._split.cut(measured, index, tables, period)
         outcome = self._outcome(measured)
         adapted = self._loop.step(measured, scale=scale)
-        changed = {} if adapted.plan is None else _tables_of(adapted.plan, tables)
-        facts = self._told(measured, adapted) if changed or adapted.why else {}
+        extras: Extras = {} if measured.situation.cut is None else measured.situation.cut.extras
+        recut = False
+        if adapted.plan is not None:
+            recut, extras = adapted.plan.extras != extras, adapted.plan.extras
+            named = _with_owners(adapted.plan, index, named)
+        changed = {op: table for op, table in named.items() if not table.same_routes(tables[op])}
+        moves = adapted.plan is not None and bool(adapted.plan.migrations)
+        facts = self._told(measured, adapted) if moves or recut or adapted.why else {}
+        self._split.take(extras, index, named)
+        decided = Decision(changed, facts, outcome)
+        if self._split.operators:
+            decided = replace(decided, spreads=dict(self._split.spreads))
         if adapted.slots is None:
-            return Decision(changed, facts, outcome)
-        return Decision(changed, facts, outcome, slots=adapted.slots, scaling=adapted.why)
+            return decided
+        return replace(decided, slots=adapted.slots, scaling=adapted.why)
 
     def _outcome(self, measured: Measured) -> dict[str, Any]:
         """The load distance that the last plan promised against that of this period."""
@@ -142,26 +162,24 @@ class AllocationManager:
         self._promised = plan.distance_pct
         return facts | {
             "why": "; ".join(filter(None, [adapted.why, plan.explain()])),
-            "planned_loads_pct": [round(x, 1) for x in measured.slot_loads(plan.node)],
+            "planned_loads_pct": [round(x, 1) for x in measured.planned_loads(plan)],
             "predicted_distance_pct": round(plan.distance_pct, 2),
             "predicted_locality": round(plan.collocation, 4),
             "migration_s": round(plan.migration_cost, 4),
             "top_moves": list(plan.reasons[:MOVES_TOLD]),
+            "cut": {"units": len(plan.extras), "pieces": plan.pieces},
             "seconds": round(plan.seconds, 4),
         }
 
 
-def _tables_of(plan: Plan, tables: Mapping[str, RoutingTable]) -> dict[str, RoutingTable]:
-    """The tables that a plan changes."""
+def _with_owners(
+    plan: Plan, index: UnitIndex, tables: Mapping[str, RoutingTable]
+) -> dict[str, RoutingTable]:
+    """The tables as a plan has them."""
     if not plan.migrations:
-        return {}
-    index = UnitIndex.of(tables)
-    changed = {}
-    for operator, table in tables.items():
-        made = table.with_owners(index.owners(plan.node, operator))
-        if not made.same_routes(table):
-            changed[operator] = made
-    return changed
+        return dict(tables)
+    made = {op: table.with_owners(index.owners(plan.node, op)) for op, table in tables.items()}
+    return {op: table if made[op].same_routes(table) else made[op] for op, table in tables.items()}
 
 
 def planner_named(name: str) -> Planner:

@@ -1,14 +1,15 @@
 """The manager's part for hot keys: place by load, cut heavy keys, split what pays. Pure.
 
 Operators with a `dkg` or `split` grouping are placed by load alone, from what their slots counted;
-those declared `split="auto"` are split or not. A change needs a clear gain, since a bucket or pin
+those declared `split="auto"` are split or not. Operators whose units somebody else places and
+cuts (`allocation_manager`) are left alone. A change needs a clear gain, since a bucket or pin
 that moves takes its state along. Decisions are made after every epoch, beside those of a manager
 of placement, if there is one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -58,9 +59,11 @@ class _Loads:
 class HotKeys:
     """Decides for the operators of one flow that have a say in it; the others it leaves alone."""
 
-    def __init__(self, program: Program, slots: int) -> None:
+    def __init__(self, program: Program, slots: int, others: Container[str] = ()) -> None:
+        """`others` are operators that somebody else places and cuts."""
         self._slots = slots
-        self._by_load = dict(sorted(program.by_load.items())) if slots > 1 else {}
+        mine = {op: by for op, by in sorted(program.by_load.items()) if op not in others}
+        self._by_load = mine if slots > 1 else {}
         self._loads = {operator: _Loads() for operator in self._by_load}
         self._spreads: dict[str, Spread] = {}
         self._learnt: set[str] = set()
@@ -170,22 +173,25 @@ class WithHotKeys:
     """A manager, or none, and the one that sees to hot keys, as one."""
 
     def __init__(self, placing: Decides | None, program: Program) -> None:
-        self._placing = placing if program.placed else None
-        self._placed = frozenset(program.placed)
+        units = _units_of(placing)
+        self._placing = placing if program.placed or units else None
+        self._placed, self._units = units | set(program.placed), units
         self._program = program
         self._hot: HotKeys | None = None
         self._slots = 0
+        self._cut: Mapping[str, Spread] = {}
         self.statistics_bytes = STATISTICS_BYTES if placing is None else placing.statistics_bytes
 
     @staticmethod
     def has_work(program: Program, placing: Decides | None) -> bool:
         """Is there anything to decide, or anything to keep from a manager of placement?"""
-        special = placing is not None and len(program.placed) < len(program.stateful)
-        return bool(program.by_load or program.auto) or special
+        placed = _units_of(placing) | set(program.placed)
+        special = placing is not None and len(placed) < len(program.stateful)
+        return bool(set(program.by_load) - _units_of(placing) or program.auto) or special
 
     @property
     def units_of(self) -> frozenset[str]:
-        return self._placing.units_of if isinstance(self._placing, PlacesUnits) else frozenset()
+        return self._units
 
     @property
     def born_local(self) -> frozenset[str]:
@@ -198,7 +204,9 @@ class WithHotKeys:
             decision = self._placing.step([self._placeable(epoch) for epoch in observed], tables)
         slots = next(table.slots for table in tables.values())
         if self._hot is None or slots != self._slots:
-            self._hot, self._slots = HotKeys(self._program, slots), slots
+            self._hot, self._slots = HotKeys(self._program, slots, self._units), slots
+            self._cut = {}
+        self._cut = self._cut if decision.spreads is None else decision.spreads
         observed = [epoch for epoch in observed if epoch.record["slots"] == slots]
         if observed:
             self._hot.observe(observed, gather(observed, KEYS_MAX))
@@ -208,7 +216,7 @@ class WithHotKeys:
             tables={**decision.tables, **hot.tables},
             facts=_joined(decision.facts, hot),
             split=hot.split,
-            spreads=hot.spreads,
+            spreads={**self._cut, **hot.spreads},
         )
 
     def _placeable(self, epoch: Observed) -> Observed:
@@ -218,6 +226,10 @@ class WithHotKeys:
             for task in epoch.statistics
         ]
         return Observed(epoch.record, shown)
+
+
+def _units_of(placing: Decides | None) -> frozenset[str]:
+    return placing.units_of if isinstance(placing, PlacesUnits) else frozenset()
 
 
 def _joined(facts: Mapping[str, Any], hot: HotDecision) -> Mapping[str, Any]:

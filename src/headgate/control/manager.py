@@ -32,6 +32,7 @@ from headgate.topology.duration import duration_us
 
 PLANNERS = ("headgate", "online", "offline", "worst-case", "hash")
 UNIT_PLANNERS = ("allocation", "milp", "albic")
+CUTTING_PLANNERS = ("allocation",)
 LABELS_MAX = 4_096
 LEAST = {"every_epochs": 1, "memory_epochs": 1, "warm_up_epochs": 0, "moves_max": 1, "pins_max": 0}
 MOVES_TOLD = 8
@@ -129,7 +130,8 @@ def plan_with(
     if isinstance(manager, Manager) and manager.planner in UNIT_PLANNERS:
         from headgate.control.allocation_manager import AllocationManager
 
-        manager = AllocationManager(program.placed, manager, racks)
+        cuttable = program.cuttable if manager.planner in CUTTING_PLANNERS else ()
+        manager = AllocationManager(program.placed, manager, racks, cuttable=cuttable)
     elif isinstance(manager, Manager):
         manager = PlacementManager(task_of(program, manager, slots, racks), manager)
     by_pairs = isinstance(manager, PlacementManager)

@@ -25,6 +25,7 @@ from headgate.control.planning import Observed
 from headgate.errors import DeclarationError
 from headgate.planner.adjacency import F64, I64
 from headgate.planner.allocation.model import I32, Nodes, Situation, Traffic, Units
+from headgate.planner.allocation.plan import Plan
 from headgate.planner.distance import Distances
 from headgate.planner.observation import Observation
 from headgate.routing.hashing import U64
@@ -91,6 +92,10 @@ class Measured:
         """Load of every slot under an allocation, in percent of what it can take."""
         return self.situation.node_loads(node) + self.base
 
+    def planned_loads(self, plan: Plan) -> F64:
+        """The same under a plan, which may cut units anew."""
+        return plan.loads + self.base
+
 
 @dataclass(frozen=True)
 class Period:
@@ -104,6 +109,7 @@ class Period:
     crossing_rows: float
     edges: Mapping[str, tuple[float, float]]
     state: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    merge_rows: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, observed: Sequence[Observed], since_ms: int | None) -> Period:
@@ -111,6 +117,7 @@ class Period:
         records = [epoch.record for epoch in observed]
         operator_ms: dict[str, float] = {}
         edges: dict[str, tuple[float, float]] = {}
+        merged: dict[str, float] = {}
         crossing = 0.0
         for record in records:
             for operator, by_slot in record["operator_ms"].items():
@@ -121,6 +128,9 @@ class Period:
                 size += edge["local_bytes"] + edge["remote_bytes"]
                 edges[name] = rows, size
                 crossing += edge["remote_rows"]
+            for operator, rows in record.get("merge_rows", {}).items():
+                merged[operator] = merged.get(operator, 0.0) + rows
+                crossing += rows
         told = [record["task_ms"] for record in records if "task_ms" in record]
         last = int(records[-1]["now_ms"])
         return cls(
@@ -132,6 +142,7 @@ class Period:
             crossing,
             edges,
             _state_by_unit(observed),
+            merged,
         )
 
     def measure(
@@ -144,7 +155,7 @@ class Period:
         distances: Distances | None = None,
     ) -> Measured:
         """The situation under these tables; the last `leaving` slots are to be emptied."""
-        index = UnitIndex.of(tables)
+        index = UnitIndex.of(tables, self.seen.labels)
         slots = next(iter(tables.values())).slots
         rows = index.look_up({op: (k.h, k.rows) for op, k in self.seen.loads.items()})
         state = np.maximum(
@@ -215,7 +226,7 @@ class Period:
             return none.sender, none.receiver, none.rate
         a, b, rows = (np.concatenate(column) for column in zip(*parts, strict=True))
         pair, which = np.unique(a * len(index.home) + b, return_inverse=True)
-        rate = np.bincount(which, rows, len(pair)).astype(np.float64)
+        rate = np.bincount(which, rows, len(pair)).astype(np.float64, copy=False)
         return pair // len(index.home), pair % len(index.home), rate
 
 
@@ -232,7 +243,12 @@ class UnitIndex:
     names: tuple[str, ...]
 
     @classmethod
-    def of(cls, tables: Mapping[str, RoutingTable]) -> UnitIndex:
+    def of(
+        cls,
+        tables: Mapping[str, RoutingTable],
+        labels: Mapping[str, Mapping[int, str]] | None = None,
+    ) -> UnitIndex:
+        """`labels` are texts of keys that are known, by operator and hash."""
         first: dict[str, int] = {}
         ids: dict[str, U64] = {}
         homes: list[I32] = []
@@ -243,7 +259,8 @@ class UnitIndex:
             ids[name] = unit
             homes.append(home)
             names += [f"{name}[{bucket}]" for bucket in range(table.buckets)]
-            names += [f"{name} key #{h:016x}" for h in table.pinned_h.tolist()]
+            known = (labels or {}).get(name, {})
+            names += [_key_name(name, h, known.get(h)) for h in table.pinned_h.tolist()]
         sizes = [len(home) for home in homes]
         operator = np.repeat(np.arange(len(homes), dtype=np.int32), sizes)
         order = {name: np.argsort(unit, kind="stable") for name, unit in ids.items()}
@@ -296,6 +313,10 @@ def _state_by_unit(observed: Sequence[Observed]) -> dict[str, dict[int, float]]:
         for unit, count in zip(units.tolist(), rows.tolist(), strict=True):
             mine[unit] = mine.get(unit, 0.0) + count * share
     return found
+
+
+def _key_name(operator: str, h: int, text: str | None) -> str:
+    return f"{operator} key #{h:016x}" if text is None else f"{operator} key {text!r}"
 
 
 def _arrays(by_unit: Mapping[int, float]) -> tuple[U64, F64]:

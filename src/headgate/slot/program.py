@@ -82,6 +82,11 @@ class Program:
         return {name: grouping for name, grouping in by.items() if grouping in ("dkg", "split")}
 
     @cached_property
+    def cuttable(self) -> frozenset[str]:
+        """Operators whose keys may be cut: those with a split grouping."""
+        return frozenset(name for name, by in self.by_load.items() if by == "split")
+
+    @cached_property
     def placed(self) -> tuple[str, ...]:
         """Operators whose keys a planner may place: those with a plain hash grouping."""
         return tuple(n.name for n in self.stateful if self.graph.key_grouping(n.id) == "hash")
@@ -95,20 +100,33 @@ class Program:
         makes at the end of its epoch are. An operator with a grouping of its own for hot keys is in
         no pair: its keys are not a planner's to place.
         """
+        return self._pairs(frozenset(self.placed))
+
+    @cached_property
+    def unit_pairs(self) -> tuple[tuple[str, str], ...]:
+        """The same for a planner that places units of cuttable operators too, and their pieces."""
+        return self._pairs(self.cuttable | set(self.placed))
+
+    def pairs_counted(self, units_of: frozenset[str]) -> tuple[tuple[str, str], ...]:
+        """Pairs that a manager of these operators' units, or one of keys, wants counted."""
+        return self.unit_pairs if units_of & self.cuttable else self.key_pairs
+
+    def _pairs(self, placed: frozenset[str]) -> tuple[tuple[str, str], ...]:
         last: dict[int, set[str]] = {}
         found: set[tuple[str, str]] = set()
         for node in self.order:
             arriving: set[str] = set()
             for edge in self.graph.inputs(node.id):
                 before = self.graph.nodes[edge.producer]
+                by_key = edge.grouping.kind == "fields"
                 if not self.graph.exchanges(edge):
                     arriving |= last[before.id]
-                elif edge.grouping.kind == "fields" and edge.grouping.by == "hash":
+                elif by_key and (edge.grouping.by == "hash" or node.name in placed):
                     found |= {(origin, node.name) for origin in last[before.id]}
             if node.split:
                 last[node.id] = arriving | ({node.name} if node.spec.emits_at_end else set())
             elif node.kind == "stateful":
-                last[node.id] = {node.name} if node.name in self.placed else set()
+                last[node.id] = {node.name} if node.name in placed else set()
             else:
                 last[node.id] = arriving
         return tuple(sorted(found))

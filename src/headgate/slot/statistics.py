@@ -9,11 +9,13 @@ every k-th pair is counted, with weight k. The counts leave the task apart from 
 
 For operators whose *units* are placed (buckets and pinned keys, Madsen et al. 2017), a unit is
 counted in place of its keys, and where state rows lie is sampled: exact up to the sketch's room.
+Loads of operators whose heavy keys may be cut are counted by key all the same: a key must be known
+before it can be a unit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -103,9 +105,10 @@ class Counting:
         operators: int,
         edges: int,
         units: Mapping[str, RoutingTable] | None = None,
+        by_key: Container[str] = (),
     ) -> None:
         self.statistics = TaskStatistics(slot)
-        self._units = units or {}
+        self._units, self._by_key = units or {}, by_key
         for_loads = memory_bytes // _LOADS_SHARE if edges else memory_bytes
         self._load_bytes = for_loads // max(1, operators)
         self._pair_bytes = (memory_bytes - for_loads) // max(1, edges)
@@ -115,7 +118,7 @@ class Counting:
         sketch = self.statistics.loads.get(operator)
         if sketch is None:
             sketch = self.statistics.loads[operator] = PairSketch.within(self._load_bytes)
-        h = self._counted(operator, groups.h)
+        h = groups.h if operator in self._by_key else self._counted(operator, groups.h)
         sketch.update(h, np.zeros(len(groups), np.uint64), groups.sizes)
         self._label(operator, groups)
 

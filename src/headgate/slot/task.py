@@ -87,8 +87,9 @@ class Task:
             self.slot,
             self.plan.statistics_bytes,
             operators=len(self.program.stateful),
-            edges=len(self.program.key_pairs),
+            edges=len(self.program.pairs_counted(self.plan.unit_statistics)),
             units={op: self.plan.tables[op] for op in self.plan.unit_statistics},
+            by_key=self.program.cuttable,
         )
 
     def dispatch(self, node: Node, rows: Rows | None) -> None:

@@ -87,3 +87,52 @@ def test_scaling_is_refused_for_planners_that_know_no_loads() -> None:
         hg.Manager("headgate", scaling=hg.Scaling())
     with pytest.raises(DeclarationError, match="migration_seconds_max"):
         hg.Manager("milp", migration_seconds_max=0)
+
+
+def hot(planner: str) -> LocalRun:
+    """Half of all rows have key 0 of an operator whose keys may be cut: two slots' worth."""
+    flow = hg.Flow("hot")
+    rows = flow.source(ListSource("k bigint", HOT_ROWS))
+    rows.key_by("k", grouping="split").process(hg.Count(), name="second").to_memory("out")
+    return run(
+        flow,
+        slots=4,
+        buckets=BUCKETS,
+        manager=hg.Manager(planner, every_epochs=2, migration_seconds_max=60.0),
+        clock=Ticking(1000),
+        check_purity=False,
+    )
+
+
+def _hot_rows(epoch: int) -> list[dict[str, int]]:
+    draw = np.random.default_rng([5, epoch])
+    keys = np.where(draw.random(1000) < 0.5, 0, draw.integers(1, 300, 1000))
+    return [{"k": int(k)} for k in keys]
+
+
+HOT_ROWS = [_hot_rows(epoch) for epoch in range(EPOCHS)]
+
+
+def test_a_hot_key_of_a_split_grouping_is_cut_by_the_plan_itself() -> None:
+    done = hot("allocation")
+
+    fold = Counter(row["k"] for epoch in HOT_ROWS for row in epoch)
+    assert {r["k"]: r["count"] for r in done.state("second")} == fold
+    plans = [r for r in done.journal if r["kind"] == "plan"]
+    assert plans and not any("hot_keys" in plan for plan in plans), "one manager decides"
+    cut = next(plan for plan in plans if plan["cut"]["units"])
+    assert cut["top_moves"][0].startswith("second key '0': cut, node ")
+    assert "% of a node's share" in cut["top_moves"][0]
+    later = [r for r in done.records if r["epoch"] >= cut["epoch"]]
+    assert all(r["spread_keys"] == {"second": 1} for r in later), "it stays cut"
+    assert all(r["merge_rows"]["second"] for r in later)
+    assert max(later[-1]["loads"]["second"]) < 350, "the hot key alone has 500 of 1000"
+
+
+def test_planners_that_cut_nothing_leave_hot_keys_to_the_manager_of_hot_keys() -> None:
+    done = hot("milp")
+
+    fold = Counter(row["k"] for epoch in HOT_ROWS for row in epoch)
+    assert {r["k"]: r["count"] for r in done.state("second")} == fold
+    told = [r for r in done.journal if r["kind"] == "plan" and "hot_keys" in r]
+    assert told and done.records[-1]["spread_keys"] == {"second": 1}

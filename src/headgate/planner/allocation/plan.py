@@ -65,6 +65,12 @@ class Plan:
         return sum(len(parts) for parts in self.extras.values())
 
     @property
+    def places(self) -> frozenset[int]:
+        """Nodes that have a unit or a piece of one."""
+        more = {place for on in self.extras.values() for place, _ in on}
+        return frozenset(np.unique(self.node).tolist()) | more
+
+    @property
     def gap_pct(self) -> float:
         """How far the load distance is above the proven lower bound."""
         return max(0.0, self.distance_pct - self.bound_pct)

@@ -29,7 +29,7 @@ DOUBT = 0.5
 KEPT = 0.8
 """Pieces go back only if the load distance stays below this share of the limit."""
 CUT_SHARES = (1.0, 0.25)
-"""Of a node's mean load: units that no node can take come first; lighter than the last are whole."""
+"""Of a node's mean load: first units that no node can take are cut, then any above the last."""
 SLIVER = 0.01
 """Of a node's mean load: no piece is smaller."""
 
