@@ -1,13 +1,12 @@
 """A real Spark standalone cluster of several hosts on one Linux machine.
 
-Every host is a network namespace with an address of its own, joined to the others by a bridge
-in one more namespace, so the root namespace is never touched. Each worker host runs one Spark
-Worker with its own local directory; the master and the driver have a namespace each. Links can
-be throttled in both directions. CPU, memory and disk are shared: only the network is real.
+Every host is a network namespace with an address of its own (`emulated_hosts`). Each worker host
+runs one Spark Worker with its own local directory; the master and the driver have a host each.
+Links can be throttled, and worker hosts can have a share of the processor of their own; without
+that, CPU, memory and disk are shared and only the network is real.
 
 Invariant: when the context ends, however it ends, no process, namespace or file of the cluster
-is left. What a killed run leaves behind is removed by the next one: every name carries its
-creator's pid and start time, so the living and the dead can be told apart.
+is left.
 
     with NamespaceCluster(hosts=3, link_mbit=100) as cluster:
         done = cluster.run("program.py", "an argument", timeout=60)
@@ -21,33 +20,26 @@ import contextlib
 import importlib.util
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from headgate.experiment.emulated_hosts import EmulatedHosts
 from headgate.experiment.namespaces import (
     POLL_SECONDS,
     ClusterError,
-    Names,
     available,
-    call,
     cmdline,
-    delete_namespace,
-    kill,
-    kill_all_in,
-    pids_in,
     remove_leftovers,
-    throttle_command,
 )
 
 _SUBNET = "198.51.100"  # TEST-NET-2: documentation addresses, seen only inside the namespaces
-_DRIVER, _MASTER, _BRIDGE = "driver", "master", "bridge"
+_DRIVER, _MASTER = "driver", "master"
 _FIRST_HOST = 11  # host1 is 198.51.100.11
 _HOSTS_MAX = 100
 _MASTER_PORT, _MASTER_UI_PORT = 7077, 8080
@@ -62,6 +54,8 @@ class NamespaceCluster:
         memory: Memory of each Worker, all of it given to its one executor.
         link_mbit: Rate of the link of every worker host and of the driver, each way; None
             leaves them unthrottled.
+        host_cpus: Cores' worth of time for each worker host, so that what one does is not felt by
+            the others; None lets all share what the machine has. Needs cgroups (`host_cpu`).
         conf: Further Spark settings for every driver program.
         env: Further environment of every process, executors and Python workers included.
         start_timeout: Seconds that the Workers have to register.
@@ -74,6 +68,7 @@ class NamespaceCluster:
         memory: str = "1g",
         link_mbit: int | None = None,
         *,
+        host_cpus: float | None = None,
         conf: Mapping[str, str] | None = None,
         env: Mapping[str, str] | None = None,
         start_timeout: float = 60.0,
@@ -85,10 +80,14 @@ class NamespaceCluster:
         }
         self.driver_ip, self.master_ip = f"{_SUBNET}.2", f"{_SUBNET}.3"
         self.master_url = f"spark://{self.master_ip}:{_MASTER_PORT}"
-        self._cores, self._memory, self._link_mbit = cores_per_host, memory, link_mbit
+        self._cores, self._memory = cores_per_host, memory
         self._conf, self._env = dict(conf or {}), dict(env or {})
         self._start_timeout = start_timeout
-        self._names = Names.fresh()
+        self._emulated = EmulatedHosts(
+            {_DRIVER: self.driver_ip, _MASTER: self.master_ip, **self.hosts},
+            link_mbit={} if link_mbit is None else dict.fromkeys([_DRIVER, *self.hosts], link_mbit),
+            cpus={} if host_cpus is None else dict.fromkeys(self.hosts, host_cpus),
+        )
         self._spark_home = _spark_home()
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         self._drivers: list[subprocess.Popen[str]] = []
@@ -101,36 +100,11 @@ class NamespaceCluster:
             raise ClusterError(f"no cluster can be built here: {reason}")
         remove_leftovers()
         try:
-            self._build_network()
+            self._emulated.build()
             self._write_settings()
-            self._start_daemon(
-                _MASTER,
-                "org.apache.spark.deploy.master.Master",
-                [
-                    "--host",
-                    self.master_ip,
-                    "--port",
-                    str(_MASTER_PORT),
-                    "--webui-port",
-                    str(_MASTER_UI_PORT),
-                ],
-            )
-            for host, ip in self.hosts.items():
-                self._start_daemon(
-                    host,
-                    "org.apache.spark.deploy.worker.Worker",
-                    [
-                        "--host",
-                        ip,
-                        "--cores",
-                        str(self._cores),
-                        "--memory",
-                        self._memory,
-                        "--work-dir",
-                        str(self.local_dir(host) / "work"),
-                        self.master_url,
-                    ],
-                )
+            self._start_master()
+            for host in self.hosts:
+                self._start_worker(host)
             self.wait_for_workers(len(self.hosts), self._start_timeout)
         except BaseException:
             self.close()
@@ -147,16 +121,7 @@ class NamespaceCluster:
 
     def close(self) -> None:
         """End every process of the cluster, then remove its namespaces and files; idempotent."""
-        roles = (_DRIVER, *self.hosts, _MASTER, _BRIDGE)
-        namespaces = [self._names.namespace(role) for role in roles]
-        kill_all_in(namespaces)
-        for daemon in self._daemons.values():
-            daemon.wait()
-        for driver in self._drivers:
-            driver.wait()
-        for namespace in namespaces:
-            delete_namespace(namespace)
-        shutil.rmtree(self._names.directory, ignore_errors=True)
+        self._emulated.close([*self._daemons.values(), *self._drivers])
 
     # --- use ----------------------------------------------------------------------------------
 
@@ -175,7 +140,7 @@ class NamespaceCluster:
         with contextlib.ExitStack() as stack:
             errors = subprocess.PIPE if log is None else stack.enter_context(log.open("w"))
             process = subprocess.Popen(
-                self._inside(_DRIVER, [sys.executable, str(script), *args]),
+                self._emulated.inside(_DRIVER, [sys.executable, str(script), *args]),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -208,35 +173,33 @@ class NamespaceCluster:
 
     def kill_executor_jvm(self, host: str) -> list[int]:
         """SIGKILL the executors on a host, as a crash would; its Worker starts new ones."""
-        return self._kill_in(host, lambda pid: "CoarseGrainedExecutorBackend" in cmdline(pid))
+        return self._emulated.kill(self.executor_pids(host))
 
     def kill_host(self, host: str) -> list[int]:
         """SIGKILL all that runs on a host, its Worker first; nothing comes back there.
 
         The kernel still closes the sockets, so peers notice at once; a power cut is quieter.
         """
-        self._kill_in(host, lambda pid: pid == self._daemons[host].pid)
-        return self._kill_in(host, lambda pid: True)
+        pids = self._emulated.pids(host)
+        self._emulated.kill([pid for pid in pids if pid == self._daemons[host].pid])
+        return self._emulated.kill(self._emulated.pids(host))
 
     def executor_pids(self, host: str) -> list[int]:
         """Pids of the executor JVMs that run on a host now."""
-        pids = pids_in(self.namespace(host))
+        pids = self._emulated.pids(host)
         return [pid for pid in pids if "CoarseGrainedExecutorBackend" in cmdline(pid)]
 
     def namespace(self, role: str) -> str:
         """The network namespace of a host, "driver" or "master", for `ip netns exec`."""
-        if role not in (_DRIVER, _MASTER):
-            self._known(role)
-        return self._names.namespace(role)
+        return self._emulated.namespace(role)
 
     def local_dir(self, host: str) -> Path:
         """The directory that stands for a host's disk: Spark's local dir, work dir and logs."""
-        return self._names.directory / host
+        return self._emulated.folder(host)
 
     def bytes_sent(self, host: str) -> int:
         """Bytes that a host (or the driver) has sent over its link since the cluster began."""
-        command = ["ip", "-j", "-s", "-n", self.namespace(host), "link", "show", "eth0"]
-        return int(json.loads(call(command))[0]["stats64"]["tx"]["bytes"])
+        return self._emulated.bytes_sent(host)
 
     def wait_for_workers(self, count: int, timeout: float = 60.0) -> None:
         """Return once the master counts exactly `count` Workers alive."""
@@ -260,7 +223,7 @@ class NamespaceCluster:
         url = f"http://{self.master_ip}:{_MASTER_UI_PORT}/json/"
         read = f"import urllib.request as u; print(u.urlopen({url!r}, timeout=5).read().decode())"
         done = subprocess.run(
-            self._inside(_MASTER, [sys.executable, "-I", "-S", "-c", read]),
+            self._emulated.inside(_MASTER, [sys.executable, "-I", "-S", "-c", read]),
             capture_output=True,
             text=True,
             check=False,
@@ -277,40 +240,17 @@ class NamespaceCluster:
 
     # --- parts --------------------------------------------------------------------------------
 
-    def _build_network(self) -> None:
-        bridge = self._names.namespace(_BRIDGE)
-        call(["ip", "netns", "add", bridge])
-        call(["ip", "-n", bridge, "link", "add", "br0", "type", "bridge"])
-        call(["ip", "-n", bridge, "link", "set", "br0", "up"])
-        addresses = {_DRIVER: self.driver_ip, _MASTER: self.master_ip, **self.hosts}
-        for port, (role, ip) in enumerate(addresses.items()):
-            self.local_dir(role).mkdir(parents=True)
-            namespace = self._names.namespace(role)
-            call(["ip", "netns", "add", namespace])
-            call(
-                [
-                    "ip",
-                    "-n",
-                    bridge,
-                    "link",
-                    "add",
-                    f"port{port}",
-                    "type",
-                    "veth",
-                    "peer",
-                    "name",
-                    "eth0",
-                    "netns",
-                    namespace,
-                ]
-            )
-            call(["ip", "-n", bridge, "link", "set", f"port{port}", "master", "br0", "up"])
-            call(["ip", "-n", namespace, "addr", "add", f"{ip}/24", "dev", "eth0"])
-            call(["ip", "-n", namespace, "link", "set", "lo", "up"])
-            call(["ip", "-n", namespace, "link", "set", "eth0", "up"])
-            if self._link_mbit is not None and role != _MASTER:
-                call(throttle_command(namespace, "eth0", self._link_mbit))  # what it sends
-                call(throttle_command(bridge, f"port{port}", self._link_mbit))  # what it gets
+    def _start_master(self) -> None:
+        ports = ["--port", str(_MASTER_PORT), "--webui-port", str(_MASTER_UI_PORT)]
+        main_class = "org.apache.spark.deploy.master.Master"
+        self._start_daemon(_MASTER, main_class, ["--host", self.master_ip, *ports])
+
+    def _start_worker(self, host: str) -> None:
+        offers = ["--cores", str(self._cores), "--memory", self._memory]
+        folder = ["--work-dir", str(self.local_dir(host) / "work")]
+        main_class = "org.apache.spark.deploy.worker.Worker"
+        arguments = ["--host", self.hosts[host], *offers, *folder, self.master_url]
+        self._start_daemon(host, main_class, arguments)
 
     def _write_settings(self) -> None:
         """The settings of every driver program, where Spark looks for its defaults."""
@@ -356,9 +296,9 @@ class NamespaceCluster:
         ip = self.master_ip if role == _MASTER else self.hosts[role]
         command = [str(self._spark_home / "bin" / "spark-class"), main_class, *arguments]
         with (self.local_dir(role) / "daemon.log").open("wb") as log:
-            # `ip netns exec` and `spark-class` both exec, so this pid is the JVM's.
+            # `inside` and `spark-class` both exec, so this pid is the JVM's.
             self._daemons[role] = subprocess.Popen(
-                self._inside(role, command),
+                self._emulated.inside(role, command),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -371,20 +311,6 @@ class NamespaceCluster:
         for role, process in self._daemons.items():
             if process.poll() not in (None, -signal.SIGKILL):
                 raise ClusterError(f"the daemon of {role} ended\n{self.log_tail(role)}")
-
-    def _inside(self, role: str, command: list[str]) -> list[str]:
-        return ["ip", "netns", "exec", self._names.namespace(role), *command]
-
-    def _known(self, host: str) -> str:
-        if host not in self.hosts:
-            raise ClusterError(f"no host {host!r} here; there are {', '.join(self.hosts)}")
-        return host
-
-    def _kill_in(self, host: str, chosen: Callable[[int], bool]) -> list[int]:
-        pids = [p for p in pids_in(self.namespace(host)) if chosen(p)]
-        for pid in pids:
-            kill(pid)
-        return pids
 
 
 def stop_driver(process: subprocess.Popen[str]) -> None:

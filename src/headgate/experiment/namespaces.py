@@ -21,6 +21,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from headgate.experiment.host_cpu import quota_names, remove_quota
+
 _PREFIX = "headgate"
 _NAME = re.compile(rf"^{_PREFIX}-(?P<pid>\d+)-(?P<born>\d+)-\d+(-|$)")
 POLL_SECONDS = 0.1
@@ -89,6 +91,8 @@ def remove_leftovers() -> list[str]:
     kill_all_in(dead)
     for namespace in dead:
         delete_namespace(namespace)
+    for group in filter(_is_leftover, quota_names()):
+        remove_quota(group)
     for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}-*"):
         if _is_leftover(directory.name):
             shutil.rmtree(directory, ignore_errors=True)

@@ -15,6 +15,7 @@ import logging
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from headgate.control.coordinator import Coordinator
@@ -35,7 +36,7 @@ class Elastic:
     def __init__(self, coordinator: Coordinator, engine: SparkEngine) -> None:
         self._coordinator, self._engine = coordinator, engine
         self._executors = Executors(engine.spark)
-        self._rehearsal = Rehearsal(engine)
+        self._rehearsal = Rehearsal(engine, self._executors)
         self._lock = threading.Lock()
         self._wish: tuple[int, str] | None = None
         self._thread: threading.Thread | None = None
@@ -115,11 +116,9 @@ class Elastic:
         if self._executors.ours_to_change:
             self._engine.source_tasks_max = max(1, self._executors.cores)
 
-        def arrived(new: list[Executor]) -> None:
-            plan = self._coordinator.rehearsal(slots)
-            warmed.append(
-                self._rehearsal.warm(plan, [e.place for e in new for _ in range(e.cores)])
-            )
+        def arrived(new: list[Executor]) -> Callable[[], object]:
+            warming = self._rehearsal.take(self._coordinator.rehearsal(slots), new)
+            return lambda: warmed.append(warming.wait())
 
         self._executors.bring(slots, arrived, timeout_s=WAIT_FOR_EXECUTORS_S)
         return {

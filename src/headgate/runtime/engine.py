@@ -31,7 +31,7 @@ from headgate.runtime.anchor import (
     with_conf,
 )
 from headgate.runtime.exchange import TUPLE_TYPE, apply_stage, arrow_stage
-from headgate.runtime.worker import PLAN_PROPERTY, pack_plan, slot_stage, source_stage
+from headgate.runtime.worker import PLAN_PROPERTY, Stage, pack_plan, slot_stage, source_stage
 from headgate.slot.batch_tuple import TUPLE_SCHEMA, anchor_row
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
@@ -89,6 +89,7 @@ class SparkEngine:
 
     `between_epochs` is held while an epoch's job runs: who has it knows that none does. With
     `source_tasks_max` no more source tasks are made than that, so that none waits for a core.
+    `last_batch` is the micro-batch of the last epoch, for newcomers to practise reading on.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class SparkEngine:
             self.own_session.conf.set(name, value)
         self.between_epochs = threading.Lock()
         self.source_tasks_max: int | None = None
+        self.last_batch: DataFrame | None = None
         self._anchors: dict[int, _Held] = {}
         self._homes: tuple[str, ...] = ()
         self._one_host = str(spark.sparkContext.master).startswith("local")
@@ -119,7 +121,9 @@ class SparkEngine:
             for name, value in {**batch_limits(frame.schema), **self._conf}.items():
                 frame.sparkSession.conf.set(name, value)
             self._configured = True
-        return self._run(frame, plan, tagged)
+        result = self._run(frame, plan, tagged)
+        self.last_batch = frame
+        return result
 
     def run_batch(self, frame: DataFrame, plan: EpochPlan, *, tagged: bool) -> EpochResult:
         """Run the one epoch of a batch DataFrame; its session is the user's and is put back."""
@@ -130,10 +134,11 @@ class SparkEngine:
         """The host of each of so many slots."""
         return self.anchor(slots).hosts
 
-    def silent_stages(self) -> list[Column]:
-        """The slot stages once more, for runs whose measurements nobody wants."""
+    def silent_functions(self) -> list[Stage]:
+        """The slot stages' functions once more, for runs whose measurements nobody wants."""
         unheard = self.spark.sparkContext.accumulator([], _ListParam())
-        return [self._slot_stage(level, unheard) for level in range(1, self.program.levels + 1)]
+        levels = range(1, self.program.levels + 1)
+        return [slot_stage(self._code, self._id, level, unheard) for level in levels]
 
     def anchor(self, slots: int) -> Anchor:
         """The anchor for this slot count, made again when an executor that holds it has gone."""

@@ -58,10 +58,16 @@ class Executors:
     def cores(self) -> int:
         return sum(e.cores for e in self.live())
 
+    def running_tasks(self) -> dict[str, int]:
+        """Tasks by executor, as the scheduler counts them: Spark's status may lag by seconds."""
+        running = self._context._jsc.sc().taskScheduler().runningTasksByExecutors()
+        counts = self._context._jvm.scala.jdk.javaapi.CollectionConverters.asJava(running)
+        return {str(executor): int(count) for executor, count in dict(counts).items()}
+
     def bring(
         self,
         slots: int,
-        arrived: Callable[[list[Executor]], None],
+        arrived: Callable[[list[Executor]], Callable[[], object]],
         *,
         timeout_s: float,
         clock: Callable[[], float] = time.monotonic,
@@ -69,8 +75,9 @@ class Executors:
         """Ask for a core per slot, some executors at a time, and hand over those that come.
 
         Each round asks for at most half as many again as there are: JVMs that start all at once
-        would be felt where hosts are shared. Ends when there is enough, or when no executor
-        comes any more.
+        would be felt where hosts are shared. `arrived` says how to wait until they are ready; the
+        next round begins after that. Ends when there is enough, or when no executor comes any
+        more.
         """
         live = self.live()
         if not self.ours_to_change or not live:
@@ -80,14 +87,16 @@ class Executors:
         while len(live) < wanted:
             total = min(wanted, len(live) + max(1, len(live) // 2))
             self._ask_for(total)
-            until = clock() + timeout_s
+            until, ready = clock() + timeout_s, list[Callable[[], object]]()
             while len(live) < total and clock() < until:
                 time.sleep(POLL_SECONDS)
                 live = self.live()
                 new = [executor for executor in live if executor.id not in known]
                 if new:
                     known |= {executor.id for executor in new}
-                    arrived(new)
+                    ready.append(arrived(new))
+            for wait in ready:
+                wait()
             if len(live) < total:
                 return
 

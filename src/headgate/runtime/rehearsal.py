@@ -1,98 +1,172 @@
-"""Epochs without rows, so that new executors and slots are warm before rows depend on them.
+"""Newcomers are warm before rows depend on them: they read, run and shuffle, and nobody hears it.
 
 A cold executor has loaded no class, compiled no stage and started no Python worker: its first
 tasks take many times what others take, and Spark gives it source tasks as soon as it is there.
-So a new executor is taken at once, before the next epoch begins, by tasks that prefer it to all
-others and keep its cores busy until it is warm. Then whole rehearsals run on the slots to be. Both
-run beside the epochs and tell nobody what they measured; no state is read or written.
+So a new executor is *taken* at once, before the next epoch begins, by a task for each of its cores.
+The task reads a partition of the last micro-batch (a cold source task is slowest at reading), runs
+a slot's code without rows, and writes to a shuffle; until it ends Spark can place nothing else
+there. Then the whole epoch is rehearsed on the slots to be, without rows.
+
+Both run beside the epochs. No operator sees a row, no state is read or written, and what is
+measured is told to nobody.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame
+from pyspark.sql.types import IntegerType, StructField, StructType
 
 from headgate.runtime.anchor import anchored, rows_on_hosts, slot_labels
 from headgate.runtime.engine import SparkEngine
-from headgate.runtime.exchange import TUPLE_TYPE, apply_stage
-from headgate.runtime.worker import PLAN_PROPERTY, pack_plan
+from headgate.runtime.exchange import TUPLE_TYPE, apply_stage, arrow_stage
+from headgate.runtime.executors import Executor, Executors
+from headgate.runtime.worker import PLAN_PROPERTY, pack_plan, warming_stage
 from headgate.slot.batch_tuple import anchor_row
 from headgate.slot.plan import EpochPlan
 
+log = logging.getLogger("headgate")
+
 TAKEN_WITHIN_S = 3.0
-POLL_SECONDS = 0.01
+POLL_SECONDS = 0.005
+PLACE_TYPE = StructType([StructField("__hg_place", IntegerType(), nullable=False)])
+
+
+class Warming:
+    """Executors on their way to be warm."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._failure: BaseException | None = None
+        self._started = self._ended = time.perf_counter()
+
+        def run() -> None:
+            try:
+                work()
+            except BaseException as problem:
+                self._failure = problem
+            self._ended = time.perf_counter()
+
+        self._thread = threading.Thread(target=run, name="headgate-warming", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_over(self) -> bool:
+        return not self._thread.is_alive()
+
+    def wait(self) -> float:
+        """The seconds it took; raises what went wrong."""
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+        return self._ended - self._started
 
 
 class Rehearsal:
     """Runs the stages of an engine without rows."""
 
-    def __init__(self, engine: SparkEngine) -> None:
-        self._engine = engine
+    def __init__(self, engine: SparkEngine, executors: Executors) -> None:
+        self._engine, self._executors = engine, executors
 
     def play(self, plan: EpochPlan) -> float:
         """All levels of a plan, on its slots; returns the seconds it took."""
         started = time.perf_counter()
         engine = self._engine
         anchor = engine.anchor(plan.slots)
-        tuples = engine.own_session.createDataFrame([], TUPLE_TYPE)
-        for stage in engine.silent_stages():
+        tuples = self._anchor_rows(plan, anchor.hosts)
+        for function in engine.silent_functions():
+            stage = arrow_stage(function, TUPLE_TYPE.names)
             tuples = apply_stage(anchored(tuples, anchor), stage)
         self._collect(tuples, plan, f"rehearsing {plan.slots} slots")
         return time.perf_counter() - started
 
-    def warm(self, plan: EpochPlan, places: Sequence[str]) -> float:
-        """One task on each of these places, before the next epoch can have any there."""
-        started = time.perf_counter()
-        labels = slot_labels(plan.slots)
-        slots = [i % plan.slots for i in range(len(places))]
-        rows = [anchor_row(slot, labels[slot]) for slot in slots]
-        frame = rows_on_hosts(self._engine.own_session, rows, places, TUPLE_TYPE)
-        tuples = apply_stage(frame, self._engine.silent_stages()[0])
-        tuples = tuples.repartition(plan.slots, "label")  # the way into a shuffle is cold too
-        group = uuid.uuid4().hex
-        failures: list[BaseException] = []
+    def take(self, plan: EpochPlan, new: Sequence[Executor]) -> Warming:
+        """Returns when all cores of the new executors are busy with being warmed.
 
-        def run() -> None:
-            try:
-                self._collect(tuples, plan, f"warming {len(places)} cores", group)
-            except BaseException as problem:
-                failures.append(problem)
+        No epoch begins before they are: it could be given one of them.
+        """
+        places = [executor.place for executor in new for _ in range(executor.cores)]
 
-        job = threading.Thread(target=run, name="headgate-warming", daemon=True)
+        def work() -> None:
+            what = f"warming {len(places)} cores"
+            batch = self._engine.last_batch
+            if batch is not None:
+                try:
+                    self._collect(self._reading(batch, plan, places), plan, what)
+                    return
+                except Exception:
+                    log.warning("new executors cannot read the last batch again", exc_info=True)
+            self._collect(self._idle(plan, places), plan, what)
+
+        def taken() -> bool:
+            busy = self._executors.running_tasks()
+            return all(busy.get(executor.id, 0) >= executor.cores for executor in new)
+
         idle = self._engine.between_epochs.acquire(blocking=False)  # else an epoch is under way
         try:
-            job.start()
-            _wait_for(lambda: not job.is_alive() or self._running(group) >= len(places))
+            warming = Warming(work)
+            _wait_for(lambda: warming.is_over or taken())
         finally:
             if idle:
                 self._engine.between_epochs.release()
-        job.join()
-        if failures:
-            raise failures[0]
-        return time.perf_counter() - started
+        return warming
 
-    def _collect(
-        self, tuples: DataFrame, plan: EpochPlan, what: str, group: str | None = None
-    ) -> None:
+    # --- inside ----------------------------------------------------------------------------
+    def _reading(self, batch: DataFrame, plan: EpochPlan, places: Sequence[str]) -> DataFrame:
+        """A task on each place that reads one partition of the batch.
+
+        A source task goes where it likes; a product with rows that have a place prefers theirs.
+        """
+        session = self._engine.own_session
+        part = _first_partition(batch)
+        placed = rows_on_hosts(session, [(0,)] * len(places), places, PLACE_TYPE)
+        rows = placed.crossJoin(part).drop(PLACE_TYPE.names[0])
+        function = warming_stage(self._engine.silent_functions()[0], plan.slots)
+        return _into_shuffle(apply_stage(rows, arrow_stage(function, batch.columns)))
+
+    def _idle(self, plan: EpochPlan, places: Sequence[str]) -> DataFrame:
+        """A task on each place that reads nothing."""
+        stage = arrow_stage(self._engine.silent_functions()[0], TUPLE_TYPE.names)
+        return _into_shuffle(apply_stage(self._anchor_rows(plan, places), stage))
+
+    def _anchor_rows(self, plan: EpochPlan, places: Sequence[str]) -> DataFrame:
+        """A row per place, made in the JVM: `createDataFrame` would start Python workers of another
+        kind first, which kept the cores of all executors for four seconds.
+        """
+        labels = slot_labels(plan.slots)
+        slots = [i % plan.slots for i in range(len(places))]
+        rows = [anchor_row(slot, labels[slot]) for slot in slots]
+        return rows_on_hosts(self._engine.own_session, rows, places, TUPLE_TYPE)
+
+    def _collect(self, tuples: DataFrame, plan: EpochPlan, what: str) -> None:
         context = self._engine.spark.sparkContext
         context.setLocalProperty(PLAN_PROPERTY, pack_plan(plan))
-        if group is not None:
-            context.setJobGroup(group, what)
         context.setJobDescription(f"{self._engine.program.graph.name}: {what}")
         tuples.collect()
 
-    def _running(self, group: str) -> int:
-        tracker = self._engine.spark.sparkContext.statusTracker()
-        jobs: list[Any] = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
-        stages: list[Any] = [
-            tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds
-        ]
-        return sum(stage.numActiveTasks for stage in stages if stage is not None)
+
+def _into_shuffle(tuples: DataFrame) -> DataFrame:
+    return tuples.repartition(1, "label")  # the way into a shuffle is cold too
+
+
+def _first_partition(frame: DataFrame) -> DataFrame:
+    """A frame of the first partition alone; the others are not read."""
+    context: Any = frame.sparkSession.sparkContext
+    jvm = context._jvm
+    rows = frame._jdf.queryExecution().toRdd()
+    wanted = jvm.java.util.ArrayList()
+    for partition in range(rows.getNumPartitions()):
+        wanted.add(partition == 0)
+    pruning = jvm.org.apache.spark.rdd.PartitionPruningRDD  # a Scala Seq is a function of positions
+    first = pruning.create(rows, jvm.PythonUtils.toSeq(wanted))
+    session: Any = frame.sparkSession._jsparkSession
+    return DataFrame(
+        session.internalCreateDataFrame(first, frame._jdf.schema(), False), frame.sparkSession
+    )
 
 
 def _wait_for(reached: Callable[[], bool]) -> None:

@@ -24,7 +24,7 @@ from headgate.control.cost_files import CostFiles
 from headgate.control.table_files import TableFiles
 from headgate.errors import EngineError
 from headgate.runtime.anchor import slot_labels
-from headgate.slot.batch_tuple import BatchTuple, Kind, decode, encode
+from headgate.slot.batch_tuple import TUPLE_SCHEMA, BatchTuple, Kind, anchor_row, decode, encode
 from headgate.slot.plan import EpochPlan
 from headgate.slot.program import Program
 from headgate.slot.stage import Services, run_slot_task, run_source_task
@@ -81,6 +81,20 @@ def slot_stage(
         reports.add(_reports(services))
 
     stage.__name__ = f"headgate_level_{level}"
+    return stage
+
+
+def warming_stage(slot: Stage, slots: int) -> Stage:
+    """For a new executor: take in source rows and drop them, then run a slot's code without any."""
+
+    def stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            pass
+        row = anchor_row(0, slot_labels(slots)[0])
+        columns = [pa.array([v], f.type) for v, f in zip(row, TUPLE_SCHEMA, strict=True)]
+        yield from slot([pa.RecordBatch.from_arrays(columns, schema=TUPLE_SCHEMA)])
+
+    stage.__name__ = "headgate_warming"
     return stage
 
 

@@ -10,6 +10,7 @@ import json
 import sys
 import time
 from collections import Counter
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ class Feed:
 
 def main(options: dict[str, Any], folder: Path) -> None:
     spark = SparkSession.builder.getOrCreate()
+    spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "10000")  # every epoch counts
     few, many = options["slots"]
     executors = Executors(spark)
     executors.give_back(executors.live()[:few])
@@ -74,17 +76,14 @@ def main(options: dict[str, Any], folder: Path) -> None:
     query.stop()
     records = [r for r in query.journal() if r["kind"] == "epoch"]
     spark_query: Any = query.sparkQuery
-    seconds = {
-        p.batchId: p.durationMs["triggerExecution"] / 1e3
-        for p in spark_query.recentProgress
-        if p.numInputRows > 0
-    }
+    seconds, gaps = _durations(spark_query.recentProgress)
     told = {
         "epochs": [
             {
                 "epoch": r["epoch"],
                 "slots": r["slots"],
                 "seconds": seconds[r["epoch"]],
+                "gap_s": gaps[r["epoch"]],
                 "job_ms": r["job_ms"],
                 "levels_ms": r["levels_ms"],
                 "attempts": r["attempts"],
@@ -92,7 +91,6 @@ def main(options: dict[str, Any], folder: Path) -> None:
                 "state_rows": sum(s["rows"] for op in r["state"].values() for s in op.values()),
             }
             for r in records
-            if r["epoch"] in seconds
         ],
         "changes": [r for r in query.journal() if r["kind"] in ("scale", "elastic")],
         "executors": held,
@@ -103,6 +101,18 @@ def main(options: dict[str, Any], folder: Path) -> None:
         ),
     }
     sys.stdout.write("RESULT " + json.dumps(told) + "\n")
+
+
+def _durations(progress: Any) -> tuple[dict[int, float], dict[int, float]]:
+    """Seconds of each epoch, from its trigger to its commit, and of the pause before it."""
+    seconds, gaps, ended = {}, {}, None
+    for p in progress:
+        began = datetime.fromisoformat(p.timestamp).timestamp()
+        if p.numInputRows > 0:
+            seconds[p.batchId] = p.durationMs["triggerExecution"] / 1e3
+            gaps[p.batchId] = 0.0 if ended is None else round(began - ended, 3)
+            ended = began + seconds[p.batchId]
+    return seconds, gaps
 
 
 def _run_at(query: FlowQuery, feed: Feed, slots: int, epochs: int) -> None:
