@@ -66,4 +66,4 @@ def test_scaling_in_drains_under_the_budget_before_a_slot_goes() -> None:
 
     assert plant.slots[-1] == 2
     assert 0 < max(plant.moved) <= 8
-    assert [line for line in plant.lines if "are drained" in line]
+    assert [line for line in plant.lines if "drained from now on" in line]

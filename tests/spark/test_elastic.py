@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from pyspark.sql import SparkSession
 from tests.spark.feeding import read_files, write_epoch
 
@@ -81,8 +83,13 @@ def test_two_to_four_to_two_slots_under_load_is_the_fold(
     assert not [r for r in journal if r["kind"] == "elastic" and "failed" in r]
 
 
-def test_the_manager_adds_and_removes_slots_by_itself(spark: SparkSession, tmp_path: Path) -> None:
-    """A clock by hand says how long epochs last: a second each, then a minute each."""
+@pytest.mark.parametrize("planner", ["allocation", "milp"])
+def test_the_manager_adds_and_removes_slots_by_itself(
+    spark: SparkSession, tmp_path: Path, planner: str
+) -> None:
+    """A clock by hand says how long epochs last: milliseconds, then hours, so slots are busy, then
+    idle. Grown because of planned loads; then marked, drained within the budget, and released.
+    """
     load = Load(tmp_path / "in")
     load.feed()
     now = [0]
@@ -93,7 +100,7 @@ def test_the_manager_adds_and_removes_slots_by_itself(spark: SparkSession, tmp_p
         return now[0]
 
     manager = hg.Manager(
-        "milp",
+        planner,
         every_epochs=1,
         scaling=hg.Scaling(min_slots=1, max_slots=2, high_pct=60, low_pct=20, hold_periods=2),
         migration_seconds_max=60,
@@ -113,8 +120,22 @@ def test_the_manager_adds_and_removes_slots_by_itself(spark: SparkSession, tmp_p
         state = query.state(operator).to_pylist()
         assert {r[key]: r["count"] for r in state} == fold
     journal = query.journal()
-    changes = [(r["before"], r["slots"]) for r in journal if r["kind"] == "scale"]
-    assert changes == [(1, 2), (2, 1)]
+    grown, released = [r for r in journal if r["kind"] == "scale"]
+    assert (grown["before"], grown["slots"]) == (1, 2)
+    assert re.fullmatch(
+        r"planned loads: mean \d+ %, busiest \d+ %; with 2 slots \d+ %", grown["why"]
+    )
+    assert (released["before"], released["slots"]) == (2, 1)
+    assert released["why"] == "slot 1 is released: drained, nothing lives there"
     plans = [r for r in journal if r["kind"] == "plan"]
-    assert [r for r in plans if "are drained" in r["why"]]
     assert not [r for r in plans if "failed" in r]
+    marked = next(r for r in plans if "slot 1 is drained from now on" in r["why"])
+    assert grown["epoch"] < marked["epoch"] < released["epoch"]
+    assert sum(marked["moves"].values()) > 0
+    moved = {r["epoch"]: sum(r["moved_rows"].values()) for r in journal if r["kind"] == "epoch"}
+    assert moved[released["epoch"]] == 0, "what is released has been drained before"
+    assert max(epoch for epoch, rows in moved.items() if rows) >= marked["epoch"]
+    assert [(r["before"], r["slots"]) for r in journal if r["kind"] == "elastic"] == [
+        (1, 2),
+        (2, 1),
+    ]

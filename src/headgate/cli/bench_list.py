@@ -96,7 +96,7 @@ def elastic(json_file: Path | None, quick: bool, console: Console) -> None:
     from headgate.experiment.bench.elastic import QUICK, ElasticOptions, run_elastic
 
     found = run_elastic(QUICK if quick else ElasticOptions(), console.print)
-    for place in ("embedded", "cluster"):
+    for place in ("embedded", "cluster", "cluster_own_cpus"):
         if place in found:
             _show_scaling(console, place, found[place])
     _save(found, json_file, console)
@@ -104,7 +104,10 @@ def elastic(json_file: Path | None, quick: bool, console: Console) -> None:
 
 def _show_scaling(console: Console, place: str, found: dict[str, Any]) -> None:
     _show(console, f"{place}: seconds per epoch", found["median_epoch_s_by_slots"], "{:.2f}")
-    ratios = {"worst epoch over median": found["worst_epoch_over_median"]}
+    ratios = {
+        "worst epoch over median": found["worst_epoch_over_median"],
+        "the same with the pause before it": found["worst_with_pause_over_median"],
+    }
     for change in found["slot_changes"]:
         name = f"{change['from']} -> {change['to']} slots"
         ratios[f"{name}: its epoch over median"] = change["epoch_over_median"]

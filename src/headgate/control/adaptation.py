@@ -61,12 +61,14 @@ class Adaptation:
             if self._asked == slots - self.leaving and self._patience > 0:
                 self._patience -= 1
                 return Adapted()
-            return self._ask(slots - self.leaving, "drained: nothing lives there any more")
+            gone = _slots_named(slots - self.leaving, slots)
+            return self._ask(slots - self.leaving, f"{gone} released: drained, nothing lives there")
         plan = self._planner.plan(situation, self._limits)
         if not scale or self._watch is None or not measured.timed:
             return Adapted(self._worth(situation, plan))
         adapted = self._scale(measured, plan, slots)
-        return replace(adapted, plan=self._worth(situation, adapted.plan))
+        adapted = replace(adapted, plan=self._worth(situation, adapted.plan))
+        return self._draining(adapted, slots) if self.leaving and not adapted.why else adapted
 
     # --- inside ----------------------------------------------------------------------------
     def _worth(self, situation: Situation, plan: Plan | None) -> Plan | None:
@@ -82,6 +84,12 @@ class Adaptation:
         saves = plan.collocation >= situation.collocation(situation.home) + SAVES
         joins = situation.cut is not None and plan.pieces < pieces_of(situation.cut.extras)
         return plan if evens or saves or joins else None
+
+    def _draining(self, adapted: Adapted, slots: int) -> Adapted:
+        """Say how far it has come: a drain may take many periods."""
+        stays = slots - self.leaving
+        left = 0 if adapted.plan is None else int((adapted.plan.node >= stays).sum())
+        return replace(adapted, why=f"{_slots_named(stays, slots)} drained: {left} units are left")
 
     def _scale(self, measured: Measured, plan: Plan, slots: int) -> Adapted:
         assert self._watch is not None
@@ -135,12 +143,24 @@ class Adaptation:
         self.leaving = slots - wanted
         self._watch.begin_anew()
         drain = self._planner.plan(fewer, self._limits)
-        gone = ", ".join(str(slot) for slot in range(wanted, slots))
-        return Adapted(drain, None, f"{facts}; slots {gone} are drained")
+        return Adapted(drain, None, f"{facts}; {_slots_named(wanted, slots)} drained from now on")
 
     def _ask(self, slots: int, why: str) -> Adapted:
         self._asked, self._patience = slots, PATIENCE_PERIODS
         return Adapted(None, slots, why)
+
+
+def _slots_named(first: int, end: int) -> str:
+    """Slots from the first to before the end, as the beginning of a sentence.
+
+    Examples:
+        >>> _slots_named(2, 4)
+        'slots 2, 3 are'
+        >>> _slots_named(3, 4)
+        'slot 3 is'
+    """
+    names = ", ".join(str(slot) for slot in range(first, end))
+    return f"slot {names} is" if end - first == 1 else f"slots {names} are"
 
 
 def _with_slots(situation: Situation, slots: int) -> Situation:

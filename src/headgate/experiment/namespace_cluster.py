@@ -17,7 +17,6 @@ The program needs no settings: `SparkSession.builder.getOrCreate()` finds the cl
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import os
 import signal
@@ -37,6 +36,7 @@ from headgate.experiment.namespaces import (
     cmdline,
     remove_leftovers,
 )
+from headgate.experiment.spark_environment import environment_on, spark_home
 
 _SUBNET = "198.51.100"  # TEST-NET-2: documentation addresses, seen only inside the namespaces
 _DRIVER, _MASTER = "driver", "master"
@@ -88,7 +88,6 @@ class NamespaceCluster:
             link_mbit={} if link_mbit is None else dict.fromkeys([_DRIVER, *self.hosts], link_mbit),
             cpus={} if host_cpus is None else dict.fromkeys(self.hosts, host_cpus),
         )
-        self._spark_home = _spark_home()
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         self._drivers: list[subprocess.Popen[str]] = []
 
@@ -145,7 +144,7 @@ class NamespaceCluster:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-                env=self._environment(_DRIVER, self.driver_ip) | dict(env or {}),
+                env=self._environment(_DRIVER) | dict(env or {}),
                 start_new_session=True,
             )
         self._drivers.append(process)
@@ -270,31 +269,12 @@ class NamespaceCluster:
         text = "".join(f"{name} {value}\n" for name, value in settings.items())
         (self.local_dir(_DRIVER) / "spark-defaults.conf").write_text(text)
 
-    def _environment(self, role: str, ip: str) -> dict[str, str]:
-        """Our own environment without Spark's, plus what makes a process belong to its host."""
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK_", "PYSPARK"))}
-        here = str(self.local_dir(role))
-        return (
-            inherited
-            | {
-                "SPARK_HOME": str(self._spark_home),
-                "SPARK_CONF_DIR": here,  # only the driver has settings there
-                "SPARK_LOCAL_IP": ip,
-                "SPARK_LOCAL_HOSTNAME": ip,  # register with the address: nobody resolves names here
-                "SPARK_LOCAL_DIRS": here,
-                "SPARK_DAEMON_MEMORY": "256m",
-                "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-                "TMPDIR": here,
-                "PYSPARK_PYTHON": sys.executable,
-                "PYSPARK_DRIVER_PYTHON": sys.executable,
-                "PYTHONPATH": os.pathsep.join(_source_path()),
-            }
-            | self._env
-        )
+    def _environment(self, role: str) -> dict[str, str]:
+        address = self._emulated.addresses[role]
+        return environment_on(self.local_dir(role), address) | self._env
 
     def _start_daemon(self, role: str, main_class: str, arguments: list[str]) -> None:
-        ip = self.master_ip if role == _MASTER else self.hosts[role]
-        command = [str(self._spark_home / "bin" / "spark-class"), main_class, *arguments]
+        command = [str(spark_home() / "bin" / "spark-class"), main_class, *arguments]
         with (self.local_dir(role) / "daemon.log").open("wb") as log:
             # `inside` and `spark-class` both exec, so this pid is the JVM's.
             self._daemons[role] = subprocess.Popen(
@@ -302,7 +282,7 @@ class NamespaceCluster:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=self._environment(role, ip),
+                env=self._environment(role),
                 cwd=self.local_dir(role),
                 start_new_session=True,
             )
@@ -318,20 +298,6 @@ def stop_driver(process: subprocess.Popen[str]) -> None:
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)  # its own session: see start
     process.communicate()
-
-
-def _spark_home() -> Path:
-    spec = importlib.util.find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        raise ClusterError("pyspark is not installed")
-    return Path(spec.origin).parent
-
-
-def _source_path() -> list[str]:
-    """Where workers find this package when it is not installed, then the caller's own path."""
-    source = str(Path(__file__).resolve().parents[2])
-    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    return [source, *(entry for entry in inherited if entry and entry != source)]
 
 
 __all__ = ["ClusterError", "NamespaceCluster", "available", "remove_leftovers", "stop_driver"]

@@ -22,7 +22,7 @@ from headgate.control.coordinator import Coordinator
 from headgate.errors import EngineError
 from headgate.runtime.engine import SparkEngine
 from headgate.runtime.executors import Executor, Executors, enough_for
-from headgate.runtime.rehearsal import Rehearsal
+from headgate.runtime.rehearsal import Rehearsal, Warming
 
 log = logging.getLogger("headgate")
 
@@ -87,7 +87,8 @@ class Elastic:
         try:
             if slots > before:
                 facts |= self._make_room(slots)
-            facts["rehearsed_s"] = self._rehearse(slots)
+                facts["rehearsed_s"] = self._rehearse(slots)
+            self._engine.anchor(slots)
         finally:
             self._engine.source_tasks_max = None
         coordinator.resize(slots, why)
@@ -100,7 +101,6 @@ class Elastic:
         would only take cores from the epochs (one of them took 3.6x the usual).
         """
         if not self._executors.ours_to_change:
-            self._engine.anchor(slots)
             return []
         plan = self._coordinator.rehearsal(slots)
         return [round(self._rehearsal.play(plan), 2) for _ in range(REHEARSALS)]
@@ -112,19 +112,22 @@ class Elastic:
         core would be given to a cold executor in the moment it comes.
         """
         started = time.monotonic()
-        warmed: list[float] = []
+        came: list[Warming] = []
         if self._executors.ours_to_change:
             self._engine.source_tasks_max = max(1, self._executors.cores)
 
-        def arrived(new: list[Executor]) -> Callable[[], object]:
-            warming = self._rehearsal.take(self._coordinator.rehearsal(slots), new)
-            return lambda: warmed.append(warming.wait())
+        def arrived(new: list[Executor]) -> Callable[[], None]:
+            came.append(self._rehearsal.take(self._coordinator.rehearsal(slots), new))
+            return came[-1].wait
 
         self._executors.bring(slots, arrived, timeout_s=WAIT_FOR_EXECUTORS_S)
-        return {
-            "cores": self._executors.cores,
-            "ready_s": round(time.monotonic() - started, 2),
-            "warmed_s": [round(seconds, 2) for seconds in warmed],
+        facts = {"cores": self._executors.cores, "ready_s": round(time.monotonic() - started, 2)}
+        if not came:
+            return facts
+        return facts | {
+            "arrived": [executor.name for warming in came for executor in warming.new],
+            "warmed_s": [round(warming.seconds, 2) for warming in came],
+            "read_source": all(warming.read_source for warming in came),
         }
 
     def _release(self, slots: int) -> list[str]:
@@ -137,7 +140,7 @@ class Elastic:
             slots_on = dict(Counter(self._engine.hosts(slots)))
             stays = enough_for(slots_on, self._executors.live())
             leaving = self._executors.give_back(stays)
-        return [f"{executor.id} on {executor.host}" for executor in leaving]
+        return [executor.name for executor in leaving]
 
     def _committed_slots(self) -> int:
         last = self._coordinator.last

@@ -25,6 +25,10 @@ class Executor:
     cores: int
 
     @property
+    def name(self) -> str:
+        return f"{self.id} on {self.host}"
+
+    @property
     def place(self) -> str:
         """The name under which a task can prefer it to any other."""
         return f"executor_{self.host}_{self.id}"
@@ -67,7 +71,7 @@ class Executors:
     def bring(
         self,
         slots: int,
-        arrived: Callable[[list[Executor]], Callable[[], object]],
+        arrived: Callable[[list[Executor]], Callable[[], None]],
         *,
         timeout_s: float,
         clock: Callable[[], float] = time.monotonic,
@@ -87,7 +91,7 @@ class Executors:
         while len(live) < wanted:
             total = min(wanted, len(live) + max(1, len(live) // 2))
             self._ask_for(total)
-            until, ready = clock() + timeout_s, list[Callable[[], object]]()
+            until, ready = clock() + timeout_s, list[Callable[[], None]]()
             while len(live) < total and clock() < until:
                 time.sleep(POLL_SECONDS)
                 live = self.live()

@@ -38,18 +38,20 @@ PLACE_TYPE = StructType([StructField("__hg_place", IntegerType(), nullable=False
 
 
 class Warming:
-    """Executors on their way to be warm."""
+    """Executors on their way to be warm; `read_source` says whether they have read rows too."""
 
-    def __init__(self, work: Callable[[], None]) -> None:
+    def __init__(self, new: Sequence[Executor], work: Callable[[], bool]) -> None:
+        self.new, self.read_source = new, False
+        self.seconds = 0.0
         self._failure: BaseException | None = None
-        self._started = self._ended = time.perf_counter()
 
         def run() -> None:
+            started = time.perf_counter()
             try:
-                work()
+                self.read_source = work()
             except BaseException as problem:
                 self._failure = problem
-            self._ended = time.perf_counter()
+            self.seconds = time.perf_counter() - started
 
         self._thread = threading.Thread(target=run, name="headgate-warming", daemon=True)
         self._thread.start()
@@ -58,12 +60,11 @@ class Warming:
     def is_over(self) -> bool:
         return not self._thread.is_alive()
 
-    def wait(self) -> float:
-        """The seconds it took; raises what went wrong."""
+    def wait(self) -> None:
+        """Until they are; raises what went wrong."""
         self._thread.join()
         if self._failure is not None:
             raise self._failure
-        return self._ended - self._started
 
 
 class Rehearsal:
@@ -91,16 +92,17 @@ class Rehearsal:
         """
         places = [executor.place for executor in new for _ in range(executor.cores)]
 
-        def work() -> None:
+        def work() -> bool:
             what = f"warming {len(places)} cores"
             batch = self._engine.last_batch
             if batch is not None:
                 try:
                     self._collect(self._reading(batch, plan, places), plan, what)
-                    return
+                    return True
                 except Exception:
                     log.warning("new executors cannot read the last batch again", exc_info=True)
             self._collect(self._idle(plan, places), plan, what)
+            return False
 
         def taken() -> bool:
             busy = self._executors.running_tasks()
@@ -108,7 +110,7 @@ class Rehearsal:
 
         idle = self._engine.between_epochs.acquire(blocking=False)  # else an epoch is under way
         try:
-            warming = Warming(work)
+            warming = Warming(new, work)
             _wait_for(lambda: warming.is_over or taken())
         finally:
             if idle:

@@ -79,6 +79,7 @@ def start_flow(
         clock_ms: Processing time, for tests.
     """
     _check_session(spark)
+    check_one_owner_of_slots(parallelism, manager)
     auto = None
     if "auto" in (parallelism, batch):
         auto = resolve(
@@ -175,6 +176,16 @@ def _start_stream(
     if trigger is not None:
         writer = writer.trigger(**trigger)
     query.attach(writer.start())
+
+
+def check_one_owner_of_slots(parallelism: Parallelism, manager: Manager | Decides | None) -> None:
+    """Two loops that both ask for slots would undo each other's changes for ever."""
+    if parallelism == "auto" and isinstance(manager, Manager) and manager.scaling is not None:
+        raise DeclarationError(
+            "parallelism='auto' and Manager(scaling=...) would both change the number of slots; "
+            "keep one: slots=N with scaling= (by measured load), or parallelism='auto' with a "
+            "manager without scaling= (by the cost model)"
+        )
 
 
 def _check_session(spark: SparkSession) -> None:

@@ -83,10 +83,11 @@ def test_slots_leave_in_three_steps_marked_drained_released() -> None:
     adaptation = loop(budget=2)
     loads, home = [10.0] * 8, [0, 0, 1, 1, 2, 2, 3, 3]
     released = None
-    marked = []
+    marked, told = [], []
     for _ in range(8):
         found = adaptation.step(measured(loads, home, 4, leaving=adaptation.leaving))
         marked.append(adaptation.leaving)
+        told.append(found.why)
         if found.slots is not None:
             released = found.slots
             break
@@ -96,6 +97,11 @@ def test_slots_leave_in_three_steps_marked_drained_released() -> None:
     assert released == 2
     assert marked == [0, 2, 2, 2]
     assert set(home) == {0, 1}
+    assert told[1].endswith("slots 2, 3 are drained from now on")
+    assert told[2:] == [
+        "slots 2, 3 are drained: 0 units are left",
+        "slots 2, 3 are released: drained, nothing lives there",
+    ]
 
 
 def test_no_slot_is_marked_if_the_others_could_not_share_the_load() -> None:

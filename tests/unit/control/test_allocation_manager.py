@@ -77,7 +77,7 @@ def test_an_idle_flow_gives_its_slots_back() -> None:
     check_fold(done)
     assert done.records[-1]["slots"] == 1
     told = [(r["before"], r["slots"], r["why"]) for r in done.journal if r["kind"] == "scale"]
-    assert told == [(3, 1, "drained: nothing lives there any more")]
+    assert told == [(3, 1, "slots 1, 2 are released: drained, nothing lives there")]
     scaled = next(r["epoch"] for r in done.journal if r["kind"] == "scale")
     assert sum(done.records[scaled]["moved_rows"].values()) == 0, "a drained slot has nothing"
 

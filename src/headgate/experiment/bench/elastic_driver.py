@@ -87,6 +87,7 @@ def main(options: dict[str, Any], folder: Path) -> None:
                 "job_ms": r["job_ms"],
                 "levels_ms": r["levels_ms"],
                 "attempts": r["attempts"],
+                "hosts": r["hosts"],
                 "moved_rows": sum(r["moved_rows"].values()),
                 "state_rows": sum(s["rows"] for op in r["state"].values() for s in op.values()),
             }
