@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from headgate.cli.bench_elastic import elastic
 from headgate.cli.bench_list import ALL
 from headgate.cli.bench_tune import tune
 from headgate.cli.console import speaker, told_plainly
@@ -20,7 +21,7 @@ from headgate.cli.console import speaker, told_plainly
 Bench = Callable[[Path | None, bool, Console], None]
 
 BENCHES: dict[str, Bench] = dict(ALL)
-OWN_OPTIONS: dict[str, Callable[..., None]] = {"tune": tune}
+OWN_OPTIONS: dict[str, Callable[..., None]] = {"tune": tune, "elastic": elastic}
 
 
 def bench_app(

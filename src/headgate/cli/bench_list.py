@@ -91,11 +91,8 @@ def skew(json_file: Path | None, quick: bool, console: Console) -> None:
     _save(found, json_file, console)
 
 
-def elastic(json_file: Path | None, quick: bool, console: Console) -> None:
-    """2 -> 4 -> 2 slots under load, embedded and on a cluster whose executors come and go."""
-    from headgate.experiment.bench.elastic import QUICK, ElasticOptions, run_elastic
-
-    found = run_elastic(QUICK if quick else ElasticOptions(), console.print)
+def tell_elastic(found: dict[str, Any], json_file: Path | None, console: Console) -> None:
+    """What `bench elastic`, which has an option of its own, has found."""
     for place in ("embedded", "cluster", "cluster_own_cpus"):
         if place in found:
             _show_scaling(console, place, found[place])
@@ -191,7 +188,6 @@ ALL: dict[str, Callable[[Path | None, bool, Console], None]] = {
     "balance": balance,
     "albic": albic,
     "skew": skew,
-    "elastic": elastic,
     "osg": osg,
     "rescale": rescale,
 }
