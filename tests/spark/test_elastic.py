@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from pyspark.sql import SparkSession
 from tests.spark.feeding import read_files, write_epoch
 
@@ -83,10 +82,7 @@ def test_two_to_four_to_two_slots_under_load_is_the_fold(
     assert not [r for r in journal if r["kind"] == "elastic" and "failed" in r]
 
 
-@pytest.mark.parametrize("planner", ["allocation", "milp"])
-def test_the_manager_adds_and_removes_slots_by_itself(
-    spark: SparkSession, tmp_path: Path, planner: str
-) -> None:
+def test_the_manager_adds_and_removes_slots_by_itself(spark: SparkSession, tmp_path: Path) -> None:
     """A clock by hand says how long epochs last: milliseconds, then hours, so slots are busy, then
     idle. Grown because of planned loads; then marked, drained within the budget, and released.
     """
@@ -100,7 +96,7 @@ def test_the_manager_adds_and_removes_slots_by_itself(
         return now[0]
 
     manager = hg.Manager(
-        planner,
+        "allocation",
         every_epochs=1,
         scaling=hg.Scaling(min_slots=1, max_slots=2, high_pct=60, low_pct=20, hold_periods=2),
         migration_seconds_max=60,

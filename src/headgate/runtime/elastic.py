@@ -121,11 +121,14 @@ class Elastic:
             return came[-1].wait
 
         self._executors.bring(slots, arrived, timeout_s=WAIT_FOR_EXECUTORS_S)
-        facts = {"cores": self._executors.cores, "ready_s": round(time.monotonic() - started, 2)}
+        live = self._executors.live()
+        cores = sum(executor.cores for executor in live)
+        facts = {"cores": cores, "ready_s": round(time.monotonic() - started, 2)}
         if not came:
             return facts
+        new = {executor.id for warming in came for executor in warming.new}
         return facts | {
-            "arrived": [executor.name for warming in came for executor in warming.new],
+            "arrived": [executor.name for executor in live if executor.id in new],
             "warmed_s": [round(warming.seconds, 2) for warming in came],
             "read_source": all(warming.read_source for warming in came),
         }

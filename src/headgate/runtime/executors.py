@@ -18,7 +18,7 @@ POLL_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class Executor:
-    """A live executor of this application."""
+    """A live executor of this application; one that came just now may have no host yet."""
 
     id: str
     host: str
