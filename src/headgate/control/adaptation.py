@@ -19,9 +19,9 @@ import numpy as np
 from headgate.control.scaling import Scaling, Watch
 from headgate.control.unit_statistics import Measured
 from headgate.planner.allocation.cutting import pieces_of
-from headgate.planner.allocation.measures import load_distance
+from headgate.planner.allocation.measures import distance_of
 from headgate.planner.allocation.model import Nodes, Situation
-from headgate.planner.allocation.plan import Limits, Plan, Planner
+from headgate.planner.allocation.plan import ROUNDING, Limits, Plan, Planner
 
 HELPS_PCT = 5.0  # more slots must take at least this off the busiest one
 SAVES = 0.01  # share of the traffic that a plan must bring together
@@ -75,15 +75,24 @@ class Adaptation:
         """A plan that empties a slot, evens what is too uneven, saves traffic or joins pieces.
 
         Loads are never the same in two periods; a plan that only follows their noise moves state
-        for nothing.
+        for nothing. What counts is what a plan comes to, not what its planner thinks: one that
+        does not foresee what collocation saves must not undo in every period what it did in the
+        last. So under constant loads every plan applied is better than staying in a strict order:
+        load on slots that leave, load distance above the limit, traffic.
         """
-        if plan is None or not plan.migrations or self.leaving:
+        if plan is None or not plan.migrations:
             return plan
-        uneven = load_distance(situation, situation.home)
-        evens = uneven > self._limits.distance_max_pct and plan.distance_pct < 0.9 * uneven
+        nodes = _leaving(situation, self.leaving).nodes
+        home = situation.node_loads(situation.home)
+        if float(plan.loads[nodes.leaving].sum()) < float(home[nodes.leaving].sum()):
+            return plan
+        limit = self._limits.distance_max_pct
+        before, after = distance_of(home, nodes), distance_of(plan.loads, nodes)
+        evens = before > limit and after < 0.9 * before
         saves = plan.collocation >= situation.collocation(situation.home) + SAVES
         joins = situation.cut is not None and plan.pieces < pieces_of(situation.cut.extras)
-        return plan if evens or saves or joins else None
+        even_enough = after <= max(limit, before) + ROUNDING
+        return plan if evens or (even_enough and (saves or joins)) else None
 
     def _draining(self, adapted: Adapted, slots: int) -> Adapted:
         """Say how far it has come: a drain may take many periods."""

@@ -6,14 +6,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from headgate.control.adaptation import PATIENCE_PERIODS, Adaptation, Adapted
 from headgate.control.scaling import Scaling
 from headgate.control.unit_statistics import Measured
+from headgate.planner.allocation.allocator import make_allocator
 from headgate.planner.allocation.milp import MilpPlanner
 from headgate.planner.allocation.model import Nodes, Situation, Units
 from headgate.planner.allocation.plan import Limits
+from unit.planner.allocation.clusters import situations
 
+ROUNDS = 12
+"""Plans after which the loop is at rest under constant loads; docs/guide/scaling.md says so."""
 RULE = Scaling(min_slots=1, max_slots=8, high_pct=75, low_pct=40, hold_periods=2)
 
 
@@ -142,3 +148,25 @@ def test_a_change_of_slots_forgets_what_was_counted(slots: int) -> None:
 
     assert adaptation.step(seen).slots is None
     assert adaptation.step(seen).slots is not None
+
+
+@pytest.mark.parametrize("planner", ["milp", "albic", "headgate"])
+@settings(max_examples=10, deadline=None)
+@given(
+    situation=situations(units_max=24, nodes_max=5),
+    share=st.floats(0.2, 1),
+    limit=st.sampled_from([1.0, 5.0, 20.0]),
+)
+def test_the_loop_comes_to_rest_whatever_plans(planner, situation, share, limit) -> None:
+    """From random clusters, loads that follow collocation, and constant otherwise."""
+    limits = Limits(share * situation.migration_cost.sum(), limit, seconds=0.2)
+    adaptation = Adaptation(make_allocator(planner), limits, None)
+    seen = {situation.home.tobytes()}
+    for _ in range(ROUNDS):
+        plan = adaptation.step(Measured(situation, "time", 0.0, {}, timed=True)).plan
+        if plan is None or not plan.migrations:
+            return
+        assert plan.node.tobytes() not in seen, "it has come back"
+        seen.add(plan.node.tobytes())
+        situation = replace(situation.after(plan.node), period=situation.period + 1)
+    pytest.fail(f"still moving after {ROUNDS} rounds")

@@ -11,7 +11,8 @@ Nodes marked for removal have no (4), so the others draw their load; nothing mov
 capacities, loads are per capacity. du and dl must not be negative, or d = 0 would always be best.
 HiGHS may overstay its time limit, so a model is only built as large as the time allows: all of
 it, or windows of the fullest and emptiest nodes, one after the other, each a small exact program.
-What a solver returns is checked and repaired; what is not better than the greedy is dropped.
+What a solver returns is checked and repaired; what is not better than the greedy is dropped, and
+so is what is not better than staying: so under constant loads the distance falls or nothing moves.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from headgate.planner.allocation.model import I32, Bools, Situation
 from headgate.planner.allocation.plan import Limits, Plan, describe
 
 Clock = Callable[[], float]
+SAME = 1e-9
 
 
 class MilpPlanner:
@@ -54,6 +56,10 @@ class MilpPlanner:
             self.settings,
             self._clock,
         )
+        if not situation.nodes.leaving[blocks.home].any() and blocks.distance(
+            blocks.home
+        ) <= blocks.distance(node) * (1 + SAME):
+            node, notes = blocks.home, (*notes, "not better than staying")
         found = describe(
             situation,
             node,

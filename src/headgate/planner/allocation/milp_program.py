@@ -31,12 +31,15 @@ class MilpSettings:
         variables_per_second: Size of a model that HiGHS is given, per second it has.
         window_nodes: Nodes of a reduced model, half of them the fullest, half the emptiest.
         whole_percent: Round the mean up to a whole number, as the paper does.
+        branches_max: Nodes of the branch-and-bound tree of one program; None: only time ends it.
+            With a number, a plan does not depend on how fast the machine is.
     """
 
     good_enough_pct: float = 0.1
     variables_per_second: int = 4_000
     window_nodes: int = 4
     whole_percent: bool = False
+    branches_max: int | None = None
 
 
 @dataclass(frozen=True)
@@ -84,11 +87,17 @@ class Cells:
     rows: I64
 
     @classmethod
-    def of(cls, blocks: Blocks, movable: I64, targets: Bools) -> Cells:
-        """Movable units on the target nodes that stay, or at home, which may be leaving."""
+    def of(cls, blocks: Blocks, start: I32, movable: I64, targets: Bools) -> Cells:
+        """Movable units on the target nodes that stay, or at home, which may be leaving.
+
+        What the start has taken off a leaving node does not go back: such a node must come to be
+        empty, even if loads would be more even otherwise.
+        """
         units = movable[blocks.fixed[movable] < 0]
         places = np.flatnonzero(targets & blocks.nodes.staying)
-        away = units[~np.isin(blocks.home[units], places)]
+        at_home = start[units] == blocks.home[units]
+        goes_back = at_home | blocks.nodes.staying[blocks.home[units]]
+        away = units[~np.isin(blocks.home[units], places) & goes_back]
         unit = np.concatenate([np.repeat(units, len(places)), away]).astype(np.int64)
         place = np.concatenate([np.tile(places, len(units)), blocks.home[away]]).astype(np.int64)
         return cls(unit, place, units, np.unique(place))
@@ -110,7 +119,7 @@ def program(
 
     The number is a proven lower bound of the load distance of these nodes, in percent.
     """
-    cells = Cells.of(blocks, movable, targets)
+    cells = Cells.of(blocks, start, movable, targets)
     if not len(cells):
         return None, 0.0
     result = _run(blocks, start, cells, budget, seconds, settings)
@@ -150,6 +159,7 @@ def _run(
         options={
             "time_limit": max(seconds, 0.01),
             "mip_rel_gap": settings.good_enough_pct / 200.0,
+            **({} if settings.branches_max is None else {"node_limit": settings.branches_max}),
         },
     )
 

@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from headgate.planner.allocation.albic import AlbicPlanner, improve
+from headgate.planner.allocation.albic import AlbicPlanner, AlbicSettings, improve
 from headgate.planner.allocation.collocation import collocated_sets, significant, split_sets
 from headgate.planner.allocation.model import Nodes, Situation, Traffic, Units
 from headgate.planner.allocation.plan import Limits
-from unit.planner.allocation.clusters import airline
+from unit.planner.allocation.clusters import airline, situations
 
 
 def job(home, rate, load=None):
@@ -73,3 +75,72 @@ def test_collocation_grows_call_by_call_and_sets_stay_together():
         shares.append(plan.collocation)
     assert shares[-1] > shares[0] + 0.1
     assert plan.migration_cost <= 4_000
+
+
+def test_a_pair_that_the_budget_cannot_pay_gives_way_to_the_next():
+    situation = job([0, 1, 2, 1, 2, 0], STRONG)
+    state = np.array([1.0, 1, 1, 1, 1, 1])
+    state[[0, 3]] = 50.0
+    situation = replace(situation, units=replace(situation.units, state_bytes=state))
+    counts = significant(situation, 1.5)
+    pieces = np.arange(6)
+    fixed, told = improve(situation, counts, pieces, 9.0, np.random.default_rng(0))
+    assert fixed[0] == fixed[3] == -1
+    assert told[0].startswith("collocates a[2] and b[2]"), "7 rows, the most of the rest"
+    assert improve(situation, counts, pieces, 0.5, np.random.default_rng(0))[1] == ()
+
+
+def test_a_pair_is_not_collocated_on_a_node_that_leaves():
+    situation = job([0, 1, 2, 1, 2, 0], STRONG, load=[1, 5, 1, 1, 1, 1])
+    leaving = replace(situation, nodes=Nodes.alike(3, leaving=(0,)))
+    fixed, told = improve(
+        leaving, significant(leaving, 1.5), np.arange(6), 9.0, np.random.default_rng(0)
+    )
+    assert 0 not in fixed.tolist()
+    assert "on node 0" not in told[0]
+
+
+def test_all_pairs_together_leave_nothing_to_improve():
+    situation = job([0, 1, 2, 0, 1, 2], STRONG)
+    counts = significant(situation, 1.5)
+    fixed, told = improve(situation, counts, np.arange(6), 9.0, np.random.default_rng(0))
+    assert (fixed == -1).all() and told == ()
+
+
+def heap(sets=4):
+    """One set of pairs, all on node 0 of two: kept whole it can go nowhere."""
+    n = 2 * sets
+    chain = np.arange(n - 1)
+    flow = Traffic(chain, chain + 1, np.where(chain % 2 == 0, 90.0, 80.0))
+    operator = np.arange(n, dtype=np.int32)
+    names = tuple(f"o{i}" for i in range(n))
+    units = Units(names, operator, np.ones(n), np.ones(n))
+    return Situation(units, Nodes.alike(2), np.zeros(n, np.int32), flow)
+
+
+def test_sets_are_cut_smaller_until_the_load_distance_is_allowed():
+    """Step 4: with maxPL of all the load nothing moves; each retry halves it."""
+    whole = AlbicSettings(score_factor=0.5, partition_load_pct=400.0, tries=1)
+    stuck = AlbicPlanner(whole).plan(heap(), Limits(np.inf, 5.0, seconds=1.0))
+    assert stuck.distance_pct == pytest.approx(100)
+    freed = AlbicPlanner(replace(whole, tries=4)).plan(heap(), Limits(np.inf, 5.0, seconds=1.0))
+    assert freed.distance_pct <= 5
+    assert freed.collocation >= 0.8, "cut where few rows are"
+    lax = AlbicPlanner(replace(whole, tries=4)).plan(heap(), Limits(np.inf, 120.0, seconds=1.0))
+    assert lax.migrations == 0, "100 % is allowed: nothing is cut"
+
+
+@settings(max_examples=20, deadline=None)
+@given(situation=situations(units_max=14), share=st.floats(0, 1), limit=st.sampled_from([5.0, 30]))
+def test_a_plan_keeps_budget_and_marks_and_never_fails(situation, share, limit):
+    limits = Limits(share * situation.migration_cost.sum(), limit, seconds=0.2)
+    plan = AlbicPlanner().plan(situation, limits)
+    plan.check(situation, limits)
+    assert plan.gap_pct >= 0
+    assert len(plan.reasons) == plan.migrations
+
+
+def test_what_is_together_stays_together_when_loads_are_even():
+    situation = job([0, 1, 2, 0, 1, 2], STRONG)
+    plan = AlbicPlanner().plan(situation, Limits(np.inf, 5.0, seconds=0.5))
+    assert [plan.node[i] == plan.node[3 + i] for i in range(3)] == [True] * 3

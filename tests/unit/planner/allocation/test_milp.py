@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headgate.planner.allocation import milp_program
 from headgate.planner.allocation.greedy import greedy
 from headgate.planner.allocation.measures import load_distance
 from headgate.planner.allocation.milp import MilpPlanner, MilpSettings
@@ -14,11 +16,16 @@ from headgate.planner.allocation.model import Nodes, Situation, Units
 from headgate.planner.allocation.plan import Limits
 from unit.planner.allocation.clusters import airline, best_distance, situations
 
+ROUNDS = 10
+"""Plans after which clusters are at rest."""
 EXACT = MilpSettings(good_enough_pct=1e-4)
 
 
 @settings(max_examples=25, deadline=None)
-@given(situation=situations(units_max=6, nodes_max=3, alike=True), share=st.floats(0.2, 1))
+@given(
+    situation=situations(units_max=6, nodes_max=3, alike=True, leaving=False),
+    share=st.floats(0.2, 1),
+)
 def test_the_program_finds_what_trying_everything_finds(situation, share):
     budget = share * situation.migration_cost.sum()
     best = best_distance(situation, budget)
@@ -70,3 +77,90 @@ def test_a_unit_heavier_than_two_shares_leaves_the_greedy():
     plan = MilpPlanner().plan(situation, Limits(seconds=0.5))
     assert sorted(plan.node.tolist()) == [0, 1, 2]
     assert plan.gap_pct < 1e-6
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    situation=situations(units_max=6, nodes_max=3, leaving=False),
+    share=st.floats(0, 1),
+    own=st.sampled_from(
+        [EXACT, MilpSettings(variables_per_second=0), MilpSettings(branches_max=1)]
+    ),
+)
+def test_the_bound_is_a_bound_however_early_the_solver_stops(situation, share, own):
+    """All of it, only windows of it, or one branch: against trying every allocation."""
+    budget = share * situation.migration_cost.sum()
+    plan = MilpPlanner(own).plan(situation, Limits(budget, seconds=0.5))
+    best = best_distance(situation, budget)
+    assert plan.bound_pct <= best + 1e-6 <= plan.distance_pct + 2e-6
+    assert plan.gap_pct >= 0
+
+
+@settings(max_examples=25, deadline=None)
+@given(situation=situations(units_max=20, nodes_max=4), share=st.floats(0, 1))
+def test_marks_are_kept_and_units_leave_marked_nodes_as_the_budget_allows(situation, share):
+    goes = situation.nodes.leaving.copy()
+    goes[0] = True
+    situation = replace(situation, nodes=replace(situation.nodes, leaving=goes))
+    budget = share * situation.migration_cost.sum()
+    plan = MilpPlanner().plan(situation, Limits(budget, seconds=0.2))
+    moved = plan.node != situation.home
+    assert not goes[plan.node[moved]].any()
+    assert situation.migration_cost[moved].sum() <= budget * (1 + 1e-9)
+    free = MilpPlanner().plan(situation, Limits(seconds=0.2))
+    loads = np.bincount(free.node, situation.units.load, len(goes))
+    assert loads[0] == 0
+
+
+def hard(units=20, nodes=4):
+    """Loads without a common measure: an even allocation is next to impossible to prove best."""
+    load = np.sqrt(np.arange(2, units + 2)) * 10
+    own = Units(("a",), np.zeros(units, np.int32), load, np.ones(units))
+    return Situation(own, Nodes.alike(nodes), np.zeros(units, np.int32))
+
+
+def test_a_hard_instance_ends_with_the_branches_it_has():
+    """No clock: the time limit is an hour. The plan has an incumbent and a bound all the same."""
+    own = MilpSettings(good_enough_pct=0.0, variables_per_second=10, branches_max=1)
+    plan = MilpPlanner(own).plan(hard(), Limits(seconds=3600))
+    plain = greedy(hard(), np.inf)
+    assert plan.distance_pct <= load_distance(hard(), plain, as_measured=True)
+    assert 0 < plan.gap_pct < 5
+
+
+def test_a_solver_never_gets_more_time_than_is_left(monkeypatch):
+    """A clock by hand: every look at it takes a tenth of a second, whatever HiGHS does."""
+    ticks, given_s = itertools.count(), []
+    now = [0.0]
+
+    def clock():
+        now[0] = next(ticks) / 10
+        return now[0]
+
+    real = milp_program.milp
+
+    def watched(*args, options, **rest):
+        given_s.append((now[0], options["time_limit"]))
+        return real(*args, options={**options, "node_limit": 1}, **rest)
+
+    monkeypatch.setattr(milp_program, "milp", watched)
+    plan = MilpPlanner(MilpSettings(good_enough_pct=0.0), clock).plan(hard(), Limits(seconds=2))
+    assert given_s and all(at + limit <= 2.0 for at, limit in given_s)
+    assert now[0] <= 2.0 + 0.3, "and it does not look at the clock for ever"
+    assert plan.seconds <= 2.3
+
+
+@settings(max_examples=15, deadline=None)
+@given(situation=situations(units_max=30, nodes_max=5, traffic=False), share=st.floats(0.1, 1))
+def test_under_constant_loads_it_comes_to_rest_and_never_comes_back(situation, share):
+    limits = Limits(share * situation.migration_cost.sum(), seconds=0.2)
+    seen = {situation.home.tobytes()}
+    for _ in range(ROUNDS):
+        plan = MilpPlanner(MilpSettings(branches_max=100)).plan(situation, limits)
+        if not plan.migrations:
+            break
+        assert plan.node.tobytes() not in seen or situation.nodes.leaving.any()
+        seen.add(plan.node.tobytes())
+        situation = situation.after(plan.node)
+    else:
+        pytest.fail(f"still moving after {ROUNDS} rounds")
