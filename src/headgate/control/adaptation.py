@@ -24,7 +24,7 @@ from headgate.planner.allocation.model import Nodes, Situation
 from headgate.planner.allocation.plan import ROUNDING, Limits, Plan, Planner
 
 HELPS_PCT = 5.0  # more slots must take at least this off the busiest one
-SAVES = 0.01  # share of the traffic that a plan must bring together
+SAVES = 0.0005  # share of the traffic that a plan must bring together; ALBIC adds a pair a call
 PATIENCE_PERIODS = 10  # for slots that were asked for and did not come
 
 
@@ -89,7 +89,8 @@ class Adaptation:
         limit = self._limits.distance_max_pct
         before, after = distance_of(home, nodes), distance_of(plan.loads, nodes)
         evens = before > limit and after < 0.9 * before
-        saves = plan.collocation >= situation.collocation(situation.home) + SAVES
+        gained = plan.collocation - situation.collocation(situation.home)
+        saves = self._planner.collocates and gained >= SAVES
         joins = situation.cut is not None and plan.pieces < pieces_of(situation.cut.extras)
         even_enough = after <= max(limit, before) + ROUNDING
         return plan if evens or (even_enough and (saves or joins)) else None

@@ -51,6 +51,7 @@ class AlbicPlanner:
     """Balance and collocation, as published."""
 
     name = "albic"
+    collocates = True
 
     def __init__(
         self, settings: AlbicSettings | None = None, clock: Clock = time.perf_counter

@@ -28,6 +28,7 @@ class HashPlanner:
     """Fields grouping: no planning at all."""
 
     name = "hash"
+    collocates = False
 
     def __init__(self, clock: Clock = time.perf_counter) -> None:
         self._clock = clock
@@ -46,6 +47,7 @@ class FluxPlanner:
     """Pairs of nodes, fullest with emptiest, one unit a pair and round."""
 
     name = "flux"
+    collocates = False
 
     def __init__(self, rounds_max: int = 1_000, clock: Clock = time.perf_counter) -> None:
         self.rounds_max = rounds_max
@@ -79,6 +81,7 @@ class ColaPlanner:
     """A partition of the whole graph into nodes, anew each time."""
 
     name = "cola"
+    collocates = True
 
     def __init__(self, seed: int = 0, clock: Clock = time.perf_counter) -> None:
         self.seed = seed

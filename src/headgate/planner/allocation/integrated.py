@@ -81,6 +81,7 @@ class IntegratedPlanner:
     """Headgate's own planner of allocations."""
 
     name = "headgate"
+    collocates = True
 
     def __init__(
         self, settings: IntegratedSettings | None = None, clock: Clock = time.perf_counter
@@ -156,6 +157,7 @@ class IntegratedPlanner:
             if strictness:
                 until = now + (deadline - now) * FIRST_SHARE
                 node = self._anneal(situation, limits, start, strictness, until)
+                node = _idle_at_home(situation, node)
             found = self._worth(situation, node, limits)
             if found.beats(worth, least + price * situation.cost_of(node)):
                 best, worth, chosen = node, found, name
@@ -279,6 +281,17 @@ class IntegratedPlanner:
             place,
             np.array([situation.cost_of(start), float(len(moved))]),
         )
+
+
+def _idle_at_home(situation: Situation, node: I32) -> I32:
+    """Units without load and rows stay: the search meets them by chance and leaves them anywhere.
+
+    Those of a node that leaves must go.
+    """
+    t, home = situation.traffic, situation.home
+    busy = situation.units.load > 0
+    busy[t.sender] = busy[t.receiver] = True
+    return np.where(busy | situation.nodes.leaving[home], node, home).astype(np.int32)
 
 
 def _summed(cell: I64, values: F64, count: int) -> F64:

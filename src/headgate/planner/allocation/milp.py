@@ -37,6 +37,7 @@ class MilpPlanner:
     """Balance by mixed-integer programming, under a migration budget."""
 
     name = "milp"
+    collocates = False
 
     def __init__(
         self, settings: MilpSettings | None = None, clock: Clock = time.perf_counter

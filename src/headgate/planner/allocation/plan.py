@@ -110,6 +110,11 @@ class Planner(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def collocates(self) -> bool:
+        """Does it mean to bring partners together, or does that happen by chance?"""
+        ...
+
     def plan(self, situation: Situation, limits: Limits) -> Plan:
         """Where units should be. Never fails on a valid situation; staying put is a plan too."""
 
