@@ -25,6 +25,7 @@ from headgate.operator import (
 )
 from headgate.routing.table import RoutingTable, hash_table
 from headgate.routing.table_folder import load_tables
+from headgate.topology.reader import Reader
 
 __all__ = [
     "Count",
@@ -41,6 +42,7 @@ __all__ = [
     "Min",
     "Output",
     "Partials",
+    "Reader",
     "RoutingTable",
     "Scaling",
     "StateFields",

@@ -36,8 +36,8 @@ def counting(folder: Path, told: list[int | None], sink: Any) -> hg.Flow:
     return flow
 
 
-def feed(folder: Path, epochs: int) -> None:
-    for epoch in range(epochs):
+def feed(folder: Path, epochs: int, *, start: int = 0) -> None:
+    for epoch in range(start, start + epochs):
         write_epoch(folder, SCHEMA, epoch, [{"k": k} for k in range(10)])
 
 
@@ -47,7 +47,7 @@ def test_probes_find_costs_that_explain_them(spark: SparkSession) -> None:
     costs = found.costs
     assert costs.message_s > 0 or costs.byte_s > 0
     assert costs.epoch_s + costs.task_s > 0
-    assert len(found.probes) == 7
+    assert len(found.probes) == 9
     assert spark.conf.get("spark.sql.adaptive.enabled") == "true"
 
 
@@ -64,16 +64,26 @@ def test_a_flow_is_measured_without_telling_its_sinks(spark: SparkSession, tmp_p
     assert measured.rows_per_s > 0
 
 
-def test_auto_starts_from_what_was_measured_and_measures_on(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    feed(tmp_path / "in", 2 * RETUNE_EPOCHS)
-    storage = Storage.at(str(tmp_path / "ck"))
-    settings = EpochSettings(slots=2, rows_per_epoch=20, batch_rows={})
+def known(storage: Storage, *, slots: int, rows_per_epoch: int) -> None:
+    """Put into the checkpoint what an earlier run would have left there."""
+    settings = EpochSettings(slots, rows_per_epoch, batch_rows={})
     tuned = TunedEpochs(settings, EpochPrediction(1, 1, 1, 1, 1), {}, "count", ())
     save_tuning(storage, SavedTuning(KNOWN, tuned))
-    told: list[int | None] = []
-    flow = counting(tmp_path / "in", told, lambda rows, epoch: None)
+
+
+def test_a_backlog_gets_larger_epochs_while_the_flow_runs(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Ten rows an epoch are what was told; then the query is handed over, and nothing is lost."""
+    files = RETUNE_EPOCHS + 24
+    feed(tmp_path / "in", files)
+    storage = Storage.at(str(tmp_path / "ck"))
+    known(storage, slots=2, rows_per_epoch=10)
+    called: list[int] = []
+    flow = hg.Flow("tuned")
+    reader = hg.Reader("parquet", path=str(tmp_path / "in"), schema=SCHEMA)
+    counts = flow.source(reader, name="in").key_by("k").process(hg.Count(), name="count")
+    counts.to(lambda rows, epoch: called.append(epoch), name="out")
 
     query = flow.start(
         spark,
@@ -83,17 +93,79 @@ def test_auto_starts_from_what_was_measured_and_measures_on(
         checkpoint=str(tmp_path / "ck"),
         trigger=ONCE,
     )
+    first = query.sparkQuery
     query.awaitTermination()
 
-    assert told == [20]
     journal = query.journal()
-    epochs = [r for r in journal if r["kind"] == "epoch"]
-    assert [r["rows"] for r in epochs] == [20] * RETUNE_EPOCHS
-    assert journal[0]["tuned"]["rows_per_epoch"] == 20
-    tunings = [r["settings"] for r in journal if r["kind"] == "tuning" and "settings" in r]
-    assert tunings
+    rows = [r["rows"] for r in journal if r["kind"] == "epoch"]
+    assert rows[:RETUNE_EPOCHS] == [10] * RETUNE_EPOCHS
+    assert sum(rows) == 10 * files and len(rows) < files
+    assert called == list(range(len(rows)))
+    state = query.state("count")
+    assert dict(zip(*state.to_pydict().values(), strict=True)) == dict.fromkeys(range(10), files)
+
+    assert first is not None and query.sparkQuery is not None
+    assert first.id == query.sparkQuery.id and first.runId != query.sparkQuery.runId
+    assert not query.isActive and query.exception() is None and first.exception() is None
+    asked = [r for r in journal if r["kind"] == "tuning" and "rows_per_epoch" in r]
+    assert len(asked) == 1 and asked[0]["rows_per_epoch"] > 10
+    assert "as large as the source allows" in asked[0]["why_rows"]
     saved = load_tuning(storage)
+    tunings = [r["settings"] for r in journal if r["kind"] == "tuning" and "settings" in r]
     assert saved is not None and saved.tuned is not None
     assert saved.tuned.to_json()["settings"] == tunings[-1]["settings"]
-    counts = query.state("count").column("count").to_pylist()
-    assert sum(counts) == 20 * RETUNE_EPOCHS
+
+
+def test_auto_follows_the_load_with_slots_and_moves_the_state(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A clock by hand: rows come within milliseconds of each other, then within minutes."""
+    folder = tmp_path / "in"
+    known(Storage.at(str(tmp_path / "ck")), slots=1, rows_per_epoch=10)
+    clock = Clock(step_ms=5)
+    flow = counting(folder, [], lambda rows, epoch: None)
+    fed = 0
+    feed(folder, 1)
+    query = flow.start(
+        spark,
+        parallelism="auto",
+        batch="auto",
+        slots_max=2,
+        checkpoint=str(tmp_path / "ck"),
+        clock_ms=clock,
+    )
+    try:
+        for slots, step_ms in ((2, 5), (1, 600_000)):
+            clock.step_ms = step_ms
+            while query.slots != slots:
+                fed += 1
+                assert fed < 60, query.journal()[-3:]
+                feed(folder, 1, start=fed)
+                query.processAllAvailable()
+        feed(folder, 1, start=fed + 1)
+        query.processAllAvailable()
+    finally:
+        query.stop()
+
+    state = query.state("count")
+    oracle = dict.fromkeys(range(10), fed + 2)
+    assert dict(zip(*state.to_pydict().values(), strict=True)) == oracle
+    journal = query.journal()
+    scaled = [(r["before"], r["slots"], r["why"]) for r in journal if r["kind"] == "scale"]
+    assert [s[:2] for s in scaled] == [(1, 2), (2, 1)]
+    assert "is above" in scaled[0][2] and "pay for the move" in scaled[1][2]
+    asked = [r for r in journal if r["kind"] == "tuning" and "slots" in r]
+    assert [(r["slots"], r["why"]) for r in asked] == [(s[1], s[2]) for s in scaled]
+    moved = {r["epoch"]: r["moved_rows"]["count"] for r in journal if r["kind"] == "epoch"}
+    assert sum(moved.values()) > 0
+
+
+class Clock:
+    """Processing time that goes on by so much whenever it is asked."""
+
+    def __init__(self, step_ms: int) -> None:
+        self.now_ms, self.step_ms = 0, step_ms
+
+    def __call__(self) -> int:
+        self.now_ms += self.step_ms
+        return self.now_ms

@@ -1,9 +1,11 @@
 """A flow as the optimizer sees it, from what its journal says of the last epochs.
 
 Times per operator come from the tasks (advisory: a task run twice counts twice), rows and bytes per
-edge from the control records. What the whole epoch took beyond that and beyond its fixed cost is
-the engine's own work on rows: reading, Arrow, the shuffle. It is charged to the sources, in
-proportion to their rows, so that predicted and measured epochs agree.
+edge from the control records. Where epochs differ in size, what they take without rows is told from
+what rows take, for the whole and for every operator; else it is what the calibration says. What
+tasks take beyond their operators is work on rows too: in slots it is charged to the operators
+there, by their rows. All that is left (reading, Arrow, the shuffle) is charged to the sources, so
+that predicted and measured epochs agree.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from headgate.control.epoch_line import line_of, tells_apart
 from headgate.errors import DeclarationError
 from headgate.planner.tuning.cost_model import EngineCosts, FlowModel, Step, Stream
 from headgate.planner.tuning.epochs import EpochModel
@@ -22,16 +25,25 @@ from headgate.slot.program import Program
 from headgate.topology.graph import Node
 
 WARM_UP = 2  # epochs in which workers start and caches fill
+FULL = 0.9  # epochs this near to the largest one have met the source's limit
+BUSY = 0.5  # of the time jobs run, at least, in a flow that never waits for rows
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The model, the costs with the flow's own overhead per epoch, and what they rest on."""
+    """The model, the costs with the flow's own overhead per epoch, and what they rest on.
+
+    `rows_per_s` is what busy epochs got through, `arriving_per_s` what came in, waiting included.
+    `backlog`: as it seems, rows wait for epochs and not the other way round.
+    """
 
     model: EpochModel
     epochs: int
     rows_per_s: float
     epoch_s: float
+    epoch_rows: int
+    arriving_per_s: float
+    backlog: bool
 
 
 def measure_flow(
@@ -49,17 +61,37 @@ def measure_flow(
         )
     rows = sum(r["rows"] for r in told)
     seconds = sum(_job_s(r) for r in told)
-    flow = _flow(program, told, rows / seconds if seconds else 0.0)
+    flow, instance_s = _flow(program, told, rows / seconds if seconds else 0.0)
     source_tasks = round(float(np.median([r.get("source_tasks", 1) for r in told])))
-    jobs = EpochModel(flow, costs, program.levels, cores, _at_source(program), max(1, source_tasks))
+    jobs = EpochModel(
+        flow,
+        costs,
+        program.levels,
+        cores,
+        _at_source(program),
+        max(1, source_tasks),
+        _between_slots(program),
+        slots,
+        instance_s,
+    )
+    jobs = _with_work_of_tasks(_with_fixed_of(jobs, told, slots), told, slots)
     overhead_s = _overhead_s(told)
     model = replace(
         jobs,
         flow=_with_engine_work(jobs, told, slots),
-        costs=replace(costs, epoch_s=costs.epoch_s + overhead_s),
+        costs=replace(jobs.costs, epoch_s=jobs.costs.epoch_s + overhead_s),
     )
     epoch_s = seconds / len(told) + overhead_s
-    return Measured(model, len(told), rows / len(told) / epoch_s if epoch_s else 0.0, epoch_s)
+    rate = rows / len(told) / epoch_s if epoch_s else 0.0
+    return Measured(
+        model=model,
+        epochs=len(told),
+        rows_per_s=rate,
+        epoch_s=epoch_s,
+        epoch_rows=round(float(np.median([r["rows"] for r in told]))),
+        arriving_per_s=_arriving_per_s(told) or rate,
+        backlog=_has_backlog(told),
+    )
 
 
 def _at_source(program: Program) -> frozenset[str]:
@@ -71,20 +103,40 @@ def _is_at_source(program: Program, node: Node) -> bool:
     return node.kind == "source" or program.rows_level.get(node.id) == 0
 
 
-def _flow(program: Program, told: Sequence[Mapping[str, Any]], rate: float) -> FlowModel:
+def _between_slots(program: Program) -> frozenset[str]:
+    """Streams by which rows may go from one slot to another."""
+    graph = program.graph
+    return frozenset(
+        f"{graph.nodes[e.producer].name}->{graph.nodes[e.consumer].name}"
+        for e in graph.edges
+        if graph.exchanges(e) and not _is_at_source(program, graph.nodes[e.producer])
+    )
+
+
+def _flow(
+    program: Program, told: Sequence[Mapping[str, Any]], rate: float
+) -> tuple[FlowModel, float]:
+    """Steps and streams, and what the operators of a slot take in an epoch without rows."""
     graph = program.graph
     total_rows = sum(r["rows"] for r in told)
     rows_in = {n.name: _rows_in(n.name, n.kind, told) for n in graph.nodes}
-    nested_ms = {n.name: _milliseconds(n.name, told) for n in graph.nodes}
+    sizes = [r["rows"] for r in told]
+    lines = {n.name: line_of(sizes, _operator_s(n.name, told)) for n in graph.nodes}
+    nested_s = {name: line.row_s * total_rows for name, line in lines.items()}
+    instance_s = sum(
+        lines[n.name].fixed_s / told[-1]["slots"]
+        for n in graph.nodes
+        if not _is_at_source(program, n)
+    )
     steps = []
     for node in graph.nodes:
         if node.kind != "source" and not graph.inputs(node.id):
             continue  # dead letters come from everywhere and cost next to nothing
-        spent = nested_ms[node.name]
+        spent = nested_s[node.name]
         if node.kind == "source":  # its time holds that of what runs in source tasks
             inner = [n for n in graph.nodes if n.kind != "source" and _is_at_source(program, n)]
-            spent = max(0.0, spent - sum(nested_ms[n.name] for n in inner))
-        ppt_s = spent / 1e3 / rows_in[node.name] if rows_in[node.name] else 0.0
+            spent = max(0.0, spent - sum(nested_s[n.name] for n in inner))
+        ppt_s = spent / rows_in[node.name] if rows_in[node.name] else 0.0
         share = rows_in[node.name] / total_rows if total_rows else 0.0
         steps.append(Step(node.name, ppt_s, rate * share if node.kind == "source" else None))
     streams = []
@@ -105,7 +157,7 @@ def _flow(program: Program, told: Sequence[Mapping[str, Any]], rate: float) -> F
                 remote_share=remote / crossed if known and crossed else 0.0,
             )
         )
-    return FlowModel(tuple(steps), tuple(streams))
+    return FlowModel(tuple(steps), tuple(streams)), instance_s
 
 
 def _passed(program: Program, consumer: int, rows_in: Mapping[str, float]) -> float:
@@ -119,8 +171,49 @@ def _rows_in(name: str, kind: str, told: Sequence[Mapping[str, Any]]) -> float:
     return float(sum(r.get(field, {}).get(name, 0) for r in told))
 
 
-def _milliseconds(name: str, told: Sequence[Mapping[str, Any]]) -> float:
-    return float(sum(sum(r["operator_ms"].get(name, [])) for r in told))
+def _operator_s(name: str, told: Sequence[Mapping[str, Any]]) -> list[float]:
+    return [sum(r["operator_ms"].get(name, [])) / 1e3 for r in told]
+
+
+def _with_fixed_of(model: EpochModel, told: Sequence[Mapping[str, Any]], slots: int) -> EpochModel:
+    """The engine's fixed costs as this flow's epochs show them; their proportions are those of the
+    calibration, whose engine may have been colder or busier.
+    """
+    sizes = [r["rows"] for r in told]
+    charged = replace(model, instance_s=0.0).fixed_s(slots)
+    if not tells_apart(sizes) or charged == 0:
+        return model
+    operators_s = model.fixed_s(slots) - charged
+    seen = line_of(sizes, [_job_s(r) for r in told]).fixed_s
+    share = max(0.0, seen - operators_s) / charged
+    costs = replace(
+        model.costs,
+        epoch_s=model.costs.epoch_s * share,
+        level_s=model.costs.level_s * share,
+        task_s=model.costs.task_s * share,
+    )
+    return replace(model, costs=costs)
+
+
+def _with_work_of_tasks(
+    model: EpochModel, told: Sequence[Mapping[str, Any]], slots: int
+) -> EpochModel:
+    """Slots' tasks do more than call operators: they open, check, order and route rows."""
+    if any("task_ms" not in r for r in told):
+        return model
+    in_tasks = [sum(ms for level, ms in r["task_ms"].items() if level != "0") / 1e3 for r in told]
+    seen = line_of([r["rows"] for r in told], in_tasks)
+    beyond = seen.row_s - model.work_s(slots)[1]
+    rate = model.flow.source_rate or 1.0
+    inside = {name for name in model.flow.order if name not in model.at_source}
+    taken_in = sum(model.flow.rate_in[name] for name in inside) / rate
+    if beyond <= 0 or taken_in == 0:
+        return model
+    steps = tuple(
+        replace(step, ppt_s=step.ppt_s + beyond / taken_in) if step.name in inside else step
+        for step in model.flow.steps
+    )
+    return replace(model, flow=replace(model.flow, steps=steps))
 
 
 def _with_engine_work(
@@ -149,6 +242,23 @@ def _overhead_s(told: Sequence[Mapping[str, Any]]) -> float:
         if after["epoch"] == before["epoch"] + 1
     ]
     return float(np.quantile(gaps, 0.25)) if gaps else 0.0
+
+
+def _arriving_per_s(told: Sequence[Mapping[str, Any]]) -> float:
+    """Rows of all epochs but the last, over the time until that one began."""
+    seconds = (told[-1]["now_ms"] - told[0]["now_ms"]) / 1e3
+    return sum(r["rows"] for r in told[:-1]) / seconds if seconds > 0 else 0.0
+
+
+def _has_backlog(told: Sequence[Mapping[str, Any]]) -> bool:
+    """Epochs follow each other closely, and nearly all are as large as the largest.
+
+    Without a limit each takes what has come meanwhile, and their sizes differ.
+    """
+    seconds = (told[-1]["now_ms"] - told[0]["now_ms"]) / 1e3
+    rows = np.array([r["rows"] for r in told])
+    full = float(np.quantile(rows, 0.25)) >= FULL * float(rows.max())
+    return full and sum(_job_s(r) for r in told[:-1]) > BUSY * seconds
 
 
 def _job_s(record: Mapping[str, Any]) -> float:

@@ -2,8 +2,10 @@
 
 After every epoch the demand is worked out from rows, time and the calibrated fixed cost, and the
 rescaler decides about slots. Every `RETUNE_EPOCHS` the whole flow is measured again and the
-optimizer says what it would choose now. Pure but for its memory; who calls it carries out what it
-says.
+optimizer says what it would choose now. Other rows per epoch need a restart of Spark's query, so
+they are asked for only where they change something: a stream with a backlog, whose epochs are as
+large as the source lets them be, or epochs too large for the latency that was asked for. Pure but
+for its memory; who calls it carries out what it says.
 """
 
 from __future__ import annotations
@@ -11,9 +13,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from headgate.control.measured_flow import measure_flow
+from headgate.control.measured_flow import FULL, Measured, measure_flow
 from headgate.errors import DeclarationError
 from headgate.planner.tuning.cost_model import EngineCosts, FlowModel
 from headgate.planner.tuning.epochs import EpochModel, TunedEpochs, tune_epochs
@@ -22,14 +25,27 @@ from headgate.slot.program import Program
 
 RETUNE_EPOCHS = 16
 CLEARLY = 0.2  # settings that differ by less than this share are the same
+LEFT_LEAST = 0.25  # of the time, for slots: what source tasks may take of it at most in the demand
+
+
+@dataclass(frozen=True)
+class EpochRows:
+    """Rows per epoch that are worth a restart of the query, and why."""
+
+    rows: int
+    why: str
 
 
 @dataclass(frozen=True)
 class Advice:
-    """What to do after an epoch: other slots, or settings worth saving; None means neither."""
+    """What to do after an epoch: other slots, other rows per epoch, settings worth saving."""
 
     rescale: Rescale | None = None
     tuned: TunedEpochs | None = None
+    epoch_rows: EpochRows | None = None
+
+    def __bool__(self) -> bool:
+        return any(part is not None for part in (self.rescale, self.tuned, self.epoch_rows))
 
     def facts(self) -> dict[str, Any]:
         """For the journal."""
@@ -38,11 +54,17 @@ class Advice:
             told |= {"slots": self.rescale.instances, "why": self.rescale.why}
         if self.tuned is not None:
             told["settings"] = self.tuned.to_json()
+        if self.epoch_rows is not None:
+            told |= {"rows_per_epoch": self.epoch_rows.rows, "why_rows": self.epoch_rows.why}
         return told
 
 
 class Tuner:
-    """Watches one run of a flow; `slots_max` is what the cluster can be made to have."""
+    """Watches one run of a flow; `slots_max` is what the cluster can be made to have.
+
+    `rescales`: slots may be changed. `limits`: rows per epoch may, as sources can be told;
+    `rows_per_epoch` is what they were told last.
+    """
 
     def __init__(
         self,
@@ -54,15 +76,18 @@ class Tuner:
         slots_max: int,
         latency_s: float | None = None,
         rescales: bool = True,
+        limits: bool = False,
+        rows_per_epoch: int | None = None,
     ) -> None:
         self._program, self._costs, self._cores = program, costs, cores
-        self._latency_s, self._slots_max = latency_s, slots_max
+        self._latency_s, self._slots_max, self._limits = latency_s, slots_max, limits
         bare = FlowModel((), ())
         self._fixed = EpochModel(bare, costs, program.levels, cores).fixed_s
         options = RescaleOptions(most=max(slots_max, slots))
         self._rescaler = Rescaler(slots, options) if rescales else None
         self._records: deque[Mapping[str, Any]] = deque(maxlen=2 * RETUNE_EPOCHS)
         self._chosen: TunedEpochs | None = None
+        self._told_rows = rows_per_epoch
         self._since = 0
 
     def observe(self, record: Mapping[str, Any]) -> Advice | None:
@@ -71,8 +96,9 @@ class Tuner:
             return None
         before = self._records[-1] if self._records else None
         self._records.append(record)
-        advice = Advice(self._rescale(before, record), self._retune())
-        return advice if advice.rescale is not None or advice.tuned is not None else None
+        rescale = self._rescale(before, record)
+        tuned, epoch_rows = self._retune()
+        return Advice(rescale, tuned, epoch_rows) or None
 
     def _rescale(
         self, before: Mapping[str, Any] | None, record: Mapping[str, Any]
@@ -85,36 +111,69 @@ class Tuner:
         return None if load is None else self._rescaler.observe(load)
 
     def load_between(self, before: Mapping[str, Any], record: Mapping[str, Any]) -> Load | None:
-        """Rows of an epoch against the time until the next one began, and what a row cost."""
+        """Rows of an epoch against the time until the next one began, and what a row cost.
+
+        Slots have the time that source tasks leave: these run first, whatever the slots, and if
+        they are what fills an epoch, more slots are no help.
+        """
         seconds = (record["now_ms"] - before["now_ms"]) / 1e3
         rows, slots = before["rows"], before["slots"]
         if seconds <= 0 or rows == 0:
             return Load(0.0, 0.0) if seconds > 0 else None
         spent = (before["job_ms"] + before.get("plan_ms", 0.0)) / 1e3
-        work = max(0.0, spent - self._fixed(slots)) * min(slots, self._cores)
-        return Load(rows / seconds, work / rows)
+        on_rows = max(0.0, spent - self._fixed(slots))
+        in_slots = _share_of_slots(before.get("levels_ms", {}))
+        left = max(LEFT_LEAST, 1.0 - on_rows * (1.0 - in_slots) / seconds)
+        work = on_rows * in_slots * min(slots, self._cores)
+        return Load(rows / seconds, work / rows / left)
 
-    def _retune(self) -> TunedEpochs | None:
+    def _retune(self) -> tuple[TunedEpochs | None, EpochRows | None]:
         self._since += 1
         if self._since < RETUNE_EPOCHS:
-            return None
+            return None, None
         self._since = 0
         try:
             found = measure_flow(self._program, list(self._records), self._costs, self._cores)
         except DeclarationError:
-            return None  # an idle stream
-        tuned = tune_epochs(
+            return None, None  # an idle stream
+        choose = partial(
+            tune_epochs,
             found.model,
-            rate=found.rows_per_s,
+            rate=None if found.backlog else found.arriving_per_s,
             latency_s=self._latency_s,
             slots_max=self._slots_max,
         )
+        tuned = choose()
+        now = self._records[-1]["slots"]
+        asked = self._epoch_rows(found, tuned if tuned.settings.slots == now else choose(slots=now))
         if self._chosen is not None and _alike(self._chosen, tuned):
-            return None
+            return None, asked
         self._chosen = tuned
-        return tuned
+        return tuned, asked
+
+    def _epoch_rows(self, found: Measured, tuned: TunedEpochs) -> EpochRows | None:
+        """Another limit for the slots there are, if it would make itself felt."""
+        wanted, typical = tuned.settings.rows_per_epoch, found.epoch_rows
+        smaller = wanted < (1 - CLEARLY) * typical
+        larger = typical < (1 - CLEARLY) * wanted
+        limited = found.backlog and typical >= FULL * (self._told_rows or 0)
+        late = self._latency_s is not None and smaller
+        if not self._limits or not (late or (limited and (smaller or larger))):
+            return None
+        self._told_rows = wanted
+        seen = "all as large as the source allows" if limited else "as they come"
+        told = tuned.prediction
+        why = f"epochs have {typical:,} rows, {seen}; with {wanted:,} one takes "
+        why += f"{told.epoch_s:.2g} s, and {told.rows_per_s:,.0f} rows/s get through"
+        return EpochRows(wanted, why)
 
 
 def _alike(one: TunedEpochs, other: TunedEpochs) -> bool:
     few, many = sorted((one.settings.rows_per_epoch, other.settings.rows_per_epoch))
     return one.settings.slots == other.settings.slots and few >= (1 - CLEARLY) * many
+
+
+def _share_of_slots(levels_ms: Mapping[str, float]) -> float:
+    """The part of an epoch's time that its slots take, by the longest task of each level."""
+    total = sum(levels_ms.values())
+    return 1.0 - levels_ms.get("0", 0.0) / total if total > 0 else 1.0

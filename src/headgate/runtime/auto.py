@@ -2,8 +2,9 @@
 
 The engine is probed once per checkpoint, for some seconds, and what it charges is saved there. The
 first start runs a slot per core; later ones begin with what was measured. Slots change while the
-flow runs. Rows per epoch are a property of the source, which Spark fixes at the start: a source
-given as a function (spark, rows_per_epoch) is told, others keep their own limit, and the journal
+flow runs. Rows per epoch are a property of the source, which Spark fixes when a query starts: a
+source that can be told (`Reader`, or a function of (spark, rows_per_epoch)) is, at the start and
+by a hand-over to a new query while the flow runs. Others keep their own limit, and the journal
 says what it should be.
 """
 
@@ -22,7 +23,8 @@ from headgate.errors import DeclarationError
 from headgate.planner.tuning.cost_model import EngineCosts
 from headgate.runtime.calibration import ProbeSizes, calibrate, cores_of
 from headgate.runtime.delivery import absolute
-from headgate.slot.program import Program, compile_flow
+from headgate.runtime.sources import takes_rows
+from headgate.slot.program import compile_flow
 from headgate.state.storage import Storage
 from headgate.topology.builder import FlowBuilder
 
@@ -81,8 +83,18 @@ def resolve(
     if chosen == "auto":
         chosen = min(cores, slots_max or cores) if tuned is None else tuned.settings.slots
     program = compile_flow(flow.graph())
-    tuner = _tuner(program, saved, cores, checked_slots(chosen), slots_max, latency_s, parallelism)
     rows = tuned.settings.rows_per_epoch if tuned is not None and batch == "auto" else None
+    tuner = Tuner(
+        program,
+        saved.calibration.costs,
+        cores=cores,
+        slots=checked_slots(chosen),
+        slots_max=slots_max or cores,
+        latency_s=latency_s,
+        rescales=parallelism == "auto",
+        limits=batch == "auto" and takes_rows(program.graph),
+        rows_per_epoch=rows,
+    )
     return AutoStart(checked_slots(chosen), rows, tuner, storage, saved)
 
 
@@ -91,23 +103,3 @@ def checked_slots(slots: Any) -> int:
     if not isinstance(slots, int):
         raise DeclarationError("give slots=, or parallelism='auto' to have them chosen")
     return slots
-
-
-def _tuner(
-    program: Program,
-    saved: SavedTuning,
-    cores: int,
-    slots: int,
-    slots_max: int | None,
-    latency_s: float | None,
-    parallelism: Parallelism,
-) -> Tuner:
-    return Tuner(
-        program,
-        saved.calibration.costs,
-        cores=cores,
-        slots=slots,
-        slots_max=slots_max or cores,
-        latency_s=latency_s,
-        rescales=parallelism == "auto",
-    )

@@ -78,6 +78,8 @@ def calibrate(
     cores = cores_of(spark)
     large = sizes.message_bytes // 8
     shapes = [
+        _Shape(1, 1, 1, 1),
+        _Shape(sizes.levels, 1, 1, 1),
         _Shape(1, cores, 1, 1),
         _Shape(sizes.levels, cores, 1, 1),
         _Shape(1, 2 * cores, 1, 1),
@@ -86,7 +88,7 @@ def calibrate(
         _Shape(1, cores, max(1, (sizes.mega_bytes << 20) // sizes.message_bytes), large),
         _Shape(1, cores, max(1, (sizes.mega_bytes << 19) // sizes.message_bytes), large),
     ]
-    taken: dict[_Shape, list[float]] = {shape: [] for shape in shapes}
+    taken: dict[_Shape, list[float]] = {shape: [] for shape in shapes}  # one core: some are equal
     with with_conf(spark, EPOCH_CONF):
         anchors = {n: _anchor(spark, n) for n in {shape.slots for shape in shapes}}
         try:

@@ -130,6 +130,10 @@ class SparkEngine:
         with with_conf(frame.sparkSession, {**batch_limits(frame.schema), **self._conf}):
             return self._run(frame, plan, tagged)
 
+    def expect_new_session(self) -> None:
+        """The next micro-batch comes from another query, whose session is not configured yet."""
+        self._configured = False
+
     def hosts(self, slots: int) -> tuple[str, ...]:
         """The host of each of so many slots."""
         return self.anchor(slots).hosts

@@ -21,6 +21,7 @@ from headgate.runtime.delivery import Delivery
 from headgate.runtime.elastic import Elastic
 from headgate.runtime.engine import SparkEngine
 from headgate.runtime.progress import progress_of
+from headgate.runtime.stream import EpochStream
 from headgate.state.store import StateStore
 
 RECENT_MAX = 100
@@ -34,7 +35,7 @@ class FlowQuery:
         self._engine, self._delivery = engine, delivery
         self._elastic = Elastic(coordinator, engine)
         coordinator.elastic = self._elastic.request
-        self._spark_query: StreamingQuery | None = None
+        self._stream: EpochStream | None = None
         self._thread: threading.Thread | None = None
         self._failure: HeadgateError | None = None
         self._auto: AutoStart | None = None
@@ -49,22 +50,22 @@ class FlowQuery:
 
     @property
     def id(self) -> str:
-        return str(self._spark_query.id) if self._spark_query is not None else "batch"
+        return str(self._stream.query.id) if self._stream is not None else "batch"
 
     @property
     def runId(self) -> str:
-        return str(self._spark_query.runId) if self._spark_query is not None else "batch"
+        return str(self._stream.query.runId) if self._stream is not None else "batch"
 
     @property
     def isActive(self) -> bool:
-        if self._spark_query is not None:
-            return self._spark_query.isActive
+        if self._stream is not None:
+            return self._stream.is_active
         return self._thread is not None and self._thread.is_alive()
 
     @property
     def status(self) -> dict[str, Any]:
-        if self._spark_query is not None:
-            return dict(self._spark_query.status)
+        if self._stream is not None:
+            return dict(self._stream.query.status)
         message = "Processing the batch" if self.isActive else "Terminated"
         return {
             "message": message,
@@ -83,12 +84,8 @@ class FlowQuery:
     def awaitTermination(self, timeout: float | None = None) -> bool | None:
         """Wait until the flow ends (True) or the timeout passes (False); raises its error."""
         try:
-            if self._spark_query is not None:
-                if timeout is None:
-                    self._spark_query.awaitTermination()
-                    ended: bool | None = None
-                else:
-                    ended = bool(self._spark_query.awaitTermination(timeout))  # type: ignore[arg-type]
+            if self._stream is not None:
+                ended = self._stream.await_end(timeout)
             else:
                 assert self._thread is not None
                 self._thread.join(timeout)
@@ -98,40 +95,45 @@ class FlowQuery:
             raise (self._failure or problem) from problem
         if not self.isActive:
             self._close()
-            if self._failure is not None:
-                raise self._failure
+            failure = self._why_ended()
+            if failure is not None:
+                raise failure
         return ended
 
     def processAllAvailable(self) -> None:
         """Wait until all rows there are now have been processed; for tests."""
-        if self._spark_query is None:
+        if self._stream is None:
             self.awaitTermination()
             return
         try:
-            self._spark_query.processAllAvailable()
+            self._stream.process_all_available()
         except PySparkException as problem:
             raise (self._failure or problem) from problem
 
     def stop(self) -> None:
         """Stop after Spark has let go of the running epoch; what is committed stays."""
         self._stopping = True
-        if self._spark_query is not None:
-            self._spark_query.stop()
+        if self._stream is not None:
+            self._stream.stop()
         if self._thread is not None:
             self._thread.join()
         self._close()
 
     def exception(self) -> Exception | None:
         """Why the flow ended, if not by `stop` or by finishing."""
-        if self._failure is not None or self._spark_query is None:
-            return self._failure
-        return self._spark_query.exception()
+        failure = self._why_ended()
+        if failure is not None or self._stream is None:
+            return failure
+        return self._stream.query.exception()
 
     # --- headgate's own --------------------------------------------------------------------
     @property
     def sparkQuery(self) -> StreamingQuery | None:
-        """Spark's own query underneath; None for a batch source."""
-        return self._spark_query
+        """Spark's own query underneath; None for a batch source.
+
+        With `batch="auto"` another one takes its place when rows per epoch change.
+        """
+        return None if self._stream is None else self._stream.query
 
     @property
     def slots(self) -> int:
@@ -144,7 +146,7 @@ class FlowQuery:
         Returns at once. On a standalone cluster executors are asked for before, or given back
         after; the journal's records `scale` and `elastic` tell when and how.
         """
-        if self._spark_query is None:
+        if self._stream is None:
             raise EngineError("rescale is for streams; a batch runs as one epoch")
         self._elastic.request(slots, "asked for")
 
@@ -176,8 +178,8 @@ class FlowQuery:
     def tune_with(self, auto: AutoStart) -> None:
         self._auto = auto
 
-    def attach(self, query: StreamingQuery) -> None:
-        self._spark_query = query
+    def attach(self, stream: EpochStream) -> None:
+        self._stream = stream
 
     def run_in_thread(self, work: Callable[[], None]) -> None:
         def guarded() -> None:
@@ -221,6 +223,9 @@ class FlowQuery:
             save_tuning(self._auto.storage, saved)
         if advice.rescale is not None:
             self._elastic.request(advice.rescale.instances, advice.rescale.why)
+        if advice.epoch_rows is not None and self._stream is not None:
+            self._engine.expect_new_session()
+            self._stream.hand_over(advice.epoch_rows.rows, self._engine.spark.sparkContext)
 
     def _run(self, job: Callable[[], EpochResult]) -> EpochResult:
         """Run an epoch's job; a job that `stop` has cancelled is not run again."""
@@ -230,6 +235,11 @@ class FlowQuery:
             if self._stopping and problem.__cause__ is not None:
                 raise problem.__cause__ from None
             raise
+
+    def _why_ended(self) -> HeadgateError | None:
+        if self._failure is None and self._stream is not None:
+            return self._stream.failure
+        return self._failure
 
     def _close(self) -> None:
         if not self._closed and not self.isActive:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -64,6 +65,16 @@ def read_sources(
     return Input(reduce(DataFrame.union, tagged), streaming, tagged=True)
 
 
+def takes_rows(graph: FlowGraph) -> bool:
+    """Can any source be told how many rows an epoch should have?"""
+    return any(_takes_rows(node.spec.frame) for node in graph.of_kind("source"))
+
+
+def _takes_rows(given: Any) -> bool:
+    is_function = callable(given) and not hasattr(given, "isStreaming")
+    return is_function and len(inspect.signature(given).parameters) > 1
+
+
 def _tag(frame: DataFrame, number: int, frames: list[DataFrame]) -> DataFrame:
     mine = F.struct(*[F.col(f"`{name}`") for name in frame.columns])
     return frame.select(*_columns(number, frames, mine))
@@ -81,7 +92,7 @@ def _frame(spark: SparkSession, node: Node, rows_per_epoch: int | None) -> DataF
     given = node.spec.frame
     if hasattr(given, "isStreaming"):
         frame: DataFrame = given
-    elif len(inspect.signature(given).parameters) > 1:
+    elif _takes_rows(given):
         frame = given(spark, rows_per_epoch)
     else:
         frame = given(spark)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any, Literal
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from headgate.control.checkpoint import Checkpoint
 from headgate.control.coordinator import Coordinator, Settings
@@ -18,7 +20,8 @@ from headgate.runtime.auto import Parallelism, checked_slots, resolve
 from headgate.runtime.delivery import Delivery, absolute, sink_uris, spark_uri
 from headgate.runtime.engine import SparkEngine
 from headgate.runtime.query import FlowQuery
-from headgate.runtime.sources import read_sources
+from headgate.runtime.sources import Input, read_sources
+from headgate.runtime.stream import EpochStream
 from headgate.slot.batching import BYTE_S, MESSAGE_S, BatchRows, Scheme
 from headgate.slot.program import Program, compile_flow
 from headgate.topology.builder import FlowBuilder
@@ -99,7 +102,8 @@ def start_flow(
     if tick is None:
         tick = any(node.spec.ttl is not None for node in program.stateful)
     rows_per_epoch = None if auto is None else auto.rows_per_epoch
-    source = read_sources(spark, graph, program, tick=tick, rows_per_epoch=rows_per_epoch)
+    read = partial(read_sources, spark, graph, program, tick=tick)
+    source = read(rows_per_epoch=rows_per_epoch)
     place = Checkpoint(absolute(checkpoint))
     uris = sink_uris(program, place)
     delivery = Delivery(spark, graph, place, uris)
@@ -141,7 +145,8 @@ def start_flow(
     if source.streaming:
         query_id = place.spark_query_id()
         coordinator.check_spark_metadata(query_id is not None, query_id)
-        _start_stream(spark, query, source.frame, source.tagged, place, program, trigger)
+        start = partial(_start_stream, spark, query, place, program, trigger)
+        query.attach(EpochStream(start(source), lambda rows: start(read(rows_per_epoch=rows))))
     else:
         if trigger is not None:
             raise DeclarationError("trigger= is for streaming sources; a batch runs as one epoch")
@@ -156,26 +161,25 @@ def start_flow(
 def _start_stream(
     spark: SparkSession,
     query: FlowQuery,
-    frame: DataFrame,
-    tagged: bool,
     place: Checkpoint,
     program: Program,
     trigger: Mapping[str, Any] | None,
-) -> None:
+    source: Input,
+) -> StreamingQuery:
     def epoch(batch: DataFrame, batch_id: int) -> None:
         query_id = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
         if query_id is None:
             raise EngineError("Spark did not tell the query id; is this a classic session?")
-        query.run_epoch(batch, batch_id, query_id, tagged=tagged)
+        query.run_epoch(batch, batch_id, query_id, tagged=source.tagged)
 
     writer = (
-        frame.writeStream.queryName(program.graph.name)
+        source.frame.writeStream.queryName(program.graph.name)
         .option("checkpointLocation", spark_uri(place.spark_uri))
         .foreachBatch(epoch)
     )
     if trigger is not None:
         writer = writer.trigger(**trigger)
-    query.attach(writer.start())
+    return writer.start()
 
 
 def check_one_owner_of_slots(parallelism: Parallelism, manager: Manager | Decides | None) -> None:

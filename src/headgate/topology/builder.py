@@ -24,6 +24,7 @@ from headgate.errors import (
 from headgate.topology.arrow_types import SchemaLike, from_spark_json, to_schema
 from headgate.topology.cost import CostOptions, Schedule
 from headgate.topology.duration import duration_us
+from headgate.topology.fusion import without_needless_shuffles
 from headgate.topology.graph import (
     SEVERAL_SLOTS,
     Edge,
@@ -74,7 +75,8 @@ class FlowBuilder:
         """Read from a DataFrame (streaming or batch), or from a function SparkSession -> DataFrame.
 
         A function needs `schema`, since declaring runs nothing; one of two arguments is also told
-        how many rows an epoch should have (None: no wish), for `start(batch="auto")`. `event_time`
+        how many rows an epoch should have (None: no wish), for `start(batch="auto")`. A `Reader` is
+        such a function for Spark's own formats. `event_time`
         names the column of event times; `watermark` is how late rows may come. A source that
         brings no row for `idle_after` epochs no longer holds the watermark back.
         """
@@ -109,7 +111,8 @@ class FlowBuilder:
                 f"flow {self.name!r} has neither a sink nor a stateful operator: "
                 "it would compute nothing that anyone can see"
             )
-        return FlowGraph(self.name, tuple(self._nodes), tuple(self._edges), self._dead_letters)
+        edges = without_needless_shuffles(self._nodes, self._edges)
+        return FlowGraph(self.name, tuple(self._nodes), edges, self._dead_letters)
 
     def _add(
         self,
@@ -188,6 +191,7 @@ class Stream:
     ) -> Stream:
         """Spread rows over the slots: round robin, or by what they cost.
 
+        Round robin is left out where stateless steps had their rows by it already: they are spread.
         `grouping="cost"` measures what rows take in the operator that follows, by `attribute` (a
         column, or several), and sends each row to the slot that is done with it first. It pays
         where some rows take much longer than others. `schedule`: "batch" places the longest rows
@@ -398,6 +402,8 @@ def _source_schema(frame: Any, schema: SchemaLike | None) -> pa.Schema:
     found: Any = getattr(frame, "schema", None)
     if isinstance(found, pa.Schema):
         return found
+    if isinstance(found, str):
+        return to_schema(found)
     if hasattr(found, "jsonValue"):
         return from_spark_json(found.jsonValue())
     if callable(frame):

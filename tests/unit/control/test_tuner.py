@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 import headgate as hg
 from headgate.control.tuner import RETUNE_EPOCHS, Advice, Tuner
 from headgate.control.tuning_file import SavedTuning, load_tuning, save_tuning
@@ -24,23 +26,34 @@ def program() -> Any:
     return compile_flow(flow.graph())
 
 
-def epochs(tuner: Tuner, count: int, *, slots: int, busy_ms: float, every_ms: int, start: int = 0):
+def epochs(
+    tuner: Tuner,
+    count: int,
+    *,
+    slots: int,
+    busy_ms: float,
+    every_ms: int,
+    start: int = 0,
+    source_share: float = 0.0,
+    uneven: bool = False,
+):
     """Records of epochs that took so long, and what the tuner says to each."""
     said = []
     for number in range(start, start + count):
+        rows = 1_000 if not uneven or number % 2 else 300
         record = {
             "kind": "epoch",
             "epoch": number,
             "slots": slots,
-            "rows": 1_000,
-            "source_rows": {"in": 1_000},
+            "rows": rows,
+            "source_rows": {"in": rows},
             "sink_rows": {"out": 10},
-            "operator_rows": {"in": 1_000, "op": 1_000},
+            "operator_rows": {"in": rows, "op": rows},
             "operator_ms": {"in": [1.0] * slots, "op": [5.0] * slots},
             "edges": {
                 "in->op": {
                     "local_rows": 0,
-                    "remote_rows": 1_000,
+                    "remote_rows": rows,
                     "local_bytes": 0,
                     "remote_bytes": 8_000,
                 }
@@ -48,6 +61,7 @@ def epochs(tuner: Tuner, count: int, *, slots: int, busy_ms: float, every_ms: in
             "now_ms": number * every_ms,
             "plan_ms": 0.0,
             "job_ms": FIXED_MS + busy_ms,
+            "levels_ms": {"0": source_share * busy_ms, "1": (1 - source_share) * busy_ms},
             "attempts": 1,
         }
         said.append(tuner.observe(record))
@@ -99,6 +113,56 @@ def test_settings_are_told_once_and_again_only_if_they_differ():
     assert len(told) == 1
     assert told[0].tuned.settings.rows_per_epoch > 1
     assert told[0].facts()["settings"]["bottleneck"] in ("in", "op")
+
+
+def test_slots_are_no_help_where_source_tasks_take_the_time():
+    said = epochs(tuner(), 10, slots=2, busy_ms=990.0, every_ms=1_000, source_share=0.9)
+
+    assert [a for a in said if a is not None and a.rescale is not None] == []
+
+
+def test_a_slot_has_only_the_time_that_source_tasks_leave():
+    """Half the time is the source's; in the other half two slots are always busy."""
+    said = epochs(tuner(), 4, slots=2, busy_ms=990.0, every_ms=1_000, source_share=0.5)
+
+    assert [a.rescale.instances for a in said if a is not None] == [3]
+
+
+def asked(said):
+    return [a.epoch_rows for a in said if a is not None and a.epoch_rows is not None]
+
+
+def test_a_backlog_in_small_epochs_gets_larger_ones():
+    watching = tuner(rescales=False, limits=True)
+
+    said = epochs(watching, RETUNE_EPOCHS, slots=2, busy_ms=400.0, every_ms=700)
+
+    assert [e.rows > 1_000 for e in asked(said)] == [True]
+    assert "as large as the source allows" in asked(said)[0].why
+    assert said[-1].facts()["rows_per_epoch"] == asked(said)[0].rows
+
+
+@pytest.mark.parametrize(
+    ("limits", "every_ms", "uneven"),
+    [(False, 700, False), (True, 5_000, False), (True, 700, True)],
+    ids=["sources cannot be told", "the flow waits for rows", "epochs take what has come"],
+)
+def test_rows_per_epoch_stay_where_another_limit_would_not_be_felt(limits, every_ms, uneven):
+    watching = tuner(rescales=False, limits=limits)
+
+    said = epochs(
+        watching, 2 * RETUNE_EPOCHS, slots=2, busy_ms=400.0, every_ms=every_ms, uneven=uneven
+    )
+
+    assert asked(said) == []
+
+
+def test_epochs_too_large_for_the_latency_asked_for_become_smaller():
+    watching = tuner(rescales=False, limits=True, latency_s=0.6)
+
+    said = epochs(watching, RETUNE_EPOCHS, slots=2, busy_ms=400.0, every_ms=2_000)
+
+    assert [e.rows < 800 for e in asked(said)] == [True]
 
 
 def test_what_is_saved_is_found_again_and_rubbish_is_not(tmp_path):

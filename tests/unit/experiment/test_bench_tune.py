@@ -45,7 +45,7 @@ def test_the_flows_compile_and_take_a_batch_size_on_every_exchange(name: str) ->
     batching = batching_of(program.graph, 1)
     exchanging = {e.id for e in program.graph.edges if program.graph.exchanges(e)}
     assert set(batching.rows) == exchanging
-    assert program.levels == {"linear-road": 4, "sentiment": 15}[name]
+    assert program.levels == {"linear-road": 4, "sentiment": 1}[name]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -79,7 +79,22 @@ def program_of(flow: PaperFlow) -> Program:
 
 def run_once(flow: PaperFlow, setting: Setting, *, epochs: int, warmup: int, work: Path) -> Timed:
     """Run so many epochs in a checkpoint of their own; the first ones are not timed."""
-    files = _written(flow, setting.rows_per_epoch, epochs, work)
+    sizes = (setting.rows_per_epoch,) * epochs
+    seconds, records = _run(flow, setting.slots, setting.batch, sizes, work)
+    return Timed(setting.rows_per_epoch, seconds[warmup:], records)
+
+
+def probe_once(
+    flow: PaperFlow, slots: int, sizes: tuple[int, ...], work: Path
+) -> list[dict[str, Any]]:
+    """Epochs of these sizes with large batches; what the journal says of them."""
+    return _run(flow, slots, None, sizes, work)[1]
+
+
+def _run(
+    flow: PaperFlow, slots: int, batch: BatchRows, sizes: tuple[int, ...], work: Path
+) -> tuple[tuple[float, ...], list[dict[str, Any]]]:
+    files = _written(flow, sizes, work)
     spark = spark_query.session(CORES)
     schema = spark.read.parquet(str(files.directory)).schema
     frame = (
@@ -89,29 +104,24 @@ def run_once(flow: PaperFlow, setting: Setting, *, epochs: int, warmup: int, wor
     )
     place = work / "checkpoint"
     query = flow.declare(frame).start(
-        spark,
-        slots=setting.slots,
-        checkpoint=str(place),
-        batch=setting.batch,
-        trigger={"availableNow": True},
+        spark, slots=slots, checkpoint=str(place), batch=batch, trigger={"availableNow": True}
     )
     query.awaitTermination()
-    seconds = epoch_seconds(query, epochs)[warmup:]
+    seconds = epoch_seconds(query, len(sizes))
     records = query.journal()
     shutil.rmtree(place, ignore_errors=True)
-    return Timed(setting.rows_per_epoch, seconds, records)
+    return seconds, records
 
 
-def _written(flow: PaperFlow, rows: int, epochs: int, work: Path) -> EpochFiles:
-    """As many source partitions as cores; made once per number of rows."""
-    folder = work / f"in-{rows}-{epochs}"
+def _written(flow: PaperFlow, sizes: tuple[int, ...], work: Path) -> EpochFiles:
+    """As many source partitions as cores; made once per choice of sizes."""
+    folder = work / "in-{}".format("-".join(map(str, sizes)))
     found = sorted(folder.glob("*.parquet"))
     if found:
         parts = (found[at : at + CORES] for at in range(0, len(found), CORES))
         return EpochFiles(folder, tuple(map(tuple, parts)))
-    return write_epochs(
-        (flow.make(rows, epoch) for epoch in range(epochs)), folder, files_per_epoch=CORES
-    )
+    tables = (flow.make(rows, epoch) for epoch, rows in enumerate(sizes))
+    return write_epochs(tables, folder, files_per_epoch=CORES)
 
 
 def _linear_road(frame: Any) -> Flow:

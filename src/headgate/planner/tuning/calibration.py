@@ -1,11 +1,14 @@
 """Fit what the engine charges from probes of known size.
 
 A probe is one job with the flow's own exchange: so many levels and slots, so many messages, so many
-bytes. Its time is a sum of four charges, each not negative:
+bytes. Its time is a sum of five charges, each not negative:
 
-    epoch_s + task_s x tasks / cores + message_s x messages / cores + byte_s x bytes / cores
+    epoch_s + level_s x rounds of tasks + task_s x tasks / cores
+            + message_s x messages / slots at work + byte_s x bytes / slots at work
 
-Large probes must not drown small ones, so errors count in shares of the probe's own time.
+Starting and ending a task keeps more than its own slot busy (scheduler, executor, Python worker),
+so its cost is shared by all cores; what a slot does with messages is its own. Large probes must
+not drown small ones, so errors count in shares of the probe's own time.
 """
 
 from __future__ import annotations
@@ -41,10 +44,17 @@ class Probe:
         return (self.levels + 1) * self.slots
 
     @property
-    def charges(self) -> tuple[float, float, float, float]:
-        """What the four costs are multiplied with."""
+    def charges(self) -> tuple[float, float, float, float, float]:
+        """What the five costs are multiplied with."""
         share = self.at_once
-        return (1.0, self.tasks / share, self.messages / share, self.bytes / share)
+        rounds = self.levels + 1.0
+        return (
+            1.0,
+            rounds,
+            self.tasks / self.cores,
+            self.messages / share,
+            self.bytes / share,
+        )
 
 
 @dataclass(frozen=True)
@@ -70,9 +80,9 @@ class Calibration:
 
 
 def fit(probes: Sequence[Probe], message_bytes_max: int, engine: str = "") -> Calibration:
-    """The four costs that explain the probes best."""
-    if len(probes) < 4:
-        raise DeclarationError(f"{len(probes)} probes cannot tell four costs apart; make more")
+    """The five costs that explain the probes best."""
+    if len(probes) < 5:
+        raise DeclarationError(f"{len(probes)} probes cannot tell five costs apart; make more")
     seconds = np.array([probe.seconds for probe in probes])
     charges = np.array([probe.charges for probe in probes])
     if not (seconds > 0).all():
@@ -81,7 +91,7 @@ def fit(probes: Sequence[Probe], message_bytes_max: int, engine: str = "") -> Ca
     unit = scaled.max(axis=0)
     unit[unit == 0] = 1.0
     found, _ = nnls(scaled / unit, np.ones(len(probes)))
-    epoch_s, task_s, message_s, byte_s = (float(v) for v in found / unit)
+    epoch_s, level_s, task_s, message_s, byte_s = (float(v) for v in found / unit)
     off = np.abs(charges @ (found / unit) / seconds - 1.0)
-    costs = EngineCosts(message_s, byte_s, task_s, epoch_s, message_bytes_max)
+    costs = EngineCosts(message_s, byte_s, task_s, epoch_s, message_bytes_max, level_s)
     return Calibration(costs, tuple(probes), float(np.median(off)), engine)

@@ -28,8 +28,8 @@ PAPER_MESSAGE_BYTES_MAX = 64 << 10
 class EngineCosts:
     """What the engine charges: n (`message_s`), s (`byte_s`), and B_max in bytes.
 
-    `task_s` is the fixed cost of a task and `epoch_s` that of an epoch; only an engine that runs
-    in epochs has them.
+    Only an engine that runs in epochs has the others: `epoch_s`, an epoch without anything in it,
+    `level_s` each round of tasks, and `task_s` each task, which takes a core's time.
     """
 
     message_s: float
@@ -37,9 +37,10 @@ class EngineCosts:
     task_s: float = 0.0
     epoch_s: float = 0.0
     message_bytes_max: int = PAPER_MESSAGE_BYTES_MAX
+    level_s: float = 0.0
 
     def __post_init__(self) -> None:
-        times = (self.message_s, self.byte_s, self.task_s, self.epoch_s)
+        times = (self.message_s, self.byte_s, self.task_s, self.epoch_s, self.level_s)
         if not all(math.isfinite(t) and t >= 0 for t in times) or self.message_bytes_max < 1:
             raise DeclarationError(f"costs must be finite and not negative: {self}")
 
@@ -90,6 +91,10 @@ class Stream:
     rows_per_row: float = 1.0
     row_bytes: float = 100.0
     remote_share: float = 1.0
+
+    @property
+    def name(self) -> str:
+        return f"{self.producer}->{self.consumer}"
 
     @property
     def shipped_per_row(self) -> float:

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from headgate.errors import DeclarationError
-from headgate.planner.tuning.cost_model import EngineCosts, FlowModel, rows_of
+from headgate.planner.tuning.cost_model import EngineCosts, FlowModel, Stream, rows_of
 from headgate.planner.tuning.optimizer import ROUNDING
 
 HEADROOM = 0.8  # slots are to be busy with this share of the rate that is known; bursts take more
@@ -76,7 +76,13 @@ class TunedEpochs:
 class EpochModel:
     """A flow on an engine with epochs: `levels` shuffles each, tasks on `cores`.
 
-    `at_source` are the steps that run in source tasks, of which there are `source_tasks`.
+    Args:
+        at_source: Steps that run in source tasks, of which there are `source_tasks`.
+        between_slots: Streams ("producer->consumer") that lead from slot to slot by key. A row
+            stays in its slot more often the fewer there are: with one, always.
+        slots_seen: Slots with which the streams' remote shares were measured; 0 if they hold for
+            any number.
+        instance_s: What the operators of one slot take in an epoch, however few rows there are.
     """
 
     flow: FlowModel
@@ -85,30 +91,58 @@ class EpochModel:
     cores: int
     at_source: frozenset[str] = frozenset()
     source_tasks: int = 1
+    between_slots: frozenset[str] = frozenset()
+    slots_seen: int = 0
+    instance_s: float = 0.0
 
     def __post_init__(self) -> None:
         if self.levels < 1 or self.cores < 1:
             raise DeclarationError("an epoch has at least one level, and runs on at least one core")
 
-    def per_row(self) -> dict[str, float]:
+    def shipped_per_row(self, stream: Stream, slots: int) -> float:
+        """Rows that leave their slot, per row that the producer takes in."""
+        if self.slots_seen == 0 or stream.name not in self.between_slots:
+            return stream.shipped_per_row
+        share = 1.0 - 1.0 / slots
+        if self.slots_seen > 1:  # what tables keep at home beyond chance stays kept
+            share *= min(1.0, stream.remote_share / (1.0 - 1.0 / self.slots_seen))
+        return stream.rows_per_row * share
+
+    def per_row(self, slots: int | None = None) -> dict[str, float]:
         """Core seconds of each operator per source row: processing, and shipping by the byte."""
         source_rate = self.flow.source_rate or 1.0
         spent = {}
         for name in self.flow.order:
             rows = self.flow.rate_in[name] / source_rate
-            out = sum(s.shipped_per_row * s.row_bytes for s in self.flow.outputs[name])
-            spent[name] = rows * (self.flow.step[name].ppt_s + out * self.costs.byte_s)
+            out = rows * sum(
+                self.shipped_per_row(s, slots or self.slots_seen) * s.row_bytes
+                for s in self.flow.outputs[name]
+            )
+            spent[name] = rows * self.flow.step[name].ppt_s + out * self.costs.byte_s
         return spent
 
-    def work_s(self) -> tuple[float, float]:
-        """Core seconds per source row, in source tasks and in slots."""
-        per_row = self.per_row()
+    def work_s(self, slots: int) -> tuple[float, float]:
+        """Core seconds per source row, in source tasks and in slots.
+
+        A byte that is shipped is paid for half by who sends it, half by who takes it.
+        """
+        per_row = self.per_row(slots)
         source = sum(spent for name, spent in per_row.items() if name in self.at_source)
+        source_rate = self.flow.source_rate or 1.0
+        taken = sum(
+            self.flow.rate_in[s.producer]
+            / source_rate
+            * self.shipped_per_row(s, slots)
+            * s.row_bytes
+            for s in self.flow.streams
+            if s.producer in self.at_source
+        )
+        source -= taken * self.costs.byte_s / 2
         return source, sum(per_row.values()) - source
 
     def row_s(self, slots: int) -> float:
         """Seconds that a source row adds to an epoch: each part on as many cores as it can use."""
-        source, slot = self.work_s()
+        source, slot = self.work_s(slots)
         return source / min(self.source_tasks, self.cores) + slot / min(slots, self.cores)
 
     def messages(self, slots: int, rows: float, batch_rows: Mapping[str, int]) -> float:
@@ -116,17 +150,20 @@ class EpochModel:
         source_rate = self.flow.source_rate or 1.0
         count = 0.0
         for s in self.flow.streams:
-            sent = rows * self.flow.rate_in[s.producer] / source_rate * s.shipped_per_row
-            batch = rows_of(self.costs, s, batch_rows.get(f"{s.producer}->{s.consumer}", math.inf))
+            per_row = self.shipped_per_row(s, slots)
+            sent = rows * self.flow.rate_in[s.producer] / source_rate * per_row
+            batch = rows_of(self.costs, s, batch_rows.get(s.name, math.inf))
             pairs = min(float(slots * slots), sent)
             count += max(pairs, sent / batch)
         return count
 
     def fixed_s(self, slots: int) -> float:
-        """An epoch without rows: the driver's part, and the tasks of all levels on the cores."""
-        in_turn = self.levels * slots / min(slots, self.cores)
-        in_turn += self.source_tasks / min(self.source_tasks, self.cores)
-        return self.costs.epoch_s + in_turn * self.costs.task_s
+        """An epoch without rows: the driver's part, the rounds of tasks, and the tasks."""
+        costs = self.costs
+        tasks = self.levels * slots + self.source_tasks
+        fixed = costs.epoch_s + (self.levels + 1) * costs.level_s
+        fixed += tasks * costs.task_s / self.cores
+        return fixed + slots * self.instance_s / min(slots, self.cores)
 
     def predict(self, settings: EpochSettings) -> EpochPrediction:
         """Seconds, rate and latency of epochs with these settings."""
@@ -146,6 +183,7 @@ def tune_epochs(
     latency_s: float | None = None,
     slots_max: int | None = None,
     slots: int | None = None,
+    rows_max: int | None = None,
     epoch_bytes_max: int = EPOCH_BYTES_MAX,
 ) -> TunedEpochs:
     """Slots, rows per epoch and batch rows; linear in the flow's size, and in slots without a rate.
@@ -157,16 +195,18 @@ def tune_epochs(
         slots_max: At most so many (default: one per core, more would only add tasks). Without a
             rate, the fewest that give nearly as much as the best.
         slots: Do not choose slots, these are given.
+        rows_max: No epoch is to have more rows, for reasons that the model does not know.
         epoch_bytes_max: Source bytes of one epoch in one slot.
     """
     why: list[str] = []
+    size = _Size(rate, latency_s, rows_max, epoch_bytes_max)
     most = slots_max or model.cores
     if slots is None and rate is None:
-        slots = _fewest_of_the_fast(model, min(most, model.cores), latency_s, epoch_bytes_max, why)
+        slots = _fewest_of_the_fast(model, min(most, model.cores), size, why)
     elif slots is None:
         slots = _slots_for(model, rate or 0.0, most, why)
-    settings, reasons = _settings(model, slots, rate, latency_s, epoch_bytes_max)
-    per_row = model.per_row()
+    settings, reasons = _settings(model, slots, size)
+    per_row = model.per_row(slots)
     total = sum(per_row.values())
     heaviest = max(per_row, key=lambda name: per_row[name])
     share = {name: spent / total if total else 0.0 for name, spent in per_row.items()}
@@ -175,40 +215,45 @@ def tune_epochs(
     return TunedEpochs(settings, model.predict(settings), share, heaviest, tuple(why))
 
 
-def _settings(
-    model: EpochModel,
-    slots: int,
-    rate: float | None,
-    latency_s: float | None,
-    epoch_bytes_max: int,
-) -> tuple[EpochSettings, list[str]]:
+@dataclass(frozen=True)
+class _Size:
+    """What an epoch's rows have to satisfy."""
+
+    rate: float | None
+    latency_s: float | None
+    rows_max: int | None
+    epoch_bytes_max: int
+
+
+def _settings(model: EpochModel, slots: int, size: _Size) -> tuple[EpochSettings, list[str]]:
     """Rows per epoch for so many slots, and batches as large as they may be."""
     flow, costs = model.flow, model.costs
-    batch = {f"{s.producer}->{s.consumer}": costs.batch_rows_max(s.row_bytes) for s in flow.streams}
+    batch = {s.name: costs.batch_rows_max(s.row_bytes) for s in flow.streams}
     at_once = min(slots, model.cores)
     fixed = model.fixed_s(slots) + min(slots * slots, 1e9) * costs.message_s / at_once
-    rows, reason = _rows(fixed, model.row_s(slots), rate, latency_s)
+    rows, reason = _rows(fixed, model.row_s(slots), size.rate, size.latency_s)
     why = [reason]
-    fitting = _rows_that_fit(flow, slots, epoch_bytes_max)
+    fitting = _rows_that_fit(flow, slots, size.epoch_bytes_max)
     if rows > fitting:
         rows = fitting
         why.append(f"an epoch is cut to {rows:,} rows, what slots should hold at once")
+    if size.rows_max is not None and rows > size.rows_max:
+        rows = size.rows_max
+        why.append(f"an epoch is cut to {rows:,} rows, as asked for")
     return EpochSettings(slots, rows, batch), why
 
 
-def _fewest_of_the_fast(
-    model: EpochModel, most: int, latency_s: float | None, epoch_bytes_max: int, why: list[str]
-) -> int:
+def _fewest_of_the_fast(model: EpochModel, most: int, size: _Size, why: list[str]) -> int:
     """As fast as the cores allow, with as few slots as that takes: each costs tasks and messages
     that no model sees in full.
     """
     rates = {}
     for slots in range(1, most + 1):
-        settings, _ = _settings(model, slots, None, latency_s, epoch_bytes_max)
+        settings, _ = _settings(model, slots, size)
         rates[slots] = model.predict(settings).rows_per_s
     best = max(rates.values())
     slots = next(n for n, rate in rates.items() if rate >= FEWER * best)
-    source, slot = model.work_s()
+    source, slot = model.work_s(slots)
     share = slot / (source + slot) if source + slot else 0.0
     why.append(
         f"{slots} of {most} slots: predicted {rates[slots]:,.0f} rows/s, at best {best:,.0f}; "
@@ -218,11 +263,13 @@ def _fewest_of_the_fast(
 
 
 def _slots_for(model: EpochModel, rate: float, most: int, why: list[str]) -> int:
-    """Equation 4 for the work that slots do."""
-    slot_s = model.work_s()[1]
-    needed = max(1, math.floor(rate * slot_s / HEADROOM * (1 + ROUNDING)) + 1)
-    slots = min(needed, most)
-    short = f"; {needed} would be needed" if needed > most else ""
+    """Equation 4 for the work that slots do, which grows with them: fewer rows stay at home."""
+    for slots in range(1, most + 1):
+        slot_s = model.work_s(slots)[1]
+        needed = max(1, math.floor(rate * slot_s / HEADROOM * (1 + ROUNDING)) + 1)
+        if needed <= slots:
+            break
+    short = f"; {needed} would be needed" if needed > slots else ""
     why.append(
         f"{slots} slots: {slot_s * 1e6:,.3g} us per row x {rate:,.0f} rows/s, busy at most "
         f"{HEADROOM:.0%}{short}"

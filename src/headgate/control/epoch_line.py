@@ -1,0 +1,39 @@
+"""What of an epoch's time is for rows, and what an epoch takes without any.
+
+Epochs of different sizes tell the two apart: their times lie on a line. Epochs of one size cannot,
+and then all of the time is taken to be for rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import nnls
+
+APART = 2.0  # the largest epoch must have so many times the rows of the smallest
+
+
+@dataclass(frozen=True)
+class EpochLine:
+    """Seconds of an epoch: `fixed_s` and `row_s` for each of its rows, neither negative."""
+
+    fixed_s: float
+    row_s: float
+
+
+def tells_apart(rows: Sequence[float]) -> bool:
+    """Do sizes differ enough for a line?"""
+    return len(rows) > 2 and max(rows) >= APART * min(rows)
+
+
+def line_of(rows: Sequence[float], seconds: Sequence[float]) -> EpochLine:
+    """The line through epochs, errors counted in shares of the epoch's own time."""
+    x, y = np.asarray(rows, dtype=float), np.asarray(seconds, dtype=float)
+    if not tells_apart(rows) or not (y > 0).any():
+        return EpochLine(0.0, float(y.sum() / x.sum()))
+    weight = 1.0 / np.maximum(y, y.max() * 1e-3)
+    unit = x.max()
+    found, _ = nnls(np.stack([weight, weight * x / unit], axis=1), weight * y)
+    return EpochLine(float(found[0]), float(found[1] / unit))
