@@ -6,9 +6,10 @@
     spout -> filter -> sentence -> tok -> posTag -> custN -> cplxP -> neg -> baseF -> sentWord
           -> att -> norm -> stopWord -> SA -> html -> res
 
-No step keeps state. A shuffle is declared between any two, as in the paper; one is enough to spread
-rows evenly, so the others are left out, and an epoch takes one exchange instead of fifteen. `filter`
-asks for the language of every text and takes most of the time. `query.table("sentences")` holds a verdict for each English sentence.
+No step keeps state. A shuffle is declared between any two, as in the paper; one is enough to
+spread rows evenly, so the others are left out, and an epoch takes one exchange instead of fifteen.
+`filter` asks for the language of every text and takes most of the time. `query.table("sentences")`
+holds a verdict for each English sentence.
 """
 
 from pathlib import Path

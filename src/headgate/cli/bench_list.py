@@ -170,11 +170,14 @@ def tell_tune(found: dict[str, Any], json_file: Path | None, console: Console) -
 
 def rescale(json_file: Path | None, quick: bool, console: Console) -> None:
     """Reconfigurations on a seeded trace, against the rule of DS2 (simulated)."""
+    from headgate.experiment.bench.edges import data_folder
     from headgate.experiment.rescaling import QUICK, TraceOptions, run_rescaling
 
-    found = run_rescaling(QUICK if quick else TraceOptions())
+    found = run_rescaling(QUICK if quick else TraceOptions(), None if quick else data_folder())
     _show_grid(console, "over the trace", found["scalers"], "{:.4g}")
     _show(console, "reconfigurations over DS2's", found["reconfigurations_over_ds2"], "{:.3f}")
+    others = {name: told["reconfigurations_over_ds2"] for name, told in found["others"].items()}
+    _show_grid(console, "the same on traces that nothing was chosen on", others, "{:.3f}")
     _save(found, json_file, console)
 
 

@@ -156,7 +156,8 @@ def _tell_costs(console: Console, found: Calibration) -> None:
     table = Table(title=found.engine, title_justify="left", show_header=False)
     table.add_row("n: a message (batch tuple)", f"{costs.message_s * 1e6:,.1f} µs")
     table.add_row("s: a byte", f"{costs.byte_s * 1e9:,.2f} ns")
-    table.add_row("a task", f"{costs.task_s * 1e3:,.1f} ms")
+    table.add_row("a task, of all cores", f"{costs.task_s * 1e3:,.1f} ms")
+    table.add_row("a level", f"{costs.level_s * 1e3:,.1f} ms")
     table.add_row("an epoch's job", f"{costs.epoch_s * 1e3:,.1f} ms")
     table.add_row("probes explained to", f"{found.error:.0%} (median)")
     console.print(table)
@@ -180,5 +181,10 @@ def _tell_tuning(console: Console, measured: Measured, tuned: TunedEpochs) -> No
         f"({told.fixed_s:.2f} s fixed), rows done after {told.latency_s:.2f} s on average"
     )
     console.print(f"measured in the probe: {measured.rows_per_s:,.0f} rows/s")
+    if not measured.sizes_differ:
+        console.print(
+            "[dim]epochs of the probe had about one size: what they cost without rows is the "
+            "calibration's, and what operators take without rows counts as theirs per row[/]"
+        )
     for reason in tuned.why:
         console.print(f"  {reason}")

@@ -34,7 +34,8 @@ class Measured:
     """The model, the costs with the flow's own overhead per epoch, and what they rest on.
 
     `rows_per_s` is what busy epochs got through, `arriving_per_s` what came in, waiting included.
-    `backlog`: as it seems, rows wait for epochs and not the other way round.
+    `backlog`: as it seems, rows wait for epochs and not the other way round. `sizes_differ`: what
+    epochs cost without rows was measured, and not taken from the calibration.
     """
 
     model: EpochModel
@@ -44,6 +45,7 @@ class Measured:
     epoch_rows: int
     arriving_per_s: float
     backlog: bool
+    sizes_differ: bool
 
 
 def measure_flow(
@@ -91,6 +93,7 @@ def measure_flow(
         epoch_rows=round(float(np.median([r["rows"] for r in told]))),
         arriving_per_s=_arriving_per_s(told) or rate,
         backlog=_has_backlog(told),
+        sizes_differ=tells_apart([r["rows"] for r in told]),
     )
 
 

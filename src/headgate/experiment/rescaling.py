@@ -9,11 +9,14 @@ reconfigurations alone are worth nothing, so overload and instances paid for are
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from headgate.planner.tuning.ds2 import Ds2, Ds2Options
 from headgate.planner.tuning.rescaler import Load, Rescale, Rescaler
@@ -47,6 +50,19 @@ class TraceOptions:
 
 QUICK = TraceOptions(intervals=720, intervals_per_day=360, bursts=3)
 ROW_S = 1e-5
+OTHERS: dict[str, dict[str, Any]] = {
+    "another seed": {"seed": 11},
+    "calm": {"noise": 0.02, "bursts": 0},
+    "rough": {"noise": 0.15},
+    "a third of the instances": {"mean_demand": 2.0},
+    "seven times the instances": {"mean_demand": 40.0},
+    "long bursts": {"bursts": 20, "burst_intervals": 60},
+}
+REAL = {  # file, and seconds of an interval
+    "Wikipedia edits by the minute": ("wikipedia_edits_2015_09_12.parquet", 60),
+    "US flights by five minutes": ("us_flights_2008_jan_apr.parquet", 300),
+    "posts of Congress by the hour": ("congress_posts_text_2020_sample.parquet", 3_600),
+}
 
 
 @dataclass(frozen=True)
@@ -89,10 +105,39 @@ def follow(demand: F64, scaler: Scaler, options: TraceOptions) -> Followed:
     return Followed(changes, overloaded / count, backlog_max, paid / count)
 
 
-def run_rescaling(options: TraceOptions) -> dict[str, Any]:
-    """Both scalers, DS2 in three settings, over one trace."""
-    demand = demand_trace(options)
-    start = int(np.ceil(demand[0]))
+def real_traces(folder: Path, intervals: int = 4_000, mean_demand: float = 6.0) -> dict[str, F64]:
+    """Rates as they were, scaled to a mean demand: none of them had a say in any default."""
+    found = {}
+    for name, (file, seconds) in REAL.items():
+        path = folder / file
+        if not path.is_file():
+            continue
+        times = pq.read_table(path, columns=["ts"]).column("ts").cast(pa.timestamp("us"))
+        at = times.cast(pa.int64()).to_numpy() // (seconds * 1_000_000)
+        rows = np.bincount(at - at.min())[:intervals].astype(np.float64)
+        found[name] = rows * mean_demand / rows.mean()
+    return found
+
+
+def run_rescaling(options: TraceOptions, folder: Path | None = None) -> dict[str, Any]:
+    """Both scalers, DS2 in three settings, over one trace, and over traces of other kinds.
+
+    The scaler's defaults were chosen on the trace of the default options. Nothing was chosen on
+    the others.
+    """
+    found = compare(demand_trace(options), options)
+    others = {
+        name: compare(demand_trace(replace(options, **change)), options)
+        for name, change in OTHERS.items()
+    }
+    real = {} if folder is None else real_traces(folder)
+    others |= {name: compare(demand, options) for name, demand in real.items()}
+    return found | {"others": others, "options": asdict(options)}
+
+
+def compare(demand: F64, options: TraceOptions) -> dict[str, Any]:
+    """What each scaler does on one trace."""
+    start = max(1, int(np.ceil(demand[0])))
     scalers: dict[str, Callable[[], Scaler]] = {
         "headgate": lambda: Rescaler(start),
         "ds2": lambda: Ds2(start),
@@ -108,5 +153,4 @@ def run_rescaling(options: TraceOptions) -> dict[str, Any]:
             for name, told in found.items()
             if name != "headgate"
         },
-        "options": asdict(options),
     }

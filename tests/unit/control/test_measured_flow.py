@@ -12,6 +12,7 @@ from headgate.planner.tuning.epochs import EpochSettings
 from headgate.slot.program import compile_flow
 from headgate.testing import ListSource, run
 
+COUNTED = ("_rows", "_bytes")
 COSTS = EngineCosts(1e-4, 5e-9, task_s=0.05, epoch_s=0.2, message_bytes_max=8 << 20)
 
 
@@ -56,6 +57,33 @@ def test_the_model_gives_back_the_epochs_it_was_made_from(journal):
     told = found.model.predict(EpochSettings(2, 400, {}))
     assert told.epoch_s == pytest.approx(1.0, rel=0.05)  # what lies between the epochs' clocks
     assert found.rows_per_s == pytest.approx(400, rel=0.05)
+
+
+def test_epochs_of_two_sizes_tell_fixed_costs_from_rows(journal):
+    """Whatever the calibration says, the foot of the line is what this flow's epochs show."""
+    program, records = journal
+    grown = []
+    for number, record in enumerate(records):
+        rows = record["rows"] * (1 + 4 * (number % 2))
+        scale = rows / record["rows"]
+        sizes = {"rows": rows}
+        for field in ("source_rows", "operator_rows", "sink_rows"):
+            sizes[field] = {name: scale * n for name, n in record[field].items()}
+        times = {op: [3.0 + rows / 1e3, 3.0 + rows / 1e3] for op in record["operator_ms"]}
+        edges = {
+            name: {what: scale * n for what, n in counts.items() if what.endswith(COUNTED)}
+            for name, counts in record["edges"].items()
+        }
+        job = {"plan_ms": 0.0, "job_ms": 400.0 + rows / 10, "now_ms": 2_000 * number}
+        grown.append(record | sizes | {"operator_ms": times, "edges": edges} | job)
+    found = measure_flow(program, grown, COSTS, cores=2)
+
+    assert found.sizes_differ and found.model.instance_s > 0
+    in_jobs = 0.4 + sum(r["rows"] for r in grown[2:]) / 4 / 1e4
+    for rows in (400, 2_000, 20_000):
+        told = found.model.predict(EpochSettings(2, rows, {}))
+        between = found.epoch_s - in_jobs
+        assert told.epoch_s == pytest.approx(0.4 + rows / 1e4 + between, rel=0.05)
 
 
 def test_without_rows_nothing_can_be_said(journal):

@@ -93,7 +93,7 @@ def options_for(flow: str, *, quick: bool = False) -> TuneOptions:
         return TuneOptions(
             flow,
             probe_rows=(500, 500, 2_000, 500, 2_000),
-            rows_max=8_000,
+            rows_max=6_000,
             single_rows=1_000,
             rounds=3,
             grid_slots=(1, 2),

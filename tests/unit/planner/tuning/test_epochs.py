@@ -112,3 +112,47 @@ def test_no_slot_count_is_much_faster_than_the_chosen_one(ppt, cores, at_source)
     every = [tune_epochs(engine, slots=n).prediction.rows_per_s for n in range(1, cores + 1)]
     assert chosen.prediction.rows_per_s >= 0.95 * max(every) * (1 - 1e-9)
     assert all(rate < 0.95 * max(every) for rate in every[: chosen.settings.slots - 1])
+
+
+def test_with_one_slot_every_row_stays_and_with_more_fewer_do():
+    """Measured with four slots and tables that keep half of what hash routing would send."""
+    flow = two_counts()
+    streams = (flow.streams[0], replace(flow.streams[1], remote_share=0.375))
+    engine = replace(
+        model(cores=8),
+        flow=replace(flow, streams=streams),
+        at_source=frozenset({"source"}),
+        between_slots=frozenset({"first->second"}),
+        slots_seen=4,
+    )
+    between, out = streams[1], streams[0]
+
+    shares = [engine.shipped_per_row(between, slots) for slots in (1, 2, 4, 8)]
+    assert shares == pytest.approx([0.0, 0.25, 0.375, 0.4375])
+    assert engine.shipped_per_row(out, 1) == 1.0
+    assert engine.work_s(8)[1] > engine.work_s(1)[1]
+    assert sum(engine.work_s(2)) == pytest.approx(sum(engine.per_row(2).values()))
+
+
+def test_shares_measured_with_one_slot_say_nothing_of_more():
+    engine = replace(model(), between_slots=frozenset({"first->second"}), slots_seen=1)
+    stream = replace(engine.flow.streams[1], remote_share=0.0)
+
+    assert engine.shipped_per_row(stream, 2) == 0.5
+
+
+def test_a_second_slot_makes_every_level_dearer():
+    engine = model(cores=2)
+
+    assert engine.fixed_s(2) - engine.fixed_s(1) == pytest.approx(2 * SPARK.task_s / 2)
+
+
+def test_slots_are_chosen_for_the_epochs_that_may_be_had():
+    """Large epochs pay for more slots, small ones do not."""
+    engine = replace(model(5e-6, cores=4), costs=replace(SPARK, task_s=0.4))
+
+    assert tune_epochs(engine).settings.slots == 4
+    small = tune_epochs(engine, rows_max=1_000)
+    assert small.settings.slots == 1
+    assert small.settings.rows_per_epoch == 1_000
+    assert any("as asked for" in line for line in small.why)
