@@ -289,7 +289,7 @@ def tune(found: dict[str, Any]) -> str:
         [
             name.replace("_", " "),
             f"{rate:,.0f}",
-            ", ".join(f"{1 / cost:,.0f}" for cost in raw[name]),
+            " / ".join(f"{1 / cost:,.0f}" for cost in raw[name]),
             f"{found['predicted_rows_per_s'][name]:,.0f}",
             f"{found['latency_ms'][name]:,.0f}",
             f"{simulated[name]:,.0f}",

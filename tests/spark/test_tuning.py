@@ -156,8 +156,8 @@ def test_auto_follows_the_load_with_slots_and_moves_the_state(
     assert "is above" in scaled[0][2] and "pay for the move" in scaled[1][2]
     asked = [r for r in journal if r["kind"] == "tuning" and "slots" in r]
     assert [(r["slots"], r["why"]) for r in asked] == [(s[1], s[2]) for s in scaled]
-    moved = {r["epoch"]: r["moved_rows"]["count"] for r in journal if r["kind"] == "epoch"}
-    assert sum(moved.values()) > 0
+    moved = [r["moved_rows"].get("count", 0) for r in journal if r["kind"] == "epoch"]
+    assert sum(moved) > 0
 
 
 class Clock:

@@ -166,13 +166,17 @@ def _tell_costs(console: Console, found: Calibration) -> None:
 def _tell_tuning(console: Console, measured: Measured, tuned: TunedEpochs) -> None:
     flow = measured.model.flow
     table = Table(title=f"measured over {measured.epochs} epochs", title_justify="left")
-    for name in ("operator", "µs a row", "rows per source row", "of all work"):
+    for name in ("operator", "µs a row", "of all work", "predicted rows/s", "rows per batch"):
         table.add_column(name, justify="left" if name == "operator" else "right")
-    source_rate = flow.source_rate or 1.0
     for step in flow.steps:
-        rows = flow.rate_in[step.name] / source_rate
-        share = tuned.work_share[step.name]
-        table.add_row(step.name, f"{step.ppt_s * 1e6:,.2f}", f"{rows:.3g}", f"{share:.0%}")
+        batches = {tuned.settings.batch_rows[s.name] for s in flow.outputs[step.name]}
+        table.add_row(
+            step.name,
+            f"{step.ppt_s * 1e6:,.2f}",
+            f"{tuned.work_share[step.name]:.0%}",
+            f"{tuned.rates[step.name]:,.0f}",
+            ", ".join(f"{rows:,}" for rows in sorted(batches)),
+        )
     console.print(table)
     settings, told = tuned.settings, tuned.prediction
     console.print(

@@ -26,7 +26,7 @@ from headgate.topology.graph import Node
 
 WARM_UP = 2  # epochs in which workers start and caches fill
 FULL = 0.9  # epochs this near to the largest one have met the source's limit
-BUSY = 0.5  # of the time jobs run, at least, in a flow that never waits for rows
+BESIDE_S = 1.0  # between two jobs of a flow that never waits for rows: commit, sinks, Spark's part
 
 
 @dataclass(frozen=True)
@@ -239,12 +239,17 @@ def _overhead_s(told: Sequence[Mapping[str, Any]]) -> float:
 
     Waiting for rows looks the same, so the shorter gaps count.
     """
-    gaps = [
+    gaps = _gaps_s(told)
+    return float(np.quantile(gaps, 0.25)) if gaps else 0.0
+
+
+def _gaps_s(told: Sequence[Mapping[str, Any]]) -> list[float]:
+    """From the end of a job to the beginning of the next epoch."""
+    return [
         max(0.0, (after["now_ms"] - before["now_ms"]) / 1e3 - _job_s(before))
         for before, after in pairwise(told)
         if after["epoch"] == before["epoch"] + 1
     ]
-    return float(np.quantile(gaps, 0.25)) if gaps else 0.0
 
 
 def _arriving_per_s(told: Sequence[Mapping[str, Any]]) -> float:
@@ -256,12 +261,14 @@ def _arriving_per_s(told: Sequence[Mapping[str, Any]]) -> float:
 def _has_backlog(told: Sequence[Mapping[str, Any]]) -> bool:
     """Epochs follow each other closely, and nearly all are as large as the largest.
 
-    Without a limit each takes what has come meanwhile, and their sizes differ.
+    Without a limit each takes what has come meanwhile, and their sizes differ. Short waits look
+    like Spark's own work between epochs.
     """
-    seconds = (told[-1]["now_ms"] - told[0]["now_ms"]) / 1e3
     rows = np.array([r["rows"] for r in told])
     full = float(np.quantile(rows, 0.25)) >= FULL * float(rows.max())
-    return full and sum(_job_s(r) for r in told[:-1]) > BUSY * seconds
+    gaps = _gaps_s(told)
+    job_s = float(np.median([_job_s(r) for r in told]))
+    return full and bool(gaps) and float(np.median(gaps)) <= max(BESIDE_S, job_s)
 
 
 def _job_s(record: Mapping[str, Any]) -> float:

@@ -206,6 +206,8 @@ class FlowQuery:
         except HeadgateError as problem:
             self._failure = problem
             raise
+        if self._recent and self._recent[-1]["batchId"] == epoch:
+            return  # told once more by the query that a hand-over has started
         self._recent.append(progress_of(record, self.coordinator, query_id))
         self._elastic.epoch_committed()
         self._tune(record)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from headgate.errors import DeclarationError
@@ -50,13 +50,17 @@ class EpochPrediction:
 
 @dataclass(frozen=True)
 class TunedEpochs:
-    """Settings with what is predicted of them, per operator too, and the reasons."""
+    """Settings with what is predicted of them, and the reasons.
+
+    Per operator: its share of the work, and rows per second that come to it.
+    """
 
     settings: EpochSettings
     prediction: EpochPrediction
     work_share: Mapping[str, float]
     bottleneck: str
     why: tuple[str, ...]
+    rates: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -69,6 +73,7 @@ class TunedEpochs:
             told["work_share"],
             told["bottleneck"],
             tuple(told["why"]),
+            told.get("rates", {}),
         )
 
 
@@ -212,7 +217,10 @@ def tune_epochs(
     share = {name: spent / total if total else 0.0 for name, spent in per_row.items()}
     where = " (in source tasks)" if heaviest in model.at_source else ""
     why += [*reasons, f"{heaviest}{where} has {share[heaviest]:.0%} of the work per row"]
-    return TunedEpochs(settings, model.predict(settings), share, heaviest, tuple(why))
+    told = model.predict(settings)
+    source_rate = model.flow.source_rate or 1.0
+    rates = {n: r / source_rate * told.rows_per_s for n, r in model.flow.rate_in.items()}
+    return TunedEpochs(settings, told, share, heaviest, tuple(why), rates)
 
 
 @dataclass(frozen=True)
