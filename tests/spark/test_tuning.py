@@ -52,14 +52,17 @@ def test_probes_find_costs_that_explain_them(spark: SparkSession) -> None:
 
 
 def test_a_flow_is_measured_without_telling_its_sinks(spark: SparkSession, tmp_path: Path) -> None:
-    feed(tmp_path / "in", 4)
+    feed(tmp_path / "in", 12)
     called: list[int] = []
-    flow = counting(tmp_path / "in", [], lambda rows, epoch: called.append(epoch))
+    told: list[int | None] = []
+    flow = counting(tmp_path / "in", told, lambda rows, epoch: called.append(epoch))
 
-    measured, records = probe_flow(flow, spark, KNOWN, slots=2, epochs=4)
+    measured, records = probe_flow(flow, spark, KNOWN, slots=2, epochs=6)
 
-    assert called == []
-    assert len([r for r in records if r["kind"] == "epoch"]) == 4
+    assert called == [] and told == [None, 40]
+    sizes = [r["rows"] for r in records if r["kind"] == "epoch"]
+    assert {10, 40} <= set(sizes)
+    assert measured.sizes_differ
     assert measured.model.flow.step["count"].ppt_s > 0
     assert measured.rows_per_s > 0
 

@@ -69,6 +69,7 @@ def resolve(
     batch: Any,
     slots_max: int | None,
     latency_s: float | None,
+    rows_per_epoch: int | None = None,
 ) -> AutoStart:
     """Choose what is left to choose."""
     storage = Checkpoint(absolute(checkpoint)).storage
@@ -83,7 +84,9 @@ def resolve(
     if chosen == "auto":
         chosen = min(cores, slots_max or cores) if tuned is None else tuned.settings.slots
     program = compile_flow(flow.graph())
-    rows = tuned.settings.rows_per_epoch if tuned is not None and batch == "auto" else None
+    rows = rows_per_epoch
+    if rows is None and tuned is not None and batch == "auto":
+        rows = tuned.settings.rows_per_epoch
     tuner = Tuner(
         program,
         saved.calibration.costs,

@@ -20,7 +20,7 @@ from headgate.runtime.auto import Parallelism, checked_slots, resolve
 from headgate.runtime.delivery import Delivery, absolute, sink_uris, spark_uri
 from headgate.runtime.engine import SparkEngine
 from headgate.runtime.query import FlowQuery
-from headgate.runtime.sources import Input, read_sources
+from headgate.runtime.sources import Input, read_sources, takes_rows
 from headgate.runtime.stream import EpochStream
 from headgate.slot.batching import BYTE_S, MESSAGE_S, BatchRows, Scheme
 from headgate.slot.program import Program, compile_flow
@@ -43,6 +43,7 @@ def start_flow(
     manager: Manager | Decides | None = None,
     racks: Mapping[str, str] | None = None,
     batch: BatchRows | Literal["auto"] = None,
+    rows_per_epoch: int | None = None,
     sharing: Scheme = "auto",
     warm_dir: str | None = None,
     buckets: int = BUCKETS,
@@ -69,8 +70,9 @@ def start_flow(
         racks: Rack of each host, for a manager that should prefer near slots to far ones.
         batch: Rows per batch tuple, for all edges or by "producer->consumer" (default: as declared
             with `batched`, else as many as fit). Results do not depend on it. "auto": as many as
-            fit, and rows per epoch are chosen too, for sources that are functions of two
-            arguments.
+            fit, and rows per epoch are chosen too, for sources that can be told.
+        rows_per_epoch: What sources that can be told (`Reader`, or a function of two arguments)
+            are told at this start, whatever was measured.
         sharing: Batches for consumers with different keys: "distinct", "shared", or the cheaper.
         warm_dir: Folder on each host for warm copies of state (default: Spark's local dir;
             "off": none).
@@ -94,6 +96,7 @@ def start_flow(
             batch=batch,
             slots_max=slots_max,
             latency_s=latency_s,
+            rows_per_epoch=rows_per_epoch,
         )
         slots = auto.slots
     slots = checked_slots(slots if slots is not None else parallelism)
@@ -101,7 +104,14 @@ def start_flow(
     program = compile_flow(graph)
     if tick is None:
         tick = any(node.spec.ttl is not None for node in program.stateful)
-    rows_per_epoch = None if auto is None else auto.rows_per_epoch
+    if rows_per_epoch is None:
+        rows_per_epoch = None if auto is None else auto.rows_per_epoch
+    elif rows_per_epoch < 1 or not takes_rows(graph):
+        raise DeclarationError(
+            f"rows_per_epoch={rows_per_epoch}: no source of this flow can be told, or no epoch is "
+            "that small. Declare a source with headgate.Reader, or as a function of "
+            "(spark, rows_per_epoch); a DataFrame has its limit in its own options"
+        )
     read = partial(read_sources, spark, graph, program, tick=tick)
     source = read(rows_per_epoch=rows_per_epoch)
     place = Checkpoint(absolute(checkpoint))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import tempfile
 import time
 from dataclasses import replace
+from statistics import median
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -17,6 +18,7 @@ from headgate.control.measured_flow import Measured, measure_flow
 from headgate.planner.tuning.calibration import Calibration
 from headgate.runtime.calibration import cores_of
 from headgate.runtime.query import FlowQuery
+from headgate.runtime.sources import takes_rows
 from headgate.runtime.start import start_flow
 from headgate.slot.program import compile_flow
 from headgate.topology.builder import FlowBuilder
@@ -24,6 +26,7 @@ from headgate.topology.graph import FlowGraph, SinkSpec
 
 POLL_SECONDS = 0.2
 IDLE_SECONDS = 5.0
+LARGER = 4  # times the rows per epoch, in the second half of a probe whose sources can be told
 
 
 class _Muted(FlowBuilder):
@@ -42,15 +45,31 @@ def probe_flow(
 ) -> tuple[Measured, list[dict[str, Any]]]:
     """Run until so many epochs are done, or the source has no more; returns what they tell."""
     muted = _Muted(flow)
+    graph = muted.graph()
+    if not takes_rows(graph):
+        records = _run(muted, spark, slots, epochs, None)
+    else:  # two sizes tell what an epoch costs without rows
+        records = _run(muted, spark, slots, epochs - epochs // 2, None)
+        sizes = [r["rows"] for r in records if r["kind"] == "epoch" and r["rows"]]
+        if sizes:
+            larger = LARGER * max(1, round(median(sizes)))
+            records += _run(muted, spark, slots, max(1, epochs // 2), larger)
+    program = compile_flow(graph)
+    return measure_flow(program, records, calibration.costs, cores_of(spark)), records
+
+
+def _run(
+    flow: FlowBuilder, spark: SparkSession, slots: int, epochs: int, rows_per_epoch: int | None
+) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="headgate-tune-") as folder:
-        query = start_flow(muted, spark, slots=slots, checkpoint=folder)
+        query = start_flow(
+            flow, spark, slots=slots, checkpoint=folder, rows_per_epoch=rows_per_epoch
+        )
         try:
             _wait(query, epochs)
-            records = query.journal()
+            return query.journal()
         finally:
             query.stop()
-    program = compile_flow(muted.graph())
-    return measure_flow(program, records, calibration.costs, cores_of(spark)), records
 
 
 def _wait(query: FlowQuery, epochs: int) -> None:
