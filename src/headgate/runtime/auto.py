@@ -83,19 +83,19 @@ def resolve(
     chosen = slots if parallelism is None else parallelism
     if chosen == "auto":
         chosen = min(cores, slots_max or cores) if tuned is None else tuned.settings.slots
-    program = compile_flow(flow.graph())
+    graph = flow.graph()
     rows = rows_per_epoch
     if rows is None and tuned is not None and batch == "auto":
         rows = tuned.settings.rows_per_epoch
     tuner = Tuner(
-        program,
+        compile_flow(graph),
         saved.calibration.costs,
         cores=cores,
         slots=checked_slots(chosen),
         slots_max=slots_max or cores,
         latency_s=latency_s,
         rescales=parallelism == "auto",
-        limits=batch == "auto" and takes_rows(program.graph),
+        limits=batch == "auto" and takes_rows(graph),
         rows_per_epoch=rows,
     )
     return AutoStart(checked_slots(chosen), rows, tuner, storage, saved)

@@ -67,7 +67,7 @@ class TuneOptions:
     grid_batch: tuple[int | None, ...] = (1_000, None)
     grid_rows: tuple[float, ...] = (0.25, 1.0)
     grid_epochs: int = 2
-    probe_sizes: ProbeSizes = field(default_factory=ProbeSizes)
+    probe_sizes: ProbeSizes = field(default_factory=lambda: ProbeSizes(rounds=2))
     simulated_messages: int = 20_000
     seed: int = 7
 
@@ -94,7 +94,7 @@ def options_for(flow: str, *, quick: bool = False) -> TuneOptions:
             flow,
             probe_rows=(500, 500, 2_000, 500, 2_000),
             rows_max=6_000,
-            single_rows=1_000,
+            single_rows=6_000,
             rounds=3,
             grid_slots=(1, 2),
             grid_batch=(100, None),
