@@ -63,7 +63,7 @@ def test_a_flow_is_measured_without_telling_its_sinks(spark: SparkSession, tmp_p
     sizes = [r["rows"] for r in records if r["kind"] == "epoch"]
     assert {10, 40} <= set(sizes)
     assert measured.sizes_differ
-    assert measured.model.flow.step["count"].ppt_s > 0
+    assert measured.model.flow.step["count"].ppt_s + measured.model.instance_s > 0
     assert measured.rows_per_s > 0
 
 

@@ -25,6 +25,7 @@ from headgate.slot.program import Program
 
 RETUNE_EPOCHS = 16
 CLEARLY = 0.2  # settings that differ by less than this share are the same
+GROWTH = 8  # times the rows of the epochs that were measured: beyond that the model is a guess
 LEFT_LEAST = 0.25  # of the time, for slots: what source tasks may take of it at most in the demand
 
 
@@ -142,6 +143,7 @@ class Tuner:
             rate=None if found.backlog else found.arriving_per_s,
             latency_s=self._latency_s,
             slots_max=self._slots_max,
+            rows_max=GROWTH * found.epoch_rows,
         )
         tuned = choose()
         now = self._records[-1]["slots"]

@@ -25,6 +25,7 @@ HEADROOM = 0.8  # slots are to be busy with this share of the rate that is known
 EFFICIENCY = 0.95  # without a rate to keep up with, epochs spend this share of their time on rows
 EPOCH_BYTES_MAX = 256 << 20  # rows of one epoch in one slot, as they come from the sources
 FEWER = 0.95  # without a rate, the fewest slots that are predicted to give this share of the most
+ROWS_MAX = 1e9  # where rows seem to cost nothing; what slots should hold bounds it
 WAITS = 1.5  # a row waits for half an epoch on average, then for the whole of its own
 
 
@@ -290,7 +291,7 @@ def _rows(
 ) -> tuple[int, str]:
     """The smallest epoch that keeps up; with nothing to keep up with, one that wastes little."""
     spare = EFFICIENCY / (1 - EFFICIENCY)
-    efficient = spare * fixed_s / row_s if row_s > 0 else 1.0
+    efficient = spare * fixed_s / row_s if row_s > 0 else ROWS_MAX
     if rate is not None:
         left = 1 / (rate / HEADROOM) - row_s
         if left > 0:

@@ -156,3 +156,10 @@ def test_slots_are_chosen_for_the_epochs_that_may_be_had():
     assert small.settings.slots == 1
     assert small.settings.rows_per_epoch == 1_000
     assert any("as asked for" in line for line in small.why)
+
+
+def test_rows_that_seem_to_cost_nothing_are_not_rationed():
+    flow = FlowModel((Step("source", source_rate=1e3), Step("op")), (Stream("source", "op", 1, 0),))
+    engine = EpochModel(flow, replace(SPARK, byte_s=0.0), levels=1, cores=1)
+
+    assert tune_epochs(engine, epoch_bytes_max=5_000).settings.rows_per_epoch == 5_000
