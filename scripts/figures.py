@@ -1,8 +1,8 @@
 """Put measured numbers into the docs: tables between markers, and the figure of the README.
 
-Reads docs/figures/NAME.json, which `headgate bench NAME --json docs/figures/NAME.json` (and, for
-state, `python benchmarks/bench_state.py > docs/figures/state.json`) wrote, raw numbers included.
-A bench that has no file leaves its place in the docs as it is.
+Reads docs/figures/NAME.json, which `headgate bench NAME --json docs/figures/NAME.json` wrote, raw
+numbers included (for state and split-units: `python benchmarks/bench_NAME.py >` that file). A bench
+that has no file leaves its place in the docs as it is.
 
     python scripts/figures.py              # all
     python scripts/figures.py osg edges    # some
@@ -515,6 +515,62 @@ def albic(found: dict[str, Any]) -> str:
     return table(head, rows) + note
 
 
+def split_units(found: dict[str, Any]) -> str:
+    options = found["options"]
+    rows = [
+        [
+            zipf,
+            f"{at['heaviest_key_of_mean']:.2f}",
+            f"{at['whole_distance_pct']:.1f}",
+            f"{at['split_distance_pct']:.1f}",
+            f"{at['units_cut']:g}",
+            f"{at['pieces']:g}",
+            f"{at['merge_rows_pct']:.3f}",
+            f"{at['whole_moves']:g} / {at['split_moves']:g}",
+            f"{at['rounds_to_rest']:g}",
+            f"{at['seconds']:.2f}",
+        ]
+        for zipf, at in found["by_zipf"].items()
+    ]
+    head = [
+        "Zipf",
+        "heaviest key, of a node's mean",
+        "whole units: distance %",
+        "split: distance %",
+    ]
+    head += ["keys cut", "pieces", "merge rows, % of rows", "moves whole / split"]
+    head += ["plans to rest", "seconds"]
+    note = (
+        f"\n\n{options['keys']:,} keys on {options['nodes']} nodes, load distance of "
+        f"{options['limit_pct']:g} % allowed, a budget of {options['keys'] // 10} moves; medians "
+        f"of {options['seeds']} seeds; raw numbers in `docs/figures/split-units.json`."
+    )
+    draw_split_units(found)
+    return table(head, rows) + note
+
+
+def draw_split_units(found: dict[str, Any]) -> None:
+    plt.rcParams.update({"svg.hashsalt": "headgate", "font.family": "sans-serif"})
+    figure, axes = plt.subplots(figsize=(8, 3.2), layout="constrained")
+    zipf = [float(z) for z in found["by_zipf"]]
+    for name, label, color in (
+        ("whole_distance_pct", "whole units", "#3b528b"),
+        ("split_distance_pct", "split units", "#c92a2a"),
+    ):
+        lines = [at[name] for at in found["by_zipf"].values()]
+        axes.plot(zipf, lines, color=color, marker="o", markersize=4, label=label)
+    limit = found["options"]["limit_pct"]
+    axes.axhline(limit, color="black", linewidth=1, linestyle="--", label="allowed")
+    axes.set_yscale("symlog", linthresh=10)
+    axes.set_yticks([0, 5, 10, 100, 1000], ["0", "5", "10", "100", "1000"])
+    axes.set_xlabel("Zipf exponent of the keys")
+    axes.set_ylabel("load distance, % of the mean")
+    axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(FIGURES / "split-units.svg", metadata={"Date": None}, facecolor="white")
+    plt.close(figure)
+
+
 def draw_periods(raw: dict[str, Any], key: str, label: str, name: str, *, log: bool) -> None:
     plt.rcParams.update({"svg.hashsalt": "headgate", "font.family": "sans-serif"})
     figure, axes = plt.subplots(figsize=(8, 3.2), layout="constrained")
@@ -543,6 +599,7 @@ WRITERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "edges": edges,
     "balance": balance,
     "albic": albic,
+    "split-units": split_units,
     "osg": osg,
     "tune-linear-road": tune,
     "tune-sentiment": tune,

@@ -1,17 +1,24 @@
-"""The benchmark runs, tiny, so that it cannot rot."""
+"""The benchmarks run, tiny, so that they cannot rot."""
 
 from __future__ import annotations
 
 import runpy
 from pathlib import Path
 
-BENCH = Path(__file__).parents[4] / "benchmarks" / "bench_allocation.py"
+BENCHMARKS = Path(__file__).parents[4] / "benchmarks"
 
 
 def test_it_measures_small_clusters() -> None:
-    bench = runpy.run_path(str(BENCH))
+    bench = runpy.run_path(str(BENCHMARKS / "bench_allocation.py"))
     for talks in (False, True):
         line = bench["measure"]("headgate", 60, 4, 0.5, 1, talks=talks)
         run = line["runs"][0]
         assert run["distance_pct"] <= run["distance_before_pct"]
         assert run["migrations"] <= 6
+
+
+def test_it_measures_split_units() -> None:
+    found = runpy.run_path(str(BENCHMARKS / "bench_split_units.py"))["measure"](80, 4, 1.5, 0)
+    assert found["heaviest_key_of_mean"] > 1
+    assert found["split_distance_pct"] <= 5 < found["whole_distance_pct"]
+    assert found["rounds_to_rest"] <= 3
