@@ -11,8 +11,11 @@ from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
 
+from headgate.runtime.session import LOCAL_FILES
+
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # halves what a JVM costs to start
 SMALL_CONF = {
+    **LOCAL_FILES,
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.host": "127.0.0.1",

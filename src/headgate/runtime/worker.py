@@ -8,6 +8,7 @@ store with its mapped warm copies.
 from __future__ import annotations
 
 import base64
+import gc
 import os
 import pickle
 import time
@@ -136,7 +137,20 @@ def _program(broadcast: Broadcast[bytes], program_id: str) -> Program:
     if program_id not in _programs:
         _programs.clear()
         _programs[program_id] = pickle.loads(broadcast.value)
+        _leave_out_of_collections()
     return _programs[program_id]
+
+
+def _leave_out_of_collections() -> None:
+    """Put what is loaded by now, most of it imported modules, beyond the garbage collector's reach.
+
+    PySpark's daemon collects garbage after every task of a worker that it keeps, and the worker's
+    next task, that of the next level, waits for it: 45 to 58 ms for 112,000 objects, and
+    0.01 ms with this.
+    """
+    gc.unfreeze()  # what an earlier flow left behind may go
+    gc.collect()
+    gc.freeze()
 
 
 def _reports(services: Services) -> list[Any]:

@@ -29,8 +29,12 @@ def session(slots: int) -> SparkSession:
     """
     from pyspark.sql import SparkSession
 
+    from headgate.runtime.session import LOCAL_FILES
+
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.Builder().master(f"local[{slots}]").appName("headgate-baselines")
+    for name, value in LOCAL_FILES.items():
+        builder = builder.config(name, value)
     shared = (
         builder.config("spark.ui.enabled", "false")
         .config("spark.driver.memory", "4g")
