@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from headgate import Count, Flow
 from headgate.testing import ListSource
-from headgate.topology.builder import Stream
 from headgate.topology.graph import KeyGrouping
+from headgate.topology.stream import Stream
 from strategies import examples, run_quickly, tables
 
 SCHEMA = "k bigint, n bigint"

@@ -18,7 +18,7 @@ from headgate.control.coordinator import Coordinator
 from headgate.routing.hashing import hash_columns
 from headgate.routing.spread import Spread
 from headgate.slot.plan import EpochPlan
-from headgate.topology.builder import Stream
+from headgate.topology.stream import Stream
 
 Choose = Callable[[str], str]
 WAYS = ("pkg", "d_choices", "w_choices", "split", "dkg", "auto", "hash")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headgate.topology.builder import Stream
+from headgate.topology.stream import Stream
 
 Choose = Callable[[str], bool]
 

@@ -26,7 +26,7 @@ from headgate.operator import Mean, Output, StateFields, StatefulOperator, Tumbl
 from headgate.operator.rows import EpochClock, Groups, KeyedRows
 from headgate.routing.hashing import I64
 from headgate.state.session import StateSession
-from headgate.topology.builder import Stream
+from headgate.topology.stream import Stream
 
 F64 = npt.NDArray[np.float64]
 FIELDS = ("type", "time", "vid", "spd", "xway", "lane", "dir", "seg", "pos")

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from headgate.experiment import sentiment_words as words
 from headgate.routing.hashing import I64
-from headgate.topology.builder import Stream
+from headgate.topology.stream import Stream
 
 TEXTS = pa.schema({"post": pa.int64(), "text": pa.string()})
 WORDS = pa.list_(pa.string())

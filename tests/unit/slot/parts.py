@@ -11,7 +11,7 @@ from headgate.operator.rows import EpochClock
 from headgate.routing.table import RoutingTable, hash_table
 from headgate.slot.plan import EpochPlan
 from headgate.slot.program import Program, compile_flow
-from headgate.topology.builder import Stream
+from headgate.topology.stream import Stream
 
 BUCKETS = 16
 

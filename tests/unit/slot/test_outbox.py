@@ -22,7 +22,7 @@ from headgate.slot.outbox import Outbox
 from headgate.slot.plan import Control, EpochPlan, pair
 from headgate.slot.program import Program
 from headgate.slot.rows import Rows
-from headgate.topology.builder import Stream
+from headgate.topology.stream import Stream
 from strategies import examples, owner_by_hand, tables
 
 KEYS = pa.array([*range(12), None], pa.int64())

@@ -16,7 +16,7 @@ from headgate.errors import OperatorFailed
 from headgate.slot.failure import DeadLetters
 from headgate.slot.rows import Rows
 from headgate.slot.stateless import WrongOutput, conform, run_stateless
-from headgate.topology.builder import Stream
+from headgate.topology.stream import Stream
 
 ROWS = Rows(batch(k=[1, 2, 3, 4], v=["a", "b", None, "d"]), {"order": np.array([10, 20, 30, 40])})
 OUT = "k bigint, w string"

@@ -19,8 +19,9 @@ from headgate.errors import (
     UnknownColumn,
 )
 from headgate.testing import ListSource
-from headgate.topology.builder import FlowBuilder, Stream
+from headgate.topology.builder import FlowBuilder
 from headgate.topology.graph import Edge, FlowGraph, Grouping, Node
+from headgate.topology.stream import Stream
 
 SCHEMA = "k string, v bigint, t timestamp, l array<int>"
 

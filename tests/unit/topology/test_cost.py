@@ -6,7 +6,7 @@ import pytest
 
 from headgate import Count, Flow
 from headgate.errors import DeclarationError, MissingKey, SchemaMismatch, UnknownColumn
-from headgate.topology.builder import Stream
+from headgate.topology.stream import Stream
 
 
 def stream(flow: Flow | None = None) -> Stream:

@@ -8,7 +8,7 @@ import pytest
 import headgate as hg
 from headgate.slot.program import compile_flow
 from headgate.testing import ListSource, run
-from headgate.topology.builder import Stream
+from headgate.topology.stream import Stream
 
 ROWS = pa.schema({"k": pa.int64()})
 

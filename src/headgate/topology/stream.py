@@ -1,0 +1,285 @@
+"""Streams of a flow being declared: group, transform, process, send to sinks. Nothing runs here.
+
+A stream is a value: each call returns another one and leaves this one as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import pyarrow as pa
+
+from headgate.errors import DeclarationError, MissingKey, NameClash, SchemaMismatch
+from headgate.topology.arrow_types import SchemaLike, to_schema
+from headgate.topology.cost import CostOptions, Schedule
+from headgate.topology.declared import check_key_type, check_split, column_of, short_text
+from headgate.topology.graph import (
+    Grouping,
+    KeyGrouping,
+    NullKeys,
+    SinkFunction,
+    SinkSpec,
+    StatelessSpec,
+)
+
+if TYPE_CHECKING:
+    from headgate.topology.builder import FlowBuilder
+
+LOCAL = Grouping("local")
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Rows on their way: the outputs of one or several operators, with a grouping pending.
+
+    Using a stream twice makes a branch; `union` merges several.
+    """
+
+    flow: FlowBuilder
+    producers: tuple[int, ...]
+    schema: pa.Schema
+    grouping: Grouping = LOCAL
+    dead_letters: bool = False
+
+    # --- groupings -------------------------------------------------------------------------
+    def key_by(
+        self, *columns: str, nulls: NullKeys = "key", grouping: KeyGrouping = "hash"
+    ) -> Stream:
+        """Send equal keys to the same slot (fields grouping), or hot ones to several.
+
+        `nulls`: "key" makes null a key of its own (as Spark's groupBy does), "drop" drops such
+        rows, "error" stops on them. `grouping`: "dkg" places heavy keys by load; "pkg",
+        "d_choices", "w_choices" and "split" let several slots process a key's rows, and merge
+        what they come to; for operators that are mergeable. Results are the same.
+        """
+        if not columns:
+            raise MissingKey("key_by() needs at least one column; use globally() for one key")
+        for column in columns:
+            check_key_type(column_of(self.schema, column, "key_by"))
+        if nulls not in ("key", "drop", "error"):
+            raise DeclarationError(f"nulls={nulls!r}; choose 'key', 'drop' or 'error'")
+        if grouping not in get_args(KeyGrouping):
+            known = ", ".join(get_args(KeyGrouping))
+            raise DeclarationError(f"grouping={grouping!r}; there are {known}")
+        return self._grouped(Grouping("fields", tuple(columns), nulls, grouping))
+
+    def shuffle(
+        self,
+        *,
+        grouping: Literal["round_robin", "cost"] = "round_robin",
+        attribute: str | Iterable[str] = (),
+        schedule: Schedule = "batch",
+        epsilon: float = CostOptions.epsilon,
+        delta: float = CostOptions.delta,
+    ) -> Stream:
+        """Spread rows over the slots: round robin, or by what they cost.
+
+        Round robin is left out where stateless steps had their rows by it already: they are spread.
+        `grouping="cost"` measures what rows take in the operator that follows, by `attribute` (a
+        column, or several), and sends each row to the slot that is done with it first. It pays
+        where some rows take much longer than others. `schedule`: "batch" places the longest rows
+        first, "online" row after row. `epsilon` and `delta` give the sketches their size.
+        """
+        columns = (attribute,) if isinstance(attribute, str) else tuple(attribute)
+        if grouping == "round_robin":
+            if columns:
+                raise DeclarationError("attribute= is for shuffle(grouping='cost', attribute=...)")
+            return self._grouped(Grouping("shuffle"))
+        if grouping != "cost":
+            raise DeclarationError(f"grouping={grouping!r}; choose 'round_robin' or 'cost'")
+        if not columns:
+            raise MissingKey(
+                "shuffle(grouping='cost') needs attribute=, the column that what a row costs "
+                "depends on"
+            )
+        for column in columns:
+            check_key_type(column_of(self.schema, column, "shuffle(attribute=...)"))
+        options = CostOptions(schedule, epsilon, delta)
+        return self._grouped(Grouping("cost", columns, cost=options))
+
+    def local_or_shuffle(self) -> Stream:
+        """Stay in the slot: every slot has an instance of every operator (the default)."""
+        return self._grouped(LOCAL)
+
+    def broadcast(self) -> Stream:
+        """A copy of every row to every slot (all grouping)."""
+        return self._grouped(Grouping("all"))
+
+    def globally(self) -> Stream:
+        """Everything to one slot, as one key (global grouping)."""
+        return self._grouped(Grouping("global"))
+
+    def batched(self, rows: int) -> Stream:
+        """Send rows of the pending grouping in batches of so many, instead of as large as may be.
+
+        Results do not depend on it; smaller batches cost more. `start(batch=...)` overrides it.
+        """
+        if not self.grouping.exchanges:
+            raise DeclarationError(
+                "batched() is for rows that are sent; put key_by, shuffle or the like before it"
+            )
+        if rows < 1:
+            raise DeclarationError(f"batched({rows}); a batch has at least one row")
+        return self._grouped(replace(self.grouping, batch_rows=rows))
+
+    # --- stateless operators ---------------------------------------------------------------
+    def map(self, function: Any, schema: SchemaLike, *, name: str | None = None) -> Stream:
+        """Vectorised: RecordBatch -> RecordBatch (or dict of arrays), a row for each row."""
+        return self._stateless("map", StatelessSpec(function), to_schema(schema), name)
+
+    def map_rows(
+        self,
+        function: Callable[[dict[str, Any]], dict[str, Any]],
+        schema: SchemaLike,
+        *,
+        name: str | None = None,
+    ) -> Stream:
+        """Convenience: dict -> dict, one row at a time. Prefer `map`."""
+        return self._stateless("map", StatelessSpec(function, True), to_schema(schema), name)
+
+    def filter(self, predicate: Any, *, name: str | None = None) -> Stream:
+        """Vectorised: RecordBatch -> boolean array; or a pyarrow.compute expression."""
+        return self._stateless("filter", StatelessSpec(predicate), self.schema, name)
+
+    def filter_rows(
+        self, predicate: Callable[[dict[str, Any]], bool], *, name: str | None = None
+    ) -> Stream:
+        """Convenience: dict -> bool, one row at a time. Prefer `filter`."""
+        return self._stateless("filter", StatelessSpec(predicate, True), self.schema, name)
+
+    def flat_map(self, function: Any, schema: SchemaLike, *, name: str | None = None) -> Stream:
+        """Vectorised: RecordBatch -> (RecordBatch, origins); origins[i] = input row of output i."""
+        return self._stateless("flat_map", StatelessSpec(function), to_schema(schema), name)
+
+    def flat_map_rows(
+        self,
+        function: Callable[[dict[str, Any]], Iterable[dict[str, Any]]],
+        schema: SchemaLike,
+        *,
+        name: str | None = None,
+    ) -> Stream:
+        """Convenience: dict -> any number of dicts. Prefer `flat_map`."""
+        return self._stateless("flat_map", StatelessSpec(function, True), to_schema(schema), name)
+
+    def select(self, *columns: str, name: str | None = None) -> Stream:
+        """Keep only these columns, in this order."""
+        chosen = pa.schema([column_of(self.schema, column, "select") for column in columns])
+        return self._stateless("map", StatelessSpec(_Select(columns)), chosen, name)
+
+    def union(self, *others: Stream) -> Stream:
+        """Merge streams of the same columns and types (column order may differ: names decide)."""
+        for other in (self, *others):
+            if other.dead_letters or other.grouping != LOCAL:
+                raise DeclarationError(
+                    "union merges plain streams; put key_by, shuffle or the like after it"
+                )
+            if other.flow is not self.flow:
+                raise DeclarationError("union of streams that belong to two different flows")
+            if sorted(other.schema, key=_by_name) != sorted(self.schema, key=_by_name):
+                raise SchemaMismatch(
+                    f"union needs equal columns; one side has {short_text(self.schema)}, "
+                    f"the other {short_text(other.schema)}: use select() or map() first"
+                )
+        producers = [p for s in (self, *others) for p in s.producers]
+        if len(set(producers)) < len(producers):
+            raise DeclarationError("union of a stream with itself; flat_map can double rows")
+        return Stream(self.flow, tuple(producers), self.schema)
+
+    # --- stateful --------------------------------------------------------------------------
+    def process(
+        self, operator: Any, *, name: str | None = None, split: bool | Literal["auto"] = False
+    ) -> Stream:
+        """Run a stateful operator; the stream must be keyed (`key_by` or `globally`) before.
+
+        `split`: process rows where they are, also in the tasks that read the sources, and send only
+        partial states, one per key and task, to the slots that own the keys. Results are the same;
+        it pays where keys repeat. "auto" begins by key, and splits while what is counted says that
+        it pays. The operator must be mergeable.
+        """
+        self._refuse_dead_letters()
+        if not self.grouping.keyed:
+            raise MissingKey(
+                f"{type(operator).__name__} keeps state per key, but its input is not keyed; "
+                "put key_by(...) or globally() before process(...)",
+                operator=name or type(operator).__name__,
+            )
+        key = self.grouping.key
+        operator.state_fields(self.schema, key)
+        schema = operator.output_schema(self.schema, key)
+        check_split(split, operator, self.schema, self.grouping, name)
+        node = self.flow._add("stateful", name, schema, operator, key, split)
+        self.flow._connect(self.producers, node, self.grouping)
+        return Stream(self.flow, (node,), schema)
+
+    # --- sinks -----------------------------------------------------------------------------
+    def to(self, function: SinkFunction, *, name: str | None = None) -> None:
+        """Call `function(DataFrame, epoch)` for every epoch, at least once, with the same rows."""
+        if not callable(function):
+            raise DeclarationError("to(...) takes a function (DataFrame, epoch) -> None")
+        self._sink(SinkSpec("function", function), name)
+
+    def to_parquet(self, path: str, *, name: str | None = None) -> None:
+        """Append to a directory of Parquet files, exactly once."""
+        self._sink(SinkSpec("parquet", str(path)), name)
+
+    def to_console(self, rows: int = 20, *, name: str | None = None) -> None:
+        """Print the first rows of every epoch."""
+        self._sink(SinkSpec("console", rows_shown=rows), name)
+
+    def to_memory(self, name: str) -> None:
+        """Keep all rows on the driver, for tests: `query.rows(name)`."""
+        self._sink(SinkSpec("memory"), name)
+
+    def to_table(self, name: str) -> None:
+        """Keep all rows in the checkpoint; `query.table(name)` reads them as a DataFrame."""
+        self._sink(SinkSpec("table"), name)
+
+    # --- inside ----------------------------------------------------------------------------
+    def _grouped(self, grouping: Grouping) -> Stream:
+        self._refuse_dead_letters()
+        return Stream(self.flow, self.producers, self.schema, grouping)
+
+    def _stateless(
+        self, kind: str, spec: StatelessSpec, schema: pa.Schema, name: str | None
+    ) -> Stream:
+        self._refuse_dead_letters()
+        if self.grouping.by != "hash":
+            raise DeclarationError(
+                f"grouping={self.grouping.by!r} is for keys with state, and {kind} keeps none: use "
+                "shuffle(), or put key_by(..., grouping=...) right before process(...)"
+            )
+        function = spec.function
+        is_expression = kind == "filter" and hasattr(function, "isin")
+        if not callable(function) and not is_expression:
+            raise DeclarationError(f"{kind}(...) takes a function, not {type(function).__name__}")
+        node = self.flow._add(kind, name, schema, spec)
+        self.flow._connect(self.producers, node, self.grouping)
+        return Stream(self.flow, (node,), schema)
+
+    def _sink(self, spec: SinkSpec, name: str | None) -> None:
+        if self.grouping != LOCAL:
+            raise DeclarationError("a sink writes rows where they arise; drop the grouping")
+        node = self.flow._add("sink", name, self.schema, spec)
+        if self.dead_letters:
+            if self.flow._dead_letters is not None:
+                raise NameClash("the flow already has a dead-letter sink", name=name)
+            self.flow._dead_letters = node
+        self.flow._connect(self.producers, node, LOCAL)
+
+    def _refuse_dead_letters(self) -> None:
+        if self.dead_letters:
+            raise DeclarationError("dead letters can only go to a sink")
+
+
+@dataclass(frozen=True)
+class _Select:
+    columns: tuple[str, ...]
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.select(list(self.columns))
+
+
+def _by_name(field: pa.Field) -> str:
+    return str(field.name)
