@@ -1,6 +1,7 @@
 """Linear Road, as Sax et al. 2013 ran it: tolls of an expressway from position reports.
 
     headgate run examples/linear_road.py:flow --once
+    headgate tune examples/linear_road.py:flow
 
     spout -> parse -> agg -> mv -> toll
                           -> block
@@ -21,12 +22,13 @@ from headgate.experiment.workload import write_epochs
 IN = Path("artifacts/linear_road/in")
 
 
-def reports(spark):
-    """Ten minutes of 20,000 vehicles, made on first use; an epoch is half a minute."""
+def reports(spark, rows_per_epoch):
+    """Ten minutes of 20,000 vehicles, made on first use; an epoch is half a minute if it may."""
     if not IN.exists():
         write_epochs((position_reports(20_000, seed=7, epoch=epoch) for epoch in range(20)), IN)
-    schema = spark.read.parquet(str(IN)).schema
-    return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(IN))
+    options = {} if rows_per_epoch else {"maxFilesPerTrigger": "1"}
+    reader = hg.Reader("parquet", options, schema="line string, ts timestamp", path=str(IN))
+    return reader(spark, rows_per_epoch)
 
 
 flow = hg.Flow("linear_road")

@@ -2,6 +2,7 @@
 
     pip install 'headgate[examples]'
     headgate run examples/sentiment.py:flow --once
+    headgate tune examples/sentiment.py:flow
 
     spout -> filter -> sentence -> tok -> posTag -> custN -> cplxP -> neg -> baseF -> sentWord
           -> att -> norm -> stopWord -> SA -> html -> res
@@ -23,13 +24,14 @@ from headgate.experiment.workload import write_epochs
 IN = Path("artifacts/sentiment/in")
 
 
-def texts(spark):
-    """Ten epochs of 500 texts, made on first use."""
+def texts(spark, rows_per_epoch):
+    """Ten epochs of 500 texts, made on first use; others if rows per epoch are wished for."""
     if not IN.exists():
         made = (short_texts(500, seed=3, epoch=e, folder=data_folder()) for e in range(10))
         write_epochs(made, IN)
-    schema = spark.read.parquet(str(IN)).schema
-    return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(IN))
+    options = {} if rows_per_epoch else {"maxFilesPerTrigger": "1"}
+    reader = hg.Reader("parquet", options, schema="post bigint, text string", path=str(IN))
+    return reader(spark, rows_per_epoch)
 
 
 flow = hg.Flow("sentiment")
