@@ -230,11 +230,12 @@ class FlowQuery:
             self._stream.hand_over(advice.epoch_rows.rows, self._engine.spark.sparkContext)
 
     def _run(self, job: Callable[[], EpochResult]) -> EpochResult:
-        """Run an epoch's job; a job that `stop` has cancelled is not run again."""
+        """Run an epoch's job; a job that `stop` or a hand-over has cancelled is not run again."""
         try:
             return job()
         except EngineAborted as problem:
-            if self._stopping and problem.__cause__ is not None:
+            ending = self._stopping or (self._stream is not None and self._stream.is_ending)
+            if ending and problem.__cause__ is not None:
                 raise problem.__cause__ from None
             raise
 

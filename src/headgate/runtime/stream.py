@@ -44,6 +44,11 @@ class EpochStream:
         with self._changed:
             return self._handing_over or self.query.isActive
 
+    @property
+    def is_ending(self) -> bool:
+        """Is the query that runs now being stopped, by the user or by a hand-over?"""
+        return self._stopping or self._handing_over
+
     def hand_over(self, rows_per_epoch: int, context: SparkContext) -> None:
         """Called in an epoch's function after its commit; does not return if all goes well.
 
