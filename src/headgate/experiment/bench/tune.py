@@ -68,7 +68,7 @@ class TuneOptions:
     grid_rows: tuple[float, ...] = (0.25, 1.0)
     grid_epochs: int = 2
     probe_sizes: ProbeSizes = field(default_factory=lambda: ProbeSizes(rounds=2))
-    simulated_messages: int = 20_000
+    simulated_messages: int = 40_000
     seed: int = 7
 
 
