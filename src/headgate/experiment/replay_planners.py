@@ -107,23 +107,31 @@ class FromScratch:
         return changes
 
 
+def own_planner(
+    options: ReplayOptions, columns: int, edges: list[tuple[int, int]]
+) -> IncrementalPlanner:
+    """Headgate's planner for keys of so many columns, of which these are tied; ready to run."""
+    planner = IncrementalPlanner(
+        columns,
+        edges,
+        options.slots,
+        horizon_rows=options.period,
+        alpha=options.alpha,
+        settings=options.settings,
+        seed=options.seed,
+        keys_max=options.keys_max,
+        pairs_max=SKETCH_PAIRS * options.slots,
+    )
+    compile_kernels(columns)
+    return planner
+
+
 class Incremental:
     """Headgate's own planner, fed as the manager feeds it on Spark: by bounded statistics."""
 
     def __init__(self, options: ReplayOptions, columns: int) -> None:
         self._options = options
-        self.planner = IncrementalPlanner(
-            columns,
-            [(k, k + 1) for k in range(columns - 1)],
-            options.slots,
-            horizon_rows=options.period,
-            alpha=options.alpha,
-            settings=options.settings,
-            seed=options.seed,
-            keys_max=options.keys_max,
-            pairs_max=SKETCH_PAIRS * options.slots,
-        )
-        compile_kernels(columns)
+        self.planner = own_planner(options, columns, [(k, k + 1) for k in range(columns - 1)])
 
     def begin(self, owners: Owners) -> list[Change]:
         """One plan from scratch; then the window is shown to the planner, epoch by epoch."""

@@ -27,11 +27,10 @@ from headgate.experiment.replay_planners import (
     FIRST_PLAN_TRIES,
     Change,
     ReplayOptions,
+    own_planner,
     planned,
 )
 from headgate.experiment.replay_trace import I32, I64, Trace
-from headgate.planner.compiling import compile_kernels
-from headgate.planner.incremental import IncrementalPlanner
 from headgate.planner.incremental_words import SeenKeys, SeenPairs
 from headgate.planner.key_graph import KeyGraph, imbalance_of
 from headgate.planner.partition import partition
@@ -121,18 +120,8 @@ class SplitIncremental:
 
     def __init__(self, options: ReplayOptions, columns: int, anchor: int) -> None:
         self._options = options
-        self.planner = IncrementalPlanner(
-            columns,
-            [(k, anchor) for k in range(columns) if k != anchor],
-            options.slots,
-            horizon_rows=options.period,
-            alpha=options.alpha,
-            settings=options.settings,
-            seed=options.seed,
-            keys_max=options.keys_max,
-            pairs_max=SKETCH_PAIRS * options.slots,
-        )
-        compile_kernels(columns)
+        edges = [(k, anchor) for k in range(columns) if k != anchor]
+        self.planner = own_planner(options, columns, edges)
 
     def begin(self, owners: SplitOwners) -> list[Change]:
         o = self._options
