@@ -20,6 +20,7 @@ from headgate.slot.batch_tuple import BatchTuple, Kind
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
 from headgate.slot.stage import Services, run_slot_task, run_source_task
+from headgate.slot.statistics import TaskStatistics
 from headgate.state.storage import Storage
 from headgate.state.store import StateStore
 
@@ -119,7 +120,8 @@ class FaultyEngine:
             if plan.attempt < 2 and self.faults.happens(self.faults.abort, f"abort level {level}"):
                 raise EngineAborted("the scheduler lost its mind")
         controls = [Control.from_bytes(t.payload) for t in moving if t.kind == Kind.CONTROL]
-        return EpochResult(controls)
+        counted = [TaskStatistics.from_bytes(d) for _, d in sorted(services.statistics.items())]
+        return EpochResult(controls, statistics=counted)
 
     def _task(self, attempt: Attempt) -> list[BatchTuple]:
         outputs = []

@@ -29,6 +29,7 @@ class Greedy:
     """The incumbent of the MILP, without the solver: quick, and good enough for a plant."""
 
     name = "greedy"
+    collocates = False
 
     def plan(self, situation: Situation, limits: Limits) -> Plan:
         node = greedy(situation, limits.migration_cost_max)

@@ -20,6 +20,7 @@ from tests.scenario.test_seeded_faults import BUCKETS
 
 from headgate.control.manager import Manager, plan_with
 from headgate.control.planning import Planning
+from headgate.control.split_units import SplitUnits
 from strategies import quick_folder
 
 
@@ -27,12 +28,18 @@ class DecidingDriver(MovingDriver):
     """What is spread, split and placed by load is decided as on Spark; a start knows nothing."""
 
     def planning(self) -> Planning | None:
-        manager: Any = None
+        manager = None
         if self.rng.random() < 0.3:
-            manager = Manager("allocation", migration_seconds_max=60.0)
-        elif self.rng.random() < 0.3:
             manager = Restless(self.rng, self.case, self.program, BUCKETS)
         return plan_with(manager, self.program, 1, beside=self.rng.random() < 0.3)
+
+
+class CuttingDriver(MovingDriver):
+    """One manager evens loads to the last row, by cuts alone: it may not move any state."""
+
+    def planning(self) -> Planning | None:
+        manager = Manager("allocation", alpha=1.001, migration_seconds_max=1e-9)
+        return plan_with(manager, self.program, 1, beside=False)
 
 
 @pytest.mark.parametrize("seed", range(14))
@@ -85,3 +92,36 @@ def test_decided_by_seed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         done = driver.run()
         faults.kill_write = 0.0
         driver.check_all(done)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_cut_by_seed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any key is heavy and a piece costs nothing: much is cut and joined, and no count is off."""
+    rng = random.Random(f"cut {seed}")
+    case = rng.choice([chain, deep])(rng, epochs=6, rows=60)
+    faults = Faults(rng, kill_write=rng.choice([0.0, 0.005]))
+    crash = rng.choice([0.0, 0.01])
+    cuts: list[int] = []
+    real = SplitUnits.take
+
+    def take(self: SplitUnits, extras: Any, *given: Any) -> None:
+        cuts.append(len(extras))
+        real(self, extras, *given)
+
+    def reach(point: str, epoch: int) -> None:
+        if faults.happens(crash, f"driver dies: {point}@{epoch}"):
+            raise Killed(f"{point}@{epoch}")
+
+    monkeypatch.setattr("headgate.control.coordinator.reach", reach)
+    monkeypatch.setattr("headgate.control.split_units.PIN_SHARE", 0.01)
+    monkeypatch.setattr("headgate.planner.allocation.splitting.CUT_SHARES", (0.5, 0.01))
+    monkeypatch.setattr("headgate.planner.allocation.splitting.PIECE_PCT", 0.01)
+    monkeypatch.setattr(SplitUnits, "take", take)
+    with quick_folder() as folder, choosing(lambda name: "split"):
+        driver = CuttingDriver(case, faults, folder, warm=rng.random() < 0.5)
+        driver.first_slots = rng.randrange(3, 5)
+        faults.wrap_storage(monkeypatch)
+        done = driver.run()
+        faults.kill_write = 0.0
+        driver.check_all(done)
+    assert sum(cuts) > 0

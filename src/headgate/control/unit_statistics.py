@@ -175,7 +175,7 @@ class Period:
             loads["bytes"] = rows * per_row / (capacity.bytes_per_second * self.wall_ms / 1e5)
         use |= {name: float(load.sum()) for name, load in loads.items()}
         resource = max(loads, key=lambda name: use[name])
-        timed = self.wall_ms > 0 or resource == "memory"
+        timed = (self.wall_ms > 0 and use[resource] > 0) or resource == "memory"
         load, base = (loads[resource], 0.0) if timed else (rows, 0.0)
         gone = np.arange(slots) >= slots - leaving
         nodes = Nodes(np.ones(slots), gone, distances)

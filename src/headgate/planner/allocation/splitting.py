@@ -122,10 +122,12 @@ class Splitter:
         return made
 
 
-def shed(
-    situation: Situation, node: I32, limits: Limits, share: float = CUT_SHARES[-1]
-) -> Allocation:
-    """Parts of heavy units go from the fullest node to the emptiest until none is too full."""
+def shed(situation: Situation, node: I32, limits: Limits, share: float | None = None) -> Allocation:
+    """Parts of heavy units go from the fullest node to the emptiest until none is too full.
+
+    Heavy are those above a share of the mean; by default above the least that may be cut.
+    """
+    share = CUT_SHARES[-1] if share is None else share
     cut, nodes = situation.cut, situation.nodes
     assert cut is not None
     loads = situation.node_loads(node)
