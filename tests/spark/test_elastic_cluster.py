@@ -20,7 +20,7 @@ CONF = {
     "spark.executor.extraJavaOptions": QUICK_JVM,
     "spark.ui.showConsoleProgress": "false",
 }
-OPTIONS = {"rows": 2_000, "slots": [FEW, MANY], "epochs": 2, "seed": 5}
+OPTIONS = {"rows": 2_000, "slots": [FEW, MANY], "warmup": 0, "epochs": 2, "seed": 5}
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """More or fewer slots while the flow runs, without a restart and without a cold epoch.
 
-Growing: executors are asked for, each is warmed as it comes, the new slots get their hosts, and an
-epoch without rows is rehearsed on them, all beside the running epochs; only then the slot count
+Growing: executors are asked for, each is warmed as it comes, the new slots get their hosts, and
+epochs without rows are rehearsed on them, all beside the running epochs; only then the slot count
 changes, at an epoch boundary. Shrinking: the slot count changes first, and state moves off the
 leaving slots with that epoch; when it is committed, executors that host no slot any more are
 given back, between two epochs, so that no task of one is lost with them.
@@ -26,7 +26,6 @@ from headgate.runtime.rehearsal import Rehearsal, Warming
 
 log = logging.getLogger("headgate")
 
-REHEARSALS = 2
 WAIT_FOR_EXECUTORS_S = 120.0
 
 
@@ -87,7 +86,7 @@ class Elastic:
         try:
             if slots > before:
                 facts |= self._make_room(slots)
-                facts["rehearsed_s"] = self._rehearse(slots)
+                facts["rehearsed_s"] = self._rehearse(slots, before)
             self._engine.anchor(slots)
         finally:
             self._engine.source_tasks_max = None
@@ -96,14 +95,14 @@ class Elastic:
             facts["released"] = self._release(slots)
         self._tell(**facts)
 
-    def _rehearse(self, slots: int) -> list[float]:
-        """Seconds of each rehearsal. Where no executor can be new nothing is cold, and a rehearsal
-        would only take cores from the epochs (one of them took 3.6x the usual).
-        """
-        if not self._executors.ours_to_change:
+    def _rehearse(self, slots: int, before: int) -> list[float]:
+        """Seconds of each rehearsal, on the hosts that get their first slots."""
+        known = set(self._engine.hosts(before))
+        first = [host for host in self._engine.hosts(slots) if host not in known]
+        if not first:
             return []
-        plan = self._coordinator.rehearsal(slots)
-        return [round(self._rehearsal.play(plan), 2) for _ in range(REHEARSALS)]
+        played = self._rehearsal.play(self._coordinator.rehearsal(len(first)), first)
+        return [round(seconds, 2) for seconds in played]
 
     def _make_room(self, slots: int) -> dict[str, Any]:
         """A core per slot, as far as the cluster has them, each warm.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -157,19 +157,23 @@ class SparkEngine:
         if held is not None and chosen == held.anchor.hosts and held.is_whole(live):
             self._anchors[slots] = _Held(held.anchor, live)  # executors came that it does not need
             return held.anchor
-        labels = slot_labels(slots)
-        anchor = build_anchor(
-            self.own_session,
-            slots,
-            chosen,
-            lambda slot: anchor_row(slot, labels[slot]),
-            TUPLE_TYPE,
-        )
+        anchor = self.anchor_on(chosen)
         if held is not None:
             held.anchor.release()
         self._anchors[slots] = _Held(anchor, live)
         self._homes = anchor.hosts
         return anchor
+
+    def anchor_on(self, hosts: Sequence[str]) -> Anchor:
+        """A new anchor, with a slot on each of these hosts; the caller releases it."""
+        labels = slot_labels(len(hosts))
+        return build_anchor(
+            self.own_session,
+            len(hosts),
+            hosts,
+            lambda slot: anchor_row(slot, labels[slot]),
+            TUPLE_TYPE,
+        )
 
     def close(self) -> None:
         for held in self._anchors.values():

@@ -5,7 +5,7 @@ tasks take many times what others take, and Spark gives it source tasks as soon 
 So a new executor is *taken* at once, before the next epoch begins, by a task for each of its cores.
 The task reads a partition of the last micro-batch (a cold source task is slowest at reading), runs
 a slot's code without rows, and writes to a shuffle; until it ends Spark can place nothing else
-there. Then the whole epoch is rehearsed on the slots to be, without rows.
+there. Then an epoch without rows is rehearsed on the hosts that are to have their first slots.
 
 Both run beside the epochs. No operator sees a row, no state is read or written, and what is
 measured is told to nobody.
@@ -23,7 +23,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from headgate.runtime.anchor import anchored, rows_on_hosts, slot_labels
+from headgate.runtime.anchor import Anchor, anchored, rows_on_hosts, slot_labels
 from headgate.runtime.engine import SparkEngine
 from headgate.runtime.exchange import TUPLE_TYPE, apply_stage, arrow_stage
 from headgate.runtime.executors import Executor, Executors
@@ -36,6 +36,7 @@ log = logging.getLogger("headgate")
 TAKEN_WITHIN_S = 3.0
 POLL_SECONDS = 0.005
 ROUNDS_MAX, MUCH_FASTER = 6, 0.7
+REHEARSALS = 2
 PLACE_TYPE = StructType([StructField("__hg_place", IntegerType(), nullable=False)])
 
 
@@ -75,17 +76,16 @@ class Rehearsal:
     def __init__(self, engine: SparkEngine, executors: Executors) -> None:
         self._engine, self._executors = engine, executors
 
-    def play(self, plan: EpochPlan) -> float:
-        """All levels of a plan, on its slots; returns the seconds it took."""
-        started = time.perf_counter()
-        engine = self._engine
-        anchor = engine.anchor(plan.slots)
-        tuples = self._anchor_rows(plan, anchor.hosts)
-        for function in engine.silent_functions():
-            stage = arrow_stage(function, TUPLE_TYPE.names)
-            tuples = apply_stage(anchored(tuples, anchor), stage)
-        self._collect(tuples, plan, f"rehearsing {plan.slots} slots")
-        return time.perf_counter() - started
+    def play(self, plan: EpochPlan, hosts: Sequence[str]) -> list[float]:
+        """All levels of a plan, with a slot on each of these hosts; returns seconds of each time.
+
+        Hosts that have slots already are left alone: they are warm, and busy with epochs.
+        """
+        anchor = self._engine.anchor_on(hosts)
+        try:
+            return [self._play(plan, anchor) for _ in range(REHEARSALS)]
+        finally:
+            anchor.release()
 
     def take(self, plan: EpochPlan, new: Sequence[Executor]) -> Warming:
         """Returns when all cores of the new executors are busy with being warmed.
@@ -122,6 +122,15 @@ class Rehearsal:
         return warming
 
     # --- inside ----------------------------------------------------------------------------
+    def _play(self, plan: EpochPlan, anchor: Anchor) -> float:
+        started = time.perf_counter()
+        tuples = self._anchor_rows(plan, anchor.hosts)
+        for function in self._engine.silent_functions():
+            stage = arrow_stage(function, TUPLE_TYPE.names)
+            tuples = apply_stage(anchored(tuples, anchor), stage)
+        self._collect(tuples, plan, f"rehearsing on {plan.slots} slots")
+        return time.perf_counter() - started
+
     def _reading(self, batch: DataFrame, plan: EpochPlan, places: Sequence[str]) -> DataFrame:
         """A task on each place that reads one partition of the batch.
 

@@ -35,7 +35,7 @@ TIMEOUT_S = 1500
 
 @dataclass(frozen=True)
 class ElasticOptions:
-    """Sizes; `epochs` run at each of the three slot counts.
+    """Sizes; `epochs` run at each of the three slot counts, after some for the JVM to warm up.
 
     `host_cpus` is a host's share of the machine where each has its own; the driver takes the rest.
     """

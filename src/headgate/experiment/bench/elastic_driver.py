@@ -65,10 +65,11 @@ def main(options: dict[str, Any], folder: Path) -> None:
     first.key_by("k2").process(Count(), name="by_k2")
     query = flow.start(spark, slots=few, checkpoint=str(folder / "checkpoint"))
     held = [len(executors.live())]
-    for slots in (few, many, few):
+    epochs = options["epochs"]
+    for slots, least in ((few, options["warmup"] + epochs), (many, epochs), (few, epochs)):
         if slots != query.slots:
             query.rescale(slots)
-        _run_at(query, feed, slots, options["epochs"])
+        _run_at(query, feed, slots, least)
         if slots == few and len(held) > 1:
             _wait(lambda: len(executors.live()) <= few or not executors.ours_to_change, query, feed)
         held.append(len(executors.live()))
