@@ -110,23 +110,24 @@ class Elastic:
         Until they are, source tasks are no more than the cores there are: one that waited for a
         core would be given to a cold executor in the moment it comes.
         """
+        if not self._executors.ours_to_change:
+            return {"cores": self._executors.cores}
         started = time.monotonic()
         came: list[Warming] = []
-        if self._executors.ours_to_change:
-            self._engine.source_tasks_max = max(1, self._executors.cores)
+        self._engine.source_tasks_max = max(1, self._executors.cores)
+        practice = self._rehearsal.practice(self._coordinator.rehearsal(slots))
 
         def arrived(new: list[Executor]) -> Callable[[], None]:
-            came.append(self._rehearsal.take(self._coordinator.rehearsal(slots), new))
+            came.append(self._rehearsal.take(practice, new))
             return came[-1].wait
 
         self._executors.bring(slots, arrived, timeout_s=WAIT_FOR_EXECUTORS_S)
         live = self._executors.live()
         cores = sum(executor.cores for executor in live)
-        facts = {"cores": cores, "ready_s": round(time.monotonic() - started, 2)}
-        if not came:
-            return facts
         new = {executor.id for warming in came for executor in warming.new}
-        return facts | {
+        return {
+            "cores": cores,
+            "ready_s": round(time.monotonic() - started, 2),
             "arrived": [executor.name for executor in live if executor.id in new],
             "warmed_s": [round(warming.seconds, 2) for warming in came],
             "read_source": all(warming.read_source for warming in came),

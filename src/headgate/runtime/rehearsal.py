@@ -18,9 +18,10 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from headgate.runtime.anchor import Anchor, anchored, rows_on_hosts, slot_labels
@@ -70,6 +71,20 @@ class Warming:
             raise self._failure
 
 
+@dataclass(frozen=True)
+class Practice:
+    """What newcomers are to do, made before they come: every second before they are held counts.
+
+    `part` is a partition of the last micro-batch, `reading` the stage that takes it in; without a
+    source to read, `idle` runs on anchor rows alone.
+    """
+
+    plan: EpochPlan
+    part: DataFrame | None
+    reading: Column | None
+    idle: Column
+
+
 class Rehearsal:
     """Runs the stages of an engine without rows."""
 
@@ -87,7 +102,16 @@ class Rehearsal:
         finally:
             anchor.release()
 
-    def take(self, plan: EpochPlan, new: Sequence[Executor]) -> Warming:
+    def practice(self, plan: EpochPlan) -> Practice:
+        function = self._engine.silent_functions()[0]
+        idle = arrow_stage(function, TUPLE_TYPE.names)
+        batch = self._engine.last_batch
+        if batch is None:
+            return Practice(plan, None, None, idle)
+        reading = arrow_stage(warming_stage(function, plan.slots), batch.columns)
+        return Practice(plan, _first_partition(batch), reading, idle)
+
+    def take(self, practice: Practice, new: Sequence[Executor]) -> Warming:
         """Returns when all cores of the new executors are busy with being warmed.
 
         No epoch begins before they are: it could be given one of them.
@@ -95,17 +119,13 @@ class Rehearsal:
         places = [executor.place for executor in new for _ in range(executor.cores)]
 
         def work() -> bool:
-            what = f"warming {len(places)} cores"
-            batch = self._engine.last_batch
-            if batch is not None:
+            if practice.part is not None:
                 try:
-                    _until_warm(
-                        lambda: self._collect(self._reading(batch, plan, places), plan, what)
-                    )
+                    _until_warm(lambda: self._warm(practice, self._reading(practice, places)))
                     return True
                 except Exception:
                     log.warning("new executors cannot read the last batch again", exc_info=True)
-            self._collect(self._idle(plan, places), plan, what)
+            self._warm(practice, self._idle(practice, places))
             return False
 
         def taken() -> bool:
@@ -131,22 +151,24 @@ class Rehearsal:
         self._collect(tuples, plan, f"rehearsing on {plan.slots} slots")
         return time.perf_counter() - started
 
-    def _reading(self, batch: DataFrame, plan: EpochPlan, places: Sequence[str]) -> DataFrame:
+    def _reading(self, practice: Practice, places: Sequence[str]) -> DataFrame:
         """A task on each place that reads one partition of the batch.
 
         A source task goes where it likes; a product with rows that have a place prefers theirs.
         """
+        assert practice.part is not None and practice.reading is not None
         session = self._engine.own_session
-        part = _first_partition(batch)
         placed = rows_on_hosts(session, [(0,)] * len(places), places, PLACE_TYPE)
-        rows = placed.crossJoin(part).drop(PLACE_TYPE.names[0])
-        function = warming_stage(self._engine.silent_functions()[0], plan.slots)
-        return _into_shuffle(apply_stage(rows, arrow_stage(function, batch.columns)))
+        rows = placed.crossJoin(practice.part).drop(PLACE_TYPE.names[0])
+        return apply_stage(rows, practice.reading)
 
-    def _idle(self, plan: EpochPlan, places: Sequence[str]) -> DataFrame:
+    def _idle(self, practice: Practice, places: Sequence[str]) -> DataFrame:
         """A task on each place that reads nothing."""
-        stage = arrow_stage(self._engine.silent_functions()[0], TUPLE_TYPE.names)
-        return _into_shuffle(apply_stage(self._anchor_rows(plan, places), stage))
+        return apply_stage(self._anchor_rows(practice.plan, places), practice.idle)
+
+    def _warm(self, practice: Practice, tuples: DataFrame) -> None:
+        shuffled = tuples.repartition(1, "label")  # the way into a shuffle is cold too
+        self._collect(shuffled, practice.plan, "warming new executors")
 
     def _anchor_rows(self, plan: EpochPlan, places: Sequence[str]) -> DataFrame:
         """A row per place, made in the JVM: `createDataFrame` would start Python workers of another
@@ -174,10 +196,6 @@ def _until_warm(play: Callable[[], None]) -> None:
         if seconds > MUCH_FASTER * last_s:
             return
         last_s = seconds
-
-
-def _into_shuffle(tuples: DataFrame) -> DataFrame:
-    return tuples.repartition(1, "label")  # the way into a shuffle is cold too
 
 
 def _first_partition(frame: DataFrame) -> DataFrame:
