@@ -13,7 +13,9 @@ from pyspark.sql import SparkSession
 from tests.spark.feeding import read_files, write_epoch
 
 import headgate as hg
+from headgate.runtime.executors import Executor, Executors
 from headgate.runtime.query import FlowQuery
+from headgate.runtime.rehearsal import Rehearsal
 
 SCHEMA = "a long, b long"
 ROWS = 300
@@ -80,6 +82,35 @@ def test_two_to_four_to_two_slots_under_load_is_the_fold(
         assert 0 < moved < 100 if epoch in changed else moved == 0, (epoch, record)
     assert {r["slots"] for r in epochs.values()} == {2, 4}
     assert not [r for r in journal if r["kind"] == "elastic" and "failed" in r]
+
+
+def test_newcomers_practise_reading_and_do_without_if_they_must(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Nothing of it is seen by the flow: no state, no epoch."""
+    load = Load(tmp_path / "in")
+    load.feed()
+    flow = declared(read_files(spark, tmp_path / "in", SCHEMA))
+    query = flow.start(spark, slots=1, checkpoint=str(tmp_path / "c"))
+    try:
+        query.processAllAvailable()
+        rehearsal = Rehearsal(query._engine, Executors(spark))
+        plan = query.coordinator.rehearsal(2)
+        here = Executor("driver", "localhost", cores=1)
+        assert rehearsal.practice(plan).part is not None
+
+        reading = rehearsal.take(rehearsal.practice(plan), [here])
+        reading.wait()
+        for file in (tmp_path / "in").glob("*.parquet"):
+            file.unlink()
+        idle = rehearsal.take(rehearsal.practice(plan), [here])
+        idle.wait()
+    finally:
+        query.stop()
+
+    assert (reading.read_source, idle.read_source) == (True, False)
+    assert {r["a"]: r["count"] for r in query.state("first").to_pylist()} == load.a
+    assert len([r for r in query.journal() if r["kind"] == "epoch"]) == 1
 
 
 def test_the_manager_adds_and_removes_slots_by_itself(spark: SparkSession, tmp_path: Path) -> None:
