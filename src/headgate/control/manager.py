@@ -48,7 +48,7 @@ class Manager:
             once); "hash" only measures; "worst-case" sends apart what belongs together.
             "allocation" (ours), "milp" and "albic" (Madsen et al. 2017) place whole buckets and
             pinned keys by load, traffic and what moving costs; they can also change the number
-            of slots.
+            of slots. "allocation" cuts keys of split groupings that are too heavy for a slot.
         every_epochs: Epochs from one plan to the next; for planners of units, the period over
             which statistics are added up.
         warm_up_epochs: Epochs that are only measured before the first plan.

@@ -2,8 +2,8 @@
 
 A key must be a unit before it can be cut: a key with much of an operator's load is pinned where it
 lives, which moves nothing, and a pin that has gone cold is dropped. What a plan cuts becomes a
-spread, which tasks deal rows out by; keys that are left whole are named in it too, so that no task
-takes them for new. Invariant: a key that is cut is pinned, and its pin is its owner.
+spread, which tasks deal rows out by; heavy keys that are left whole are named in it too, so that no
+task takes them for new. Invariant: a key that is cut is pinned, and its pin is its owner.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ class SplitUnits:
     def __init__(self, operators: Iterable[str]) -> None:
         self.operators = frozenset(operators)
         self.spreads: dict[str, Spread] = {}
+        self._warm: dict[str, U64] = {}
 
     def begin_anew(self) -> None:
         """Another number of slots: whoever runs the flow has dropped all spreads."""
@@ -79,10 +80,11 @@ class SplitUnits:
         """From now on these pieces, under these tables."""
         for operator in sorted(self.operators & set(tables)):
             table, first = tables[operator], index.first[operator] + tables[operator].buckets
+            known = np.isin(table.pinned_h, self._warm.get(operator, table.pinned_h[:0]))
+            known[[u - first for u in extras if 0 <= u - first < len(known)]] = True
             shares = {}
-            for i, (h, owner) in enumerate(
-                zip(table.pinned_h.tolist(), table.pinned_slots.tolist(), strict=True)
-            ):
+            for i in np.flatnonzero(known).tolist():
+                h, owner = int(table.pinned_h[i]), int(table.pinned_slots[i])
                 on = [(n, x) for n, x in extras.get(first + i, ()) if n != owner]
                 shares[h] = [(owner, 1.0 - sum(x for _, x in on)), *on]
             self.spreads[operator] = Spread.of(shares)
@@ -93,7 +95,8 @@ class SplitUnits:
     ) -> RoutingTable:
         heavy = loads.h[loads.rows >= PIN_SHARE * mean]
         new = heavy[~table.is_pinned(heavy)]
-        warm = np.isin(table.pinned_h, loads.h[loads.rows >= COLD_SHARE * mean])
+        self._warm[operator] = loads.h[loads.rows >= COLD_SHARE * mean]
+        warm = np.isin(table.pinned_h, self._warm[operator])
         cut = np.isin(table.pinned_h, self.spreads.get(operator, Spread()).cut)
         cold = ~warm & ~cut
         at_home = table.pinned_slots == table.bucket_slots[bucket_of(table.pinned_h, table.buckets)]

@@ -215,9 +215,9 @@ def _dealt_anew(situation: Situation, node: I32, parts: dict[int, dict[int, floa
         return situation, node
     extras = {u: on for u, on in cut.extras.items() if u not in parts}
     for u, on in parts.items():
-        whole = sum(on.values())
+        whole = sum(on.values()) or 1.0
         away = {place: load / whole for place, load in sorted(on.items()) if place != node[u]}
-        if away:
+        if away and min(away.values()) > 0:
             extras[u] = tuple(away.items())
     return placed(cut, extras, node[: len(cut.whole.units)])
 
