@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from headgate.control.adaptation import Adaptation, Adapted
 from headgate.control.planning import Decision, Observed, slots_of
 from headgate.control.split_units import SplitUnits, by_unit
-from headgate.control.unit_statistics import Capacity, Measured, MigrationCost, Period, UnitIndex
+from headgate.control.unit_index import UnitIndex
+from headgate.control.unit_statistics import Capacity, Measured, MigrationCost, Period
 from headgate.planner.allocation.measures import load_distance
 from headgate.planner.allocation.model import Extras
 from headgate.planner.allocation.plan import Limits, Plan, Planner

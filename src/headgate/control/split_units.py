@@ -13,7 +13,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from headgate.control.unit_statistics import Measured, Period, UnitIndex
+from headgate.control.unit_index import UnitIndex
+from headgate.control.unit_statistics import Measured, Period
 from headgate.planner.allocation.cutting import cut_up, dealt
 from headgate.planner.allocation.model import Extras, Situation
 from headgate.planner.observation import KeyLoads
