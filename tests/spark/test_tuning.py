@@ -13,7 +13,8 @@ from headgate.control.tuner import RETUNE_EPOCHS
 from headgate.control.tuning_file import SavedTuning, load_tuning, save_tuning
 from headgate.planner.tuning.calibration import Calibration
 from headgate.planner.tuning.cost_model import EngineCosts
-from headgate.planner.tuning.epochs import EpochPrediction, EpochSettings, TunedEpochs
+from headgate.planner.tuning.epoch_model import EpochPrediction, EpochSettings
+from headgate.planner.tuning.epochs import TunedEpochs
 from headgate.runtime.calibration import QUICK, calibrate
 from headgate.runtime.tune_probe import probe_flow
 from headgate.state.storage import Storage

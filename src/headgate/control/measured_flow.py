@@ -12,21 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from headgate.control.epoch_line import line_of, tells_apart
+from headgate.control.epoch_pace import arriving_per_s, has_backlog, job_s, overhead_s
 from headgate.errors import DeclarationError
 from headgate.planner.tuning.cost_model import EngineCosts, FlowModel, Step, Stream
-from headgate.planner.tuning.epochs import EpochModel
+from headgate.planner.tuning.epoch_model import EpochModel
 from headgate.slot.program import Program
 from headgate.topology.graph import Node
 
 WARM_UP = 2  # epochs in which workers start and caches fill
-FULL = 0.9  # epochs this near to the largest one have met the source's limit
-BESIDE_S = 1.0  # between two jobs of a flow that never waits for rows: commit, sinks, Spark's part
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,7 @@ def measure_flow(
             "no epoch with rows has run, so nothing could be measured; feed the flow and try again"
         )
     rows = sum(r["rows"] for r in told)
-    seconds = sum(_job_s(r) for r in told)
+    seconds = sum(job_s(r) for r in told)
     flow, instance_s = _flow(program, told, rows / seconds if seconds else 0.0)
     source_tasks = round(float(np.median([r.get("source_tasks", 1) for r in told])))
     jobs = EpochModel(
@@ -77,13 +75,13 @@ def measure_flow(
         instance_s,
     )
     jobs = _with_work_of_tasks(_with_fixed_of(jobs, told, slots), told, slots)
-    overhead_s = _overhead_s(told)
+    beside_s = overhead_s(told)
     model = replace(
         jobs,
         flow=_with_engine_work(jobs, told, slots),
-        costs=replace(jobs.costs, epoch_s=jobs.costs.epoch_s + overhead_s),
+        costs=replace(jobs.costs, epoch_s=jobs.costs.epoch_s + beside_s),
     )
-    epoch_s = seconds / len(told) + overhead_s
+    epoch_s = seconds / len(told) + beside_s
     rate = rows / len(told) / epoch_s if epoch_s else 0.0
     return Measured(
         model=model,
@@ -91,8 +89,8 @@ def measure_flow(
         rows_per_s=rate,
         epoch_s=epoch_s,
         epoch_rows=round(float(np.median([r["rows"] for r in told]))),
-        arriving_per_s=_arriving_per_s(told) or rate,
-        backlog=_has_backlog(told),
+        arriving_per_s=arriving_per_s(told) or rate,
+        backlog=has_backlog(told),
         sizes_differ=tells_apart([r["rows"] for r in told]),
     )
 
@@ -187,7 +185,7 @@ def _with_fixed_of(model: EpochModel, told: Sequence[Mapping[str, Any]], slots: 
     if not tells_apart(sizes) or charged == 0:
         return model
     operators_s = model.fixed_s(slots) - charged
-    seen = line_of(sizes, [_job_s(r) for r in told]).fixed_s
+    seen = line_of(sizes, [job_s(r) for r in told]).fixed_s
     share = max(0.0, seen - operators_s) / charged
     costs = replace(
         model.costs,
@@ -224,7 +222,7 @@ def _with_engine_work(
 ) -> FlowModel:
     """Charge what is not explained yet to the sources, per row."""
     rows = sum(r["rows"] for r in told)
-    spent = sum(max(0.0, _job_s(r) - model.fixed_s(slots)) for r in told)
+    spent = sum(max(0.0, job_s(r) - model.fixed_s(slots)) for r in told)
     at_once = min(model.source_tasks, model.cores)
     extra = max(0.0, spent / rows - model.row_s(slots)) * at_once
     steps = tuple(
@@ -232,44 +230,3 @@ def _with_engine_work(
         for step in model.flow.steps
     )
     return replace(model.flow, steps=steps)
-
-
-def _overhead_s(told: Sequence[Mapping[str, Any]]) -> float:
-    """Commit, sinks and Spark's own bookkeeping: what passes between the jobs of a busy flow.
-
-    Waiting for rows looks the same, so the shorter gaps count.
-    """
-    gaps = _gaps_s(told)
-    return float(np.quantile(gaps, 0.25)) if gaps else 0.0
-
-
-def _gaps_s(told: Sequence[Mapping[str, Any]]) -> list[float]:
-    """From the end of a job to the beginning of the next epoch."""
-    return [
-        max(0.0, (after["now_ms"] - before["now_ms"]) / 1e3 - _job_s(before))
-        for before, after in pairwise(told)
-        if after["epoch"] == before["epoch"] + 1
-    ]
-
-
-def _arriving_per_s(told: Sequence[Mapping[str, Any]]) -> float:
-    """Rows of all epochs but the last, over the time until that one began."""
-    seconds = (told[-1]["now_ms"] - told[0]["now_ms"]) / 1e3
-    return sum(r["rows"] for r in told[:-1]) / seconds if seconds > 0 else 0.0
-
-
-def _has_backlog(told: Sequence[Mapping[str, Any]]) -> bool:
-    """Epochs follow each other closely, and nearly all are as large as the largest.
-
-    Without a limit each takes what has come meanwhile, and their sizes differ. Short waits look
-    like Spark's own work between epochs.
-    """
-    rows = np.array([r["rows"] for r in told])
-    full = float(np.quantile(rows, 0.25)) >= FULL * float(rows.max())
-    gaps = _gaps_s(told)
-    job_s = float(np.median([_job_s(r) for r in told]))
-    return full and bool(gaps) and float(np.median(gaps)) <= max(BESIDE_S, job_s)
-
-
-def _job_s(record: Mapping[str, Any]) -> float:
-    return float(record.get("plan_ms", 0.0) + record.get("job_ms", 0.0)) / 1e3

@@ -16,10 +16,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from headgate.control.measured_flow import FULL, Measured, measure_flow
+from headgate.control.epoch_pace import FULL
+from headgate.control.measured_flow import Measured, measure_flow
 from headgate.errors import DeclarationError
 from headgate.planner.tuning.cost_model import EngineCosts, FlowModel
-from headgate.planner.tuning.epochs import EpochModel, TunedEpochs, tune_epochs
+from headgate.planner.tuning.epoch_model import EpochModel
+from headgate.planner.tuning.epochs import TunedEpochs, tune_epochs
 from headgate.planner.tuning.rescaler import Load, Rescale, RescaleOptions, Rescaler
 from headgate.slot.program import Program
 

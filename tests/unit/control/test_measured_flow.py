@@ -8,7 +8,7 @@ import headgate as hg
 from headgate.control.measured_flow import measure_flow
 from headgate.errors import DeclarationError
 from headgate.planner.tuning.cost_model import EngineCosts
-from headgate.planner.tuning.epochs import EpochSettings
+from headgate.planner.tuning.epoch_model import EpochSettings
 from headgate.slot.program import compile_flow
 from headgate.testing import ListSource, run
 

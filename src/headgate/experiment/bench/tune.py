@@ -40,7 +40,8 @@ from headgate.experiment.bench.tune_flows import (
     run_once,
 )
 from headgate.experiment.record import Machine, side_by_side
-from headgate.planner.tuning.epochs import EpochModel, EpochSettings, TunedEpochs, tune_epochs
+from headgate.planner.tuning.epoch_model import EpochModel, EpochSettings
+from headgate.planner.tuning.epochs import TunedEpochs, tune_epochs
 from headgate.runtime.calibration import ProbeSizes, calibrate
 
 Say = Callable[[str], None]

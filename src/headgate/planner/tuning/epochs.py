@@ -17,8 +17,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from headgate.errors import DeclarationError
-from headgate.planner.tuning.cost_model import EngineCosts, FlowModel, Stream, rows_of
+from headgate.planner.tuning.cost_model import FlowModel
+from headgate.planner.tuning.epoch_model import (
+    WAITS,
+    EpochModel,
+    EpochPrediction,
+    EpochSettings,
+)
 from headgate.planner.tuning.optimizer import ROUNDING
 
 HEADROOM = 0.8  # slots are to be busy with this share of the rate that is known; bursts take more
@@ -26,27 +31,6 @@ EFFICIENCY = 0.95  # without a rate to keep up with, epochs spend this share of 
 EPOCH_BYTES_MAX = 256 << 20  # rows of one epoch in one slot, as they come from the sources
 FEWER = 0.95  # without a rate, the fewest slots that are predicted to give this share of the most
 ROWS_MAX = 1e9  # where rows seem to cost nothing; what slots should hold bounds it
-WAITS = 1.5  # a row waits for half an epoch on average, then for the whole of its own
-
-
-@dataclass(frozen=True)
-class EpochSettings:
-    """What can be set on Spark: slots, rows per epoch, rows per batch tuple of each stream."""
-
-    slots: int
-    rows_per_epoch: int
-    batch_rows: Mapping[str, int]
-
-
-@dataclass(frozen=True)
-class EpochPrediction:
-    """One epoch of so many rows: its seconds, the rate it gives, and a row's mean latency."""
-
-    epoch_s: float
-    rows_per_s: float
-    latency_s: float
-    fixed_s: float
-    messages: float
 
 
 @dataclass(frozen=True)
@@ -76,110 +60,6 @@ class TunedEpochs:
             tuple(told["why"]),
             told.get("rates", {}),
         )
-
-
-@dataclass(frozen=True)
-class EpochModel:
-    """A flow on an engine with epochs: `levels` shuffles each, tasks on `cores`.
-
-    Args:
-        at_source: Steps that run in source tasks, of which there are `source_tasks`.
-        between_slots: Streams ("producer->consumer") that lead from slot to slot by key. A row
-            stays in its slot more often the fewer there are: with one, always.
-        slots_seen: Slots with which the streams' remote shares were measured; 0 if they hold for
-            any number.
-        instance_s: What the operators of one slot take in an epoch, however few rows there are.
-    """
-
-    flow: FlowModel
-    costs: EngineCosts
-    levels: int
-    cores: int
-    at_source: frozenset[str] = frozenset()
-    source_tasks: int = 1
-    between_slots: frozenset[str] = frozenset()
-    slots_seen: int = 0
-    instance_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.levels < 1 or self.cores < 1:
-            raise DeclarationError("an epoch has at least one level, and runs on at least one core")
-
-    def shipped_per_row(self, stream: Stream, slots: int) -> float:
-        """Rows that leave their slot, per row that the producer takes in."""
-        if self.slots_seen == 0 or stream.name not in self.between_slots:
-            return stream.shipped_per_row
-        share = 1.0 - 1.0 / slots
-        if self.slots_seen > 1:  # what tables keep at home beyond chance stays kept
-            share *= min(1.0, stream.remote_share / (1.0 - 1.0 / self.slots_seen))
-        return stream.rows_per_row * share
-
-    def per_row(self, slots: int | None = None) -> dict[str, float]:
-        """Core seconds of each operator per source row: processing, and shipping by the byte."""
-        source_rate = self.flow.source_rate or 1.0
-        spent = {}
-        for name in self.flow.order:
-            rows = self.flow.rate_in[name] / source_rate
-            out = rows * sum(
-                self.shipped_per_row(s, slots or self.slots_seen) * s.row_bytes
-                for s in self.flow.outputs[name]
-            )
-            spent[name] = rows * self.flow.step[name].ppt_s + out * self.costs.byte_s
-        return spent
-
-    def work_s(self, slots: int) -> tuple[float, float]:
-        """Core seconds per source row, in source tasks and in slots.
-
-        A byte that is shipped is paid for half by who sends it, half by who takes it.
-        """
-        per_row = self.per_row(slots)
-        source = sum(spent for name, spent in per_row.items() if name in self.at_source)
-        source_rate = self.flow.source_rate or 1.0
-        taken = sum(
-            self.flow.rate_in[s.producer]
-            / source_rate
-            * self.shipped_per_row(s, slots)
-            * s.row_bytes
-            for s in self.flow.streams
-            if s.producer in self.at_source
-        )
-        source -= taken * self.costs.byte_s / 2
-        return source, sum(per_row.values()) - source
-
-    def row_s(self, slots: int) -> float:
-        """Seconds that a source row adds to an epoch: each part on as many cores as it can use."""
-        source, slot = self.work_s(slots)
-        return source / min(self.source_tasks, self.cores) + slot / min(slots, self.cores)
-
-    def messages(self, slots: int, rows: float, batch_rows: Mapping[str, int]) -> float:
-        """Batch tuples of an epoch: per stream and pair of tasks as many as its rows fill."""
-        source_rate = self.flow.source_rate or 1.0
-        count = 0.0
-        for s in self.flow.streams:
-            per_row = self.shipped_per_row(s, slots)
-            sent = rows * self.flow.rate_in[s.producer] / source_rate * per_row
-            batch = rows_of(self.costs, s, batch_rows.get(s.name, math.inf))
-            pairs = min(float(slots * slots), sent)
-            count += max(pairs, sent / batch)
-        return count
-
-    def fixed_s(self, slots: int) -> float:
-        """An epoch without rows: the driver's part, the rounds of tasks, and the tasks."""
-        costs = self.costs
-        tasks = self.levels * slots + self.source_tasks
-        fixed = costs.epoch_s + (self.levels + 1) * costs.level_s
-        fixed += tasks * costs.task_s / self.cores
-        return fixed + slots * self.instance_s / min(slots, self.cores)
-
-    def predict(self, settings: EpochSettings) -> EpochPrediction:
-        """Seconds, rate and latency of epochs with these settings."""
-        slots, rows = settings.slots, settings.rows_per_epoch
-        at_once = min(slots, self.cores)
-        messages = self.messages(slots, rows, settings.batch_rows)
-        fixed = self.fixed_s(slots)
-        epoch_s = fixed + rows * self.row_s(slots) + messages * self.costs.message_s / at_once
-        rate = rows / epoch_s if epoch_s > 0 else math.inf
-        return EpochPrediction(epoch_s, rate, WAITS * epoch_s, fixed, messages)
 
 
 def tune_epochs(
