@@ -2,7 +2,9 @@
 
 After every epoch the demand is worked out from rows, time and the calibrated fixed cost, and the
 rescaler decides about slots. Every `RETUNE_EPOCHS` the whole flow is measured again and the
-optimizer says what it would choose now. Other rows per epoch need a restart of Spark's query, so
+optimizer says what it would choose now. A backlog keeps any number of slots busy, so there its
+word counts: slots that would not pay are not asked for, and other slots that would, are. Other
+rows per epoch need a restart of Spark's query, so
 they are asked for only where they change something: a stream with a backlog, whose epochs are as
 large as the source lets them be, or epochs too large for the latency that was asked for. Pure but
 for its memory; who calls it carries out what it says.
@@ -12,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -27,6 +29,7 @@ from headgate.slot.program import Program
 
 RETUNE_EPOCHS = 16
 CLEARLY = 0.2  # settings that differ by less than this share are the same
+PAYS = 0.1  # more rows per second that other slots must promise a backlog
 GROWTH = 8  # times the rows of the epochs that were measured: beyond that the model is a guess
 LEFT_LEAST = 0.25  # of the time, for slots: what source tasks may take of it at most in the demand
 
@@ -100,8 +103,8 @@ class Tuner:
         before = self._records[-1] if self._records else None
         self._records.append(record)
         rescale = self._rescale(before, record)
-        tuned, epoch_rows = self._retune()
-        return Advice(rescale, tuned, epoch_rows) or None
+        advice = self._retune()
+        return replace(advice, rescale=rescale or advice.rescale) or None
 
     def _rescale(
         self, before: Mapping[str, Any] | None, record: Mapping[str, Any]
@@ -130,15 +133,15 @@ class Tuner:
         work = on_rows * in_slots * min(slots, self._cores)
         return Load(rows / seconds, work / rows / left)
 
-    def _retune(self) -> tuple[TunedEpochs | None, EpochRows | None]:
+    def _retune(self) -> Advice:
         self._since += 1
         if self._since < RETUNE_EPOCHS:
-            return None, None
+            return Advice()
         self._since = 0
         try:
             found = measure_flow(self._program, list(self._records), self._costs, self._cores)
         except DeclarationError:
-            return None, None  # an idle stream
+            return Advice()  # an idle stream
         choose = partial(
             tune_epochs,
             found.model,
@@ -147,13 +150,32 @@ class Tuner:
             slots_max=self._slots_max,
             rows_max=GROWTH * found.epoch_rows,
         )
-        tuned = choose()
-        now = self._records[-1]["slots"]
-        asked = self._epoch_rows(found, tuned if tuned.settings.slots == now else choose(slots=now))
+        tuned, now = choose(), self._records[-1]["slots"]
+        staying = tuned if tuned.settings.slots == now else choose(slots=now)
+        rescale = self._other_slots(found, tuned, staying)
+        asked = self._epoch_rows(found, staying if rescale is None else tuned)
         if self._chosen is not None and _alike(self._chosen, tuned):
-            return None, asked
+            return Advice(rescale, None, asked)
         self._chosen = tuned
-        return tuned, asked
+        return Advice(rescale, tuned, asked)
+
+    def _other_slots(
+        self, found: Measured, tuned: TunedEpochs, staying: TunedEpochs
+    ) -> Rescale | None:
+        """For a backlog, the optimizer's slots; the rescaler is not to undo them."""
+        if self._rescaler is None or self._rescaler.instances != staying.settings.slots:
+            return None
+        slots, rate = tuned.settings.slots, tuned.prediction.rows_per_s
+        if not found.backlog:
+            self._rescaler.limit(self._slots_max)
+            return None
+        if rate <= (1 + PAYS) * staying.prediction.rows_per_s:
+            self._rescaler.limit(staying.settings.slots)
+            return None
+        self._rescaler.limit(slots)
+        self._rescaler.moved(slots)
+        why = f"{rate:,.0f} rows/s of the backlog are expected with {slots} slots, with "
+        return Rescale(slots, f"{why}{staying.settings.slots} {staying.prediction.rows_per_s:,.0f}")
 
     def _epoch_rows(self, found: Measured, tuned: TunedEpochs) -> EpochRows | None:
         """Another limit for the slots there are, if it would make itself felt."""

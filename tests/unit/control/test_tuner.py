@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -69,8 +70,8 @@ def epochs(
 
 
 def tuner(slots: int = 2, **options: Any) -> Tuner:
-    chosen = {"cores": 8, "slots_max": 8} | options
-    return Tuner(program(), COSTS, slots=slots, **chosen)
+    chosen = {"cores": 8, "slots_max": 8, "costs": COSTS} | options
+    return Tuner(program(), slots=slots, **chosen)
 
 
 def test_busy_epochs_bring_more_slots():
@@ -126,6 +127,22 @@ def test_a_slot_has_only_the_time_that_source_tasks_leave():
     said = epochs(tuner(), 4, slots=2, busy_ms=990.0, every_ms=1_000, source_share=0.5)
 
     assert [a.rescale.instances for a in said if a is not None] == [3]
+
+
+def test_a_backlog_gets_the_slots_that_are_expected_to_be_fastest():
+    """Hardly any work in small epochs, and tasks that cost a lot: one slot does it sooner."""
+    costs = replace(COSTS, task_s=0.5)
+    watching = tuner(slots=4, costs=costs, cores=4, slots_max=4)
+
+    said = epochs(watching, RETUNE_EPOCHS, slots=4, busy_ms=600.0, every_ms=1_100)
+    later = epochs(
+        watching, RETUNE_EPOCHS, slots=1, busy_ms=1_300.0, every_ms=1_200, start=RETUNE_EPOCHS
+    )
+
+    moved = [a.rescale for a in said if a is not None and a.rescale is not None]
+    assert [r.instances for r in moved] == [1]
+    assert "of the backlog are expected with 1 slots" in moved[0].why
+    assert [a for a in later if a is not None and a.rescale is not None] == []  # nobody undoes it
 
 
 def asked(said):

@@ -89,8 +89,13 @@ class Rescaler:
         return decision
 
     def limit(self, most: int) -> None:
-        """No more than so many from now on: the cluster has shrunk, say."""
-        self.options = replace(self.options, most=most)
+        """No more than so many from now on: the cluster has shrunk, say, or more would not help."""
+        self.options = replace(self.options, most=max(most, self.options.least))
+
+    def moved(self, instances: int) -> None:
+        """Somebody else has decided; a new horizon begins."""
+        self.instances = instances
+        self._seen.clear()
 
     def _grow(self) -> Rescale | None:
         recent = [load.demand for load in self._seen][-self.options.patience :]
