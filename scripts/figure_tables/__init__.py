@@ -1,0 +1,1 @@
+"""One module per topic: measured numbers in, a Markdown table out, and pictures beside it."""
