@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from statistics import median
@@ -97,8 +97,14 @@ def side_by_side(
     contestants: Mapping[str, Callable[[], float]],
     rounds: int,
     progress: Progress | None = None,
+    *,
+    rotate: bool = False,
 ) -> SideBySide:
     """Run every contestant once per round: forward, backward, forward ...
+
+    With `rotate`, the order is shifted by one from round to round: over as many rounds as there
+    are contestants everyone has every place once, and not always behind the same one. For
+    contestants that leave something behind which the next one feels.
 
     A contestant returns its own number (seconds, as a rule), so that it can leave out its setup.
     An exception of a contestant ends the comparison: there are no medians of some of the rounds.
@@ -107,19 +113,29 @@ def side_by_side(
         >>> turns = side_by_side({"a": lambda: 1.0, "b": lambda: 2.0}, rounds=2)
         >>> turns.order, turns.medians
         ((('a', 'b'), ('b', 'a')), {'a': 1.0, 'b': 2.0})
+        >>> side_by_side({n: float for n in "abc"}, rounds=3, rotate=True).order
+        (('a', 'b', 'c'), ('b', 'c', 'a'), ('c', 'a', 'b'))
     """
     if rounds < 1:
         raise ValueError(f"a comparison needs at least one round, not {rounds}")
     raw: dict[str, list[float]] = {name: [] for name in contestants}
     order: list[tuple[str, ...]] = []
     for turn in range(rounds):
-        names: Sequence[str] = tuple(contestants)[:: 1 if turn % 2 == 0 else -1]
+        names = (
+            _shifted(tuple(contestants), turn) if rotate else tuple(contestants)[:: (-1) ** turn]
+        )
         for name in names:
             raw[name].append(contestants[name]())
             if progress is not None:
                 progress(turn, name, raw[name][-1])
-        order.append(tuple(names))
+        order.append(names)
     return SideBySide({name: tuple(values) for name, values in raw.items()}, tuple(order))
+
+
+def _shifted(names: tuple[str, ...], turn: int) -> tuple[str, ...]:
+    """First, second, last, third, last but one, ..., all moved on by `turn`."""
+    zigzag = [(place + 1) // 2 * (1 if place % 2 else -1) for place in range(len(names))]
+    return tuple(names[(step + turn) % len(names)] for step in zigzag)
 
 
 def _version(package: str) -> str:

@@ -65,3 +65,10 @@ def test_a_measurement_survives_json_and_names_its_machine():
     assert json.loads(text)["rows_per_second"] == 50.0
     assert measured.machine == Machine.here()
     assert measured.machine.cores >= 1
+
+
+def test_rotated_rounds_give_every_contestant_every_place() -> None:
+    names = dict.fromkeys("abcde", float)
+    order = side_by_side(names, rounds=5, rotate=True).order
+    for place in range(5):
+        assert {names[place] for names in order} == set(names)

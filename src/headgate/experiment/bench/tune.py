@@ -63,7 +63,7 @@ class TuneOptions:
     single_rows: int = 20_000
     epochs: int = 3
     warmup: int = 1
-    rounds: int = 3
+    rounds: int = 5
     grid_slots: tuple[int, ...] = (1, 2, 4)
     grid_batch: tuple[int | None, ...] = (1_000, None)
     grid_rows: tuple[float, ...] = (0.25, 1.0)
@@ -136,6 +136,7 @@ def run_tune(options: TuneOptions, say: Say) -> dict[str, Any]:
             {name: partial(once, name) for name in settings},
             options.rounds,
             lambda n, name, cost: say(f"round {n + 1}: {name:14} {1 / cost:10,.0f} rows/s"),
+            rotate=True,
         )
     rates = {name: 1 / cost for name, cost in turns.medians.items()}
     best = rates.pop(BEST)
@@ -156,6 +157,7 @@ def run_tune(options: TuneOptions, say: Say) -> dict[str, Any]:
         "calibrate_seconds": calibrate_s,
         "probe_seconds": probe_s,
         "seconds_per_row_raw": {name: list(costs) for name, costs in turns.raw.items()},
+        "order": [list(names) for names in turns.order],
         "simulated": _simulated(options),
         "options": asdict(options),
         "machine": asdict(Machine.here()),
