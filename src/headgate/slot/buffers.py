@@ -1,8 +1,9 @@
 """Output buffers: rows wait here, one buffer per target, until they make a batch.
 
 A buffer with a batch size puts out batches of exactly that many rows and keeps the rest until more
-come or the task ends. None holds more than a payload may be large; so memory is bounded by the
-number of targets. What comes out depends on the rows alone, not on how they were cut into calls.
+come or the task ends. None holds more than a payload may be large, and what would be larger leaves
+before it is complete; so memory is bounded by the number of targets. Below that size, what comes
+out depends on the rows alone, not on how they were cut into calls.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Buffers(Generic[Target]):
         self._bytes[target] = self._bytes.get(target, 0) + rows.bytes
         is_full = batch_rows is not None and self._rows[target] >= batch_rows
         if is_full or self._bytes[target] >= PAYLOAD_BYTES_MAX:
-            self._flush(target, batch_rows, everything=batch_rows is None)
+            self._flush(target, batch_rows, everything=not is_full)
 
     def close(self, batch_rows: Callable[[Target], int | None]) -> None:
         """Put out all that is left, in a fixed order."""

@@ -18,6 +18,7 @@ from tests.unit.slot.parts import compiled, nothing, source
 import headgate as hg
 from headgate.errors import DeclarationError
 from headgate.routing.table import hash_table
+from headgate.slot.batch_tuple import PAYLOAD_BYTES_MAX
 from headgate.slot.batching import Batching, batching_of
 from headgate.slot.buffers import Buffers
 from headgate.slot.rows import Rows
@@ -140,6 +141,19 @@ def test_a_buffer_puts_out_full_batches_and_the_rest_at_the_end(
         assert len(sizes) == (total > 0)
     else:
         assert sizes == [batch] * (total // batch) + [total % batch] * (total % batch > 0)
+
+
+def test_a_buffer_never_waits_for_more_than_a_payload() -> None:
+    left: list[pa.RecordBatch] = []
+    buffers = Buffers[tuple[int]](lambda _, piece: left.append(piece))
+    wide = pa.record_batch({"text": ["x" * 1_000] * 1_000})
+    for call in range(1, 21):
+        buffers.put((0,), Rows(wide), 50_000)  # 50 MB, of which a payload has eight
+        waiting = call * 1_000 - sum(piece.num_rows for piece in left)
+        assert waiting * 1_000 < PAYLOAD_BYTES_MAX
+    buffers.close(lambda _: 50_000)
+    assert sum(piece.num_rows for piece in left) == 20_000
+    assert all(piece.nbytes <= PAYLOAD_BYTES_MAX for piece in left)
 
 
 def test_one_row_a_tuple_is_tuple_at_a_time() -> None:

@@ -61,7 +61,7 @@ class TuneOptions:
     probe_rows: tuple[int, ...] = (50_000, 50_000, 400_000, 50_000, 400_000, 50_000, 400_000)
     rows_max: int = 2_000_000
     single_rows: int = 20_000
-    epochs: int = 3
+    epochs: int = 4
     warmup: int = 1
     rounds: int = 5
     grid_slots: tuple[int, ...] = (1, 2, 4)
@@ -138,12 +138,12 @@ def run_tune(options: TuneOptions, say: Say) -> dict[str, Any]:
             lambda n, name, cost: say(f"round {n + 1}: {name:14} {1 / cost:10,.0f} rows/s"),
             rotate=True,
         )
-    rates = {name: 1 / cost for name, cost in turns.medians.items()}
+    rates = {name: _rate(runs) for name, runs in kept.items()}
     best = rates.pop(BEST)
     return {
         "flow": options.flow,
         "rows_per_s": rates,
-        "latency_ms": {n: 1e3 * median(t.latency_s for t in kept[n]) for n in CONFIGURATIONS},
+        "latency_ms": {n: 1e3 * kept[n][0].rows / rates[n] for n in CONFIGURATIONS},
         "grid_best_rows_per_s": best,
         "optimize_seconds": optimize_s,
         "ratios": ratios(rates, best),
@@ -157,11 +157,17 @@ def run_tune(options: TuneOptions, say: Say) -> dict[str, Any]:
         "calibrate_seconds": calibrate_s,
         "probe_seconds": probe_s,
         "seconds_per_row_raw": {name: list(costs) for name, costs in turns.raw.items()},
+        "epoch_seconds_raw": {n: [list(t.seconds) for t in runs] for n, runs in kept.items()},
         "order": [list(names) for names in turns.order],
         "simulated": _simulated(options),
         "options": asdict(options),
         "machine": asdict(Machine.here()),
     }
+
+
+def _rate(runs: list[Timed]) -> float:
+    """Rows per second of the median epoch of all rounds: a run has few, and they differ much."""
+    return runs[0].rows / median(second for run in runs for second in run.seconds)
 
 
 def ratios(rates: Mapping[str, float], grid_best: float) -> dict[str, float]:
