@@ -6,8 +6,11 @@
     spout -> parse -> agg -> mv -> toll
                           -> block
 
-Reports come as lines of text. `parse` splits them, `agg` takes the mean speed of every segment and
-minute, `mv` the mean of its last five minutes, `block` the vehicles it can carry, `toll` its price.
+Reports come as lines of text, with the fields of the Linear Road benchmark. `parse` splits them,
+`agg` takes the mean speed and counts the cars of every segment and minute, `mv` takes the mean of
+its last five minutes, `block` the vehicles it can carry, `toll` what it costs to enter it in the
+next minute: as in the benchmark, 2 (cars - 50)^2 cents if more than fifty drive slower than forty
+miles an hour, else nothing. (There an accident ahead waives it; the paper's flow looks for none.)
 `agg` has two consumers with different keys; how their rows are batched is the runtime's affair
 (docs/guide/batching.md). `query.table("tolls")` and `query.table("capacity")` read the results;
 a minute is there once, when the reports that follow it have come.

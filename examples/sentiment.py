@@ -9,7 +9,8 @@
 
 No step keeps state. A shuffle is declared between any two, as in the paper; one is enough to
 spread rows evenly, so the others are left out, and an epoch takes one exchange instead of fifteen.
-`filter` asks for the language of every text and takes most of the time. `query.table("sentences")`
+`filter` asks for the language of every text and takes most of the time; a text that is null or not
+English ends there. Languages, stems and sentiments come from libraries. `query.table("sentences")`
 holds a verdict for each English sentence.
 """
 

@@ -7,7 +7,8 @@ from typing import Any
 from figure_tables.drawing import picture, table
 
 LABELS = {
-    "headgate": "Headgate",
+    "headgate": "Headgate, both counts split",
+    "headgate_keyed": "Headgate, rows sent to their keys",
     "tws": "PySpark, transformWithStateInPandas",
     "native": "Spark, native groupBy().count()",
     "bytewax": "Bytewax",
@@ -43,8 +44,8 @@ def chain(found: dict[str, Any]) -> str:
 def draw_chain(found: dict[str, Any]) -> None:
     names = [n for n in LABELS if f"{n}_rows_per_s" in found]
     rates = [found[f"{n}_rows_per_s"] for n in names]
-    with picture("chain", (8, 2.9)) as axes:
-        colors = ["#0b7285" if n == "headgate" else "#adb5bd" for n in names]
+    with picture("chain", (8, 3.2)) as axes:
+        colors = ["#0b7285" if n.startswith("headgate") else "#adb5bd" for n in names]
         bars = axes.barh([LABELS[n] for n in names], rates, color=colors)
         axes.bar_label(bars, [f"{rate:,.0f}" for rate in rates], padding=4, fontsize=9)
         axes.set_xscale("log")

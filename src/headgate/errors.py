@@ -8,15 +8,18 @@
     │   ├── MissingKey
     │   └── SchemaMismatch
     ├── OperatorFailed            user code raised, or returned something it may not
+    ├── SinkFailed                a sink raised; its epoch is committed, and it is called again
     ├── CheckpointError           the checkpoint cannot be used as asked
     │   ├── IncompatibleFlow
     │   ├── ForeignCheckpoint
     │   ├── UnsupportedVersion
+    │   ├── DamagedManifest
     │   └── EpochAlreadyCommitted
     ├── StateFileError            a state file is missing or does not match its checksum
     ├── StorageFull               no room left where the checkpoint lives
     ├── CustodyMismatch           rows sent and rows received differ; the epoch is run again
     ├── UnknownSlot               a routing table names a slot that the flow does not have
+    ├── UnknownName               a handle is asked for a sink or operator it does not have
     └── EngineError               Spark did not do what headgate relies on
 
 Errors keep their facts as fields, so callers branch on type and field and never on text, and
@@ -78,6 +81,10 @@ class OperatorFailed(HeadgateError):
     """User code raised, or returned a wrong schema, type or row count."""
 
 
+class SinkFailed(HeadgateError):
+    """A sink raised. Its epoch is committed; the next start calls it again with the same rows."""
+
+
 class CheckpointError(HeadgateError):
     """The checkpoint cannot be used as asked."""
 
@@ -92,6 +99,10 @@ class ForeignCheckpoint(CheckpointError):
 
 class UnsupportedVersion(CheckpointError):
     """The checkpoint was written by a version of headgate that this one cannot read."""
+
+
+class DamagedManifest(CheckpointError):
+    """A manifest is cut, empty or changed, so what its epoch committed is not known."""
 
 
 class EpochAlreadyCommitted(CheckpointError):
@@ -112,6 +123,13 @@ class CustodyMismatch(HeadgateError):
 
 class UnknownSlot(HeadgateError):
     """A routing table names a slot that the flow does not have."""
+
+
+class UnknownName(HeadgateError, KeyError):
+    """A running or finished flow is asked for a sink or operator that it does not have."""
+
+    def __str__(self) -> str:
+        return self.message  # a KeyError shows its argument in quotes
 
 
 class EngineError(HeadgateError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
 from headgate.topology.builder import FlowBuilder
@@ -26,7 +27,7 @@ class Flow(FlowBuilder):
         self,
         spark: SparkSession,
         *,
-        checkpoint: str,
+        checkpoint: str | PathLike[str],
         slots: int | None = None,
         parallelism: int | Literal["auto"] | None = None,
         **options: Any,
@@ -34,7 +35,8 @@ class Flow(FlowBuilder):
         """Start on Spark and return a handle like a StreamingQuery; see `runtime.start_flow`.
 
         `parallelism` is another word for `slots`; "auto" has them chosen, and changed while the
-        flow runs, by what is measured. `batch="auto"` has rows per epoch chosen.
+        flow runs, by what is measured. `batch="auto"` has rows per epoch chosen. The first such
+        start measures the engine; `calibration=` takes a file of `headgate calibrate` instead.
         """
         from headgate.runtime.start import start_flow
 

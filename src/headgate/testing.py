@@ -31,11 +31,13 @@ from headgate.control.checkpoint import Checkpoint
 from headgate.control.coordinator import Coordinator, EpochResult, Settings
 from headgate.control.manager import Manager, plan_with
 from headgate.control.planning import Decides
+from headgate.control.state_view import check_known, read_state
 from headgate.errors import DeclarationError, HeadgateError
 from headgate.routing.table import RoutingTable
 from headgate.slot.batch_tuple import BatchTuple, Kind
+from headgate.slot.packing import check_travels
 from headgate.slot.plan import Control, EpochPlan
-from headgate.slot.program import Program, compile_flow
+from headgate.slot.program import Program, compile_flow, ttl_ms
 from headgate.slot.stage import Services, run_slot_task, run_source_task
 from headgate.slot.statistics import TaskStatistics
 from headgate.state.storage import Storage
@@ -43,6 +45,7 @@ from headgate.state.store import StateStore
 from headgate.topology.arrow_types import SchemaLike, to_schema
 from headgate.topology.builder import FlowBuilder
 from headgate.topology.graph import Node
+from headgate.topology.place import absolute
 
 __all__ = ["ImpureTask", "ListSource", "LocalRun", "ManualClock", "run"]
 
@@ -90,24 +93,24 @@ class LocalRun:
 
     def rows(self, sink: str) -> list[dict[str, Any]]:
         """All rows a sink got, in order of epochs."""
+        program = self.coordinator.program
+        check_known(program.graph.name, "sink", sink, [node.name for node in program.sinks])
         return [row for _, row in self.outputs.get(sink, [])]
 
     def state(self, operator: str) -> list[dict[str, Any]]:
-        """Every state row of an operator after the last epoch, over all slots."""
+        """Every live state row of an operator after the last epoch, over all slots."""
+        flow = self.coordinator.program.graph.name
+        check_known(flow, "stateful operator", operator, self.states)
         return self.states[operator]
 
     def _read_state(self, node: Node) -> list[dict[str, Any]]:
-        program, last = self.coordinator.program, self.coordinator.last
-        store = StateStore(
-            self.coordinator.checkpoint.state, warm_dir=None, buckets=self.coordinator.buckets
+        at = self.coordinator
+        schema, ttl = at.program.state_schemas[node.id], ttl_ms(node.spec)
+        found = read_state(
+            at.checkpoint, at.last, node.name, schema, buckets=at.buckets, ttl_ms=ttl
         )
-        schema = program.state_schemas[node.id]
-        chains = {} if last is None else last.chains.get(node.name, {})
-        return [
-            row
-            for slot, chain in chains.items()
-            for row in store.scan(node.name, slot, schema, chain).to_pylist()
-        ]
+        rows: list[dict[str, Any]] = found.to_pylist()
+        return rows
 
 
 def run(
@@ -122,11 +125,13 @@ def run(
     seed: int = 0,
     before_epoch: Callable[[int], None] | None = None,
     manager: Manager | Decides | None = None,
+    input_ends: bool = False,
     **settings: Any,
 ) -> LocalRun:
     """Run all epochs of the flow's list sources; resumes if the checkpoint has some already.
 
     A `manager` plans between two epochs here, not beside them, so that a run can be repeated.
+    `input_ends`: the last epoch closes all windows, as a batch DataFrame does on Spark.
     """
     graph = flow.graph()
     sources = [n for n in graph.nodes if n.kind == "source"]
@@ -134,9 +139,14 @@ def run(
         if not isinstance(node.spec.frame, ListSource):
             raise DeclarationError(f"source {node.name!r} is not a ListSource; run() needs one")
     program = compile_flow(graph)
+    check_travels(program)
+    epochs = max((len(n.spec.frame.epochs) for n in sources), default=0)
+    if input_ends:
+        settings["last_epoch"] = epochs - 1
+    settings.setdefault("durable", checkpoint is not None)  # a scratch folder need not survive
     functions = {n.name: n.spec.target for n in graph.of_kind("sink") if n.spec.kind == "function"}
     with tempfile.TemporaryDirectory() as scratch:
-        place = Checkpoint(_absolute(str(checkpoint or Path(scratch) / "checkpoint")))
+        place = Checkpoint(absolute(checkpoint or Path(scratch) / "checkpoint"))
         outputs: dict[str, list[tuple[int, dict[str, Any]]]] = {}
         sink_uris = {n.name: place.sinks.child(n.name).uri for n in program.sinks}
 
@@ -159,7 +169,6 @@ def run(
             planning=plan_with(manager, program, slots, beside=False),
         )
         done = LocalRun(coordinator, outputs)
-        epochs = max((len(n.spec.frame.epochs) for n in sources), default=0)
         first = 0 if coordinator.last is None else coordinator.last.epoch
         for epoch in range(first, epochs):
             if before_epoch is not None:
@@ -227,10 +236,6 @@ class LocalEngine:
                     producer=sent[0].producer,
                 )
         return sent
-
-
-def _absolute(place: str) -> str:
-    return place if "://" in place else str(Path(place).resolve())
 
 
 def _partitions(

@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from tests.scenario.folded_windows import FoldedWindows
 
 import headgate as hg
 from headgate.testing import ListSource
@@ -274,7 +275,104 @@ def windows(rng: random.Random, epochs: int = 4, rows: int = 30, *, k: int = 2) 
     )  # fmt: skip
 
 
-CASES: Sequence[Callable[[random.Random], Case]] = (chain, branches, ordered, windows)
+def chained_windows(rng: random.Random, *, epochs: int = 8, rows: int = 40) -> Case:
+    """Windows of windows, shorter and longer ones, and a merge of a window with its own input."""
+    seconds = [rng.choice([20, 45, 60, 150]) for _ in range(3)]
+    sizes = [timedelta(seconds=s) for s in seconds]
+    delay = timedelta(seconds=rng.choice([0, 40]))
+    steps = rng.choice([50, 120])
+    data = [
+        [
+            {
+                "city": rng.choice(["rome", "oslo", "bonn"]),
+                "tag": rng.choice("pqrs"),
+                "ts": START + timedelta(hours=1, seconds=epoch * steps + rng.randrange(-90, 60)),
+            }
+            for _ in range(rows)
+        ]
+        for epoch in range(epochs)
+    ]
+    window = [hg.Tumbling(size, time="window_start") for size in sizes]
+    columns = {"tags": ("city", "tag"), "cities": ("city",), "all": (), "both": ("city",)}
+    values = {"tags": "count", "cities": "sum", "all": "sum", "both": "sum"}
+
+    def row_of(
+        name: str, key: tuple[str, ...], start: datetime, number: int, size: timedelta | None = None
+    ) -> Row:
+        end = {} if size is None else {"window_end": start + size}
+        held = dict(zip(columns[name], key, strict=True))
+        return {**held, "window_start": start, **end, values[name]: number}
+
+    def declare(_flow: hg.Flow, sources: dict[str, Any]) -> dict[str, Any]:
+        posts = sources["posts"]
+        first = hg.Count(window=hg.Tumbling(sizes[0], time="ts"))
+        tags = posts.key_by("city", "tag").process(first, name="tags")
+        cities = tags.key_by("city").process(hg.Sum("count", window=window[1]), name="cities")
+        all_ = cities.globally().process(hg.Sum("sum", window=window[2]), name="all")
+        timed = "city string, t timestamp, n bigint"
+        rows = posts.map_rows(lambda r: {"city": r["city"], "t": r["ts"], "n": 1}, timed)
+        again = tags.map_rows(
+            lambda r: {"city": r["city"], "t": r["window_end"], "n": r["count"]}, timed
+        )
+        mixed = hg.Sum("n", window=hg.Tumbling(sizes[1], time="t"))
+        both = rows.union(again).key_by("city").process(mixed, name="both")
+        return {"tags": tags, "cities": cities, "all": all_, "both": both}
+
+    tags, cities, all_, both = (FoldedWindows(sizes[i], START) for i in (0, 1, 2, 1))
+    watermark: datetime | None = None
+    latest: datetime | None = None
+    marks: list[datetime | None] = [None, None]
+    expected = []
+    for given in data:
+        before, marks = marks, [tags.first_open(watermark), None]
+        marks[1] = cities.first_open(marks[0])
+        for row in given:
+            tags.take((row["city"], row["tag"]), row["ts"], 1, watermark)
+            both.take((row["city"],), row["ts"], 1, before[0])
+        closed_tags = tags.close(watermark)
+        for (city, _), start, number in closed_tags:
+            cities.take((city,), start, number, None)
+            both.take((city,), start + sizes[0], number, None)
+        closed_cities = cities.close(marks[0])
+        for _, start, number in closed_cities:
+            all_.take((), start, number, None)
+        closed = {"tags": closed_tags, "cities": closed_cities, "all": all_.close(marks[1])}
+        closed["both"] = both.close(marks[0])
+        folds = {"tags": tags, "cities": cities, "all": all_, "both": both}
+        latest = max([row["ts"] for row in given] + ([] if latest is None else [latest]))
+        watermark = max(latest - delay, watermark or latest - delay)
+        expected.append(
+            Expected(
+                {
+                    name: bag(row_of(name, *w, n) for w, n in fold.held.items())
+                    for name, fold in folds.items()
+                },
+                {
+                    name: bag(row_of(name, *w, folds[name].size) for w in closed[name])
+                    for name in folds
+                },
+            )
+        )
+    city = (pa.schema({"city": pa.string()}), [("rome",), ("oslo",), ("bonn",)])
+    pairs = [(town, tag) for (town,) in city[1] for tag in "pqrs"]
+    keys = {
+        "tags": (pa.schema({"city": pa.string(), "tag": pa.string()}), pairs),
+        "cities": city,
+        "both": city,
+    }
+    return Case(
+        "chained_windows", {"posts": "city string, tag string, ts timestamp"}, {"posts": data},
+        declare, expected, keys, {"posts": {"event_time": "ts", "watermark": delay}},
+    )  # fmt: skip
+
+
+CASES: Sequence[Callable[[random.Random], Case]] = (
+    chain,
+    branches,
+    ordered,
+    windows,
+    chained_windows,
+)
 
 
 def random_table(

@@ -137,6 +137,12 @@ class Passing(hg.StatefulOperator):
         state.write(groups, {"n": state.read(groups)["n"] + groups.sizes})
         if self.fails == "process":
             raising(rows.batch)
+        if self.fails == "state length" and holds_bad(rows.batch):
+            state.write(groups, {"n": [1] * (len(groups) + 1)})
+        if self.fails == "state type" and holds_bad(rows.batch):
+            state.write(groups, {"n": ["one"] * len(groups)})
+        if self.fails == "state column" and holds_bad(rows.batch):
+            state.write(groups, {"m": [1] * len(groups)})
         if self.fails == "output" and holds_bad(rows.batch):
             return rows.batch.select(["k"])
         return rows.batch
@@ -220,6 +226,14 @@ BROKEN: dict[str, tuple[Apply, str, list[int] | None]] = {
     "process, wrong columns": (
         lambda s: s.key_by("k").process(Passing("output"), name="fragile"), "stateful", [BAD],
     ),
+    **{
+        f"{fails} is wrong": (
+            lambda s, fails=fails: s.key_by("k").process(Passing(fails), name="fragile"),
+            "stateful",
+            [BAD],
+        )
+        for fails in ("state length", "state type", "state column")
+    },
     "finish raises": (
         lambda s: s.key_by("k").process(Passing("finish"), name="fragile"), "stateful", None,
     ),
@@ -240,14 +254,15 @@ def flow_with(apply: Apply, epochs: Any = EPOCHS, *, dead: bool = False) -> hg.F
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_failing_operator_commits_nothing_and_loses_nothing(name: str, tmp_path: Path) -> None:
-    broken, mended, _ = BROKEN[name]
+    broken, mended, bad = BROKEN[name]
     with pytest.raises(OperatorFailed) as caught:
         run(flow_with(broken), slots=2, checkpoint=tmp_path / "checkpoint")
 
     error = caught.value
     assert (error.operator, error.epoch) == ("fragile", 1)
     assert error.slot in (0, 1)
-    assert isinstance(error.sample, str) and ("'v'" in error.sample or error.sample == "none")
+    assert isinstance(error.sample, str)
+    assert bad is None or any(f"'v': {v}" in error.sample for v in bad), error.sample
     assert error.reason and "epoch 1" in str(error)
     assert Checkpoint(str(tmp_path / "checkpoint")).epochs() == [0]
     done = run(flow_with(MENDED[mended]), slots=2, checkpoint=tmp_path / "checkpoint")
@@ -569,3 +584,33 @@ def test_a_full_disk_stops_the_flow_and_room_lets_it_go_on(small_disk: Path) -> 
     )
     records = [r for r in done.coordinator.journal.read() if r["kind"] == "epoch"]
     assert [r["epoch"] for r in records] == list(range(12))
+
+
+class _Gone:
+    """Its name is looked up when state is read back, and then it is not there."""
+
+
+def _keeps_an_object(key: Any, rows: Any, state: Any) -> Any:
+    return _Gone(), None
+
+
+def test_state_that_cannot_be_read_back_is_named_with_its_place_and_a_row_of_its_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build(epochs: list[list[dict[str, int]]]) -> hg.Flow:
+        flow = hg.Flow("kept")
+        update = hg.Update(_keeps_an_object, output=pa.schema({"k": pa.int64()}))
+        rows = flow.source(ListSource("k bigint", epochs)).key_by("k")
+        rows.process(update, name="objects").to_memory("out")
+        return flow
+
+    first = [{"k": 5}]
+    run(build([first]), slots=1, checkpoint=tmp_path)
+    monkeypatch.delattr(f"{__name__}._Gone")
+
+    with pytest.raises(OperatorFailed, match="still importable") as caught:
+        run(build([first, [{"k": 3}, {"k": 5}]]), slots=1, checkpoint=tmp_path)
+
+    error = caught.value
+    assert (error.operator, error.slot, error.epoch) == ("objects", 0, 1)
+    assert error.key == "5"

@@ -67,3 +67,12 @@ def test_scaling_in_drains_under_the_budget_before_a_slot_goes() -> None:
     assert plant.slots[-1] == 2
     assert 0 < max(plant.moved) <= 8
     assert [line for line in plant.lines if "drained from now on" in line]
+
+
+def test_buckets_without_rows_do_not_hold_a_drain_up() -> None:
+    plant = Plant(managed(migration_seconds_max=0.0165), slots=6)
+    plant.share[-16:] = 0
+
+    plant.run(120, lambda _: 100)
+
+    assert plant.slots[-1] == 2

@@ -34,6 +34,7 @@ from headgate.topology.graph import Node
 
 BUCKETS = 16
 STARTS_MAX = 60
+POINTS = [point for point in CRASH_POINTS if point != "file-published"]  # no Parquet sink here
 
 
 @pytest.fixture
@@ -72,7 +73,12 @@ class Driver:
         }
         warm = str(self.folder / "warm") if self.warm and rng.random() < 0.8 else None
         settings = Settings(
-            slots, BUCKETS, warm_dir=warm, tables=tables, keep_manifests=rng.choice([2, 8])
+            slots,
+            BUCKETS,
+            warm_dir=warm,
+            tables=tables,
+            keep_manifests=rng.choice([2, 8]),
+            durable=False,
         )
         return Coordinator(
             self.program,
@@ -167,7 +173,7 @@ def test_any_seed(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     driver.check_all(done)
 
 
-@pytest.mark.parametrize("point", CRASH_POINTS)
+@pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("epoch", [0, 1, 3])
 def test_the_driver_dies_once_at_every_point(
     point: str, epoch: int, folder: Path, monkeypatch: pytest.MonkeyPatch

@@ -85,6 +85,26 @@ def test_a_spark_checkpoint_of_another_query_is_noticed_at_start(
     check(run_case(spark, case, tmp_path, collected=collected), case, collected)
 
 
+def test_an_older_copy_of_the_spark_checkpoint_is_noticed_at_start(
+    case: Case, spark: SparkSession, tmp_path: Path
+) -> None:
+    """It would number new rows as epochs that are committed already, and they would be skipped."""
+    collected = Collected()
+    begun(spark, case, tmp_path, collected)
+    mine, old = tmp_path / "checkpoint" / "spark", tmp_path / "old"
+    shutil.copytree(mine, old)
+    run_case(spark, case, tmp_path, collected=collected)
+    mine.rename(tmp_path / "kept")
+    shutil.copytree(old, mine)
+
+    with pytest.raises(ForeignCheckpoint, match="older than this flow's state"):
+        run_case(spark, case, tmp_path, collected=collected)
+
+    shutil.rmtree(mine)
+    (tmp_path / "kept").rename(mine)
+    check(run_case(spark, case, tmp_path, collected=collected), case, collected)
+
+
 def test_deleted_manifests_are_noticed(case: Case, spark: SparkSession, tmp_path: Path) -> None:
     begun(spark, case, tmp_path, Collected())
     shutil.rmtree(tmp_path / "checkpoint" / "manifests")
@@ -127,9 +147,9 @@ def test_changes_that_state_can_follow_resume_and_others_are_refused(
         declare(flow.source(read_files(spark, tmp_path / "in", SCHEMA), name="rows"))
         return flow
 
-    def start(declare: Any, slots: int = 2) -> Any:
+    def start(declare: Any, slots: int = 2, **options: Any) -> Any:
         place = str(tmp_path / "checkpoint")
-        query = build(declare).start(spark, slots=slots, checkpoint=place, trigger=ONCE)
+        query = build(declare).start(spark, slots=slots, checkpoint=place, trigger=ONCE, **options)
         query.awaitTermination()
         return query
 
@@ -140,7 +160,14 @@ def test_changes_that_state_can_follow_resume_and_others_are_refused(
         counts = counting(rows.shuffle().map(_same, SCHEMA, name="new_map"))
         counts.to_memory("new_sink")
 
+    def two_sources(rows: Any) -> None:
+        counting(rows.union(rows.flow.source(read_files(spark, tmp_path / "in", SCHEMA))))
+
     start(counting)
+    with pytest.raises(IncompatibleFlow, match="by their position"):
+        start(two_sources)
+    with pytest.raises(IncompatibleFlow, match="start with tick=False"):
+        start(counting, tick=True)
     with pytest.raises(IncompatibleFlow):
         start(lambda rows: rows.key_by("v").process(hg.Count(), name="counts"))
     write_epoch(tmp_path / "in", SCHEMA, 2, [{"k": 7, "v": 7}, {"k": 0, "v": 0}])

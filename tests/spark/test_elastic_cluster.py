@@ -59,6 +59,8 @@ def test_slots_follow_the_executors_and_only_what_must_move_does(told: dict[str,
     changed = [(a, b) for a, b in pairwise(epochs) if a["slots"] != b["slots"]]
     assert [(a["slots"], b["slots"]) for a, b in changed] == [(FEW, MANY), (MANY, FEW)]
     assert all(len(set(e["hosts"])) == e["slots"] for e in epochs), "a host per slot"
+    assert all(e["slots"] <= e["cores"] <= MANY for e in epochs)
+    assert epochs[0]["cores"] == epochs[-1]["cores"] == FEW
     for before, after in changed:
         share = after["moved_rows"] / before["state_rows"]
         assert abs(share - 1 / MANY) < 0.1

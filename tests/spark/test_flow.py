@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 from tests.scenario.oracle import CASES, Case, bag, chain, random_table
 from tests.spark.feeding import (
     ONCE,
@@ -130,7 +131,7 @@ def test_every_kind_of_sink_gets_every_row_once(
 
 
 def test_groupings_and_key_types_of_a_batch_source(spark: SparkSession, tmp_path: Path) -> None:
-    """One epoch over a batch DataFrame: each key type, null keys, and the five groupings."""
+    """One epoch over a batch DataFrame: key types, null keys, the five groupings, and its end."""
     schema = "i int, s string, d date, b binary, v bigint"
     rng = random.Random(5)
     rows = [
@@ -145,7 +146,7 @@ def test_groupings_and_key_types_of_a_batch_source(spark: SparkSession, tmp_path
     ]
     frame = spark.createDataFrame(rows, schema).repartition(3)
     flow = hg.Flow("keys")
-    source = flow.source(frame)
+    source = flow.source(frame, event_time="d")
     keys = [("i",), ("s",), ("d",), ("b",), ("s", "i", "d")]
     for key in keys:
         source.key_by(*key).process(hg.Count(), name="by_" + "_".join(key))
@@ -154,9 +155,17 @@ def test_groupings_and_key_types_of_a_batch_source(spark: SparkSession, tmp_path
     source.local_or_shuffle().filter(pc.field("v") < 10).select("v").to_memory("local")
     source.broadcast().select("v").globally().process(hg.Count(), name="copies")
     source.globally().process(hg.Sum("v"), name="total").to_memory("total_out")
+    days = hg.Count(window=hg.Tumbling("1 day", time="d"))
+    weeks = hg.Sum("count", window=hg.Tumbling("1 week", time="window_start"))
+    dated = source.filter(pc.field("d").is_valid()).key_by("i").process(days, name="days")
+    dated.globally().process(weeks, name="weeks").to_memory("weeks_out")
 
     query = flow.start(spark, slots=2, checkpoint=str(tmp_path / "checkpoint"))
     assert query.awaitTermination(600) is True
+    assert sum(row["sum"] for row in query.rows("weeks_out")) == sum(
+        r["d"] is not None for r in rows
+    )
+    assert query.state("days").num_rows == query.state("weeks").num_rows == 0
 
     for key in keys:
         counts = Counter(tuple(row[k] for k in key) for row in rows)
@@ -240,7 +249,8 @@ def test_the_handle_is_like_a_streaming_query(spark: SparkSession, tmp_path: Pat
         assert query.name == "chain" and query.id != query.runId
         assert [p["batchId"] for p in query.recentProgress] == [0, 1]
         assert query.lastProgress is not None and query.lastProgress["batchId"] == 1
-        assert query.lastProgress["id"] == query.id
+        told = [StreamingQueryProgress.fromJson(p) for p in query.recentProgress]
+        assert [(str(p.id), str(p.runId)) for p in told] == [(query.id, query.runId)] * 2
         check(query, _upto(case, 2), collected)
     finally:
         query.stop()
@@ -354,7 +364,7 @@ def test_an_error_of_user_code_ends_the_flow_with_all_its_facts(
 
     error = caught.value
     assert (error.operator, error.epoch) == ("fragile", 1)
-    assert error.slot in (0, 1) and "'v'" in error.sample
+    assert error.slot in (0, 1) and "'v': 17" in error.sample
     assert isinstance(query.exception(), OperatorFailed) and not query.isActive
     assert query.coordinator.last is not None and query.coordinator.last.epoch == 0
     assert not [r for r in query.journal() if r["kind"] == "retry"]

@@ -15,7 +15,8 @@ from headgate.planner.tuning.calibration import Calibration
 from headgate.planner.tuning.cost_model import EngineCosts
 from headgate.planner.tuning.epoch_model import EpochPrediction, EpochSettings
 from headgate.planner.tuning.epochs import TunedEpochs
-from headgate.runtime.calibration import QUICK, calibrate
+from headgate.runtime.auto import AT_START
+from headgate.runtime.calibration import calibrate
 from headgate.runtime.tune_probe import probe_flow
 from headgate.state.storage import Storage
 
@@ -43,12 +44,13 @@ def feed(folder: Path, epochs: int, *, start: int = 0) -> None:
 
 
 def test_probes_find_costs_that_explain_them(spark: SparkSession) -> None:
-    found = calibrate(spark, QUICK)
+    found = calibrate(spark, AT_START)
 
     costs = found.costs
     assert costs.message_s > 0 or costs.byte_s > 0
-    assert costs.epoch_s + costs.task_s > 0
+    assert costs.epoch_s + costs.level_s + costs.task_s > 0
     assert len(found.probes) == 9
+    assert found.engine == f"Spark {spark.version}, local, 2 cores"
     assert spark.conf.get("spark.sql.adaptive.enabled") == "true"
 
 
@@ -58,7 +60,7 @@ def test_a_flow_is_measured_without_telling_its_sinks(spark: SparkSession, tmp_p
     told: list[int | None] = []
     flow = counting(tmp_path / "in", told, lambda rows, epoch: called.append(epoch))
 
-    measured, records = probe_flow(flow, spark, KNOWN, slots=2, epochs=6)
+    measured, records = probe_flow(flow, spark, KNOWN, slots=2, epochs=6, wait_s=60)
 
     assert called == [] and told == [None, 40]
     sizes = [r["rows"] for r in records if r["kind"] == "epoch"]
@@ -113,7 +115,11 @@ def test_a_backlog_gets_larger_epochs_while_the_flow_runs(
     assert not query.isActive and query.exception() is None and first.exception() is None
     asked = [r for r in journal if r["kind"] == "tuning" and "rows_per_epoch" in r]
     assert len(asked) == 1 and asked[0]["rows_per_epoch"] > 10
-    assert "as large as the source allows" in asked[0]["why_rows"]
+    assert "rows wait, and epochs have 10 rows" in asked[0]["why_rows"]
+    epochs = [r for r in journal if r["kind"] == "epoch"]
+    assert {r["cores"] for r in epochs} == {2}
+    assert all(r["last_trigger_ms"] > 0 for r in epochs[1:RETUNE_EPOCHS])
+    assert "last_trigger_ms" not in epochs[RETUNE_EPOCHS]  # the first of its query
     saved = load_tuning(storage)
     tunings = [r["settings"] for r in journal if r["kind"] == "tuning" and "settings" in r]
     assert saved is not None and saved.tuned is not None
@@ -123,7 +129,10 @@ def test_a_backlog_gets_larger_epochs_while_the_flow_runs(
 def test_auto_follows_the_load_with_slots_and_moves_the_state(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """A clock by hand: rows come within milliseconds of each other, then within minutes."""
+    """A clock by hand: rows come within milliseconds of each other.
+
+    Giving back takes more than a hundred epochs; tests/unit/control/test_tuner.py has it.
+    """
     folder = tmp_path / "in"
     known(Storage.at(str(tmp_path / "ck")), slots=1, rows_per_epoch=10)
     clock = Clock(step_ms=5)
@@ -139,13 +148,11 @@ def test_auto_follows_the_load_with_slots_and_moves_the_state(
         clock_ms=clock,
     )
     try:
-        for slots, step_ms in ((2, 5), (1, 600_000)):
-            clock.step_ms = step_ms
-            while query.slots != slots:
-                fed += 1
-                assert fed < 60, query.journal()[-3:]
-                feed(folder, 1, start=fed)
-                query.processAllAvailable()
+        while query.slots != 2:
+            fed += 1
+            assert fed < 30, query.journal()[-3:]
+            feed(folder, 1, start=fed)
+            query.processAllAvailable()
         feed(folder, 1, start=fed + 1)
         query.processAllAvailable()
     finally:
@@ -156,8 +163,8 @@ def test_auto_follows_the_load_with_slots_and_moves_the_state(
     assert dict(zip(*state.to_pydict().values(), strict=True)) == oracle
     journal = query.journal()
     scaled = [(r["before"], r["slots"], r["why"]) for r in journal if r["kind"] == "scale"]
-    assert [s[:2] for s in scaled] == [(1, 2), (2, 1)]
-    assert "is above" in scaled[0][2] and "pay for the move" in scaled[1][2]
+    assert [s[:2] for s in scaled] == [(1, 2)]
+    assert "is above" in scaled[0][2]
     asked = [r for r in journal if r["kind"] == "tuning" and "slots" in r]
     assert [(r["slots"], r["why"]) for r in asked] == [(s[1], s[2]) for s in scaled]
     moved = [r["moved_rows"].get("count", 0) for r in journal if r["kind"] == "epoch"]

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from headgate.cli.console import speaker, told_plainly, write_json
-from headgate.cli.run import DEFAULT_SLOTS, spark_settings
+from headgate.cli.start_options import DEFAULT_SLOTS, spark_settings
 from headgate.errors import HeadgateError
 from headgate.experiment.number_text import percent, times
 from headgate.routing.table_folder import check_folder

@@ -60,6 +60,12 @@ def fail(message: str, *, title: str = "Error") -> None:
     raise typer.Exit(1) from None
 
 
+def first_lines(text: str, count: int = 12) -> str:
+    """The beginning of what Spark has to say; the rest is a trace."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    return "\n".join(lines[:count])
+
+
 def _words(name: str) -> str:
     """CamelCase as words: "Incompatible flow".
 

@@ -127,7 +127,7 @@ def _show_key(console: Console, found: FoundKey) -> None:
         f"[bold]{found.operator}[/] key ({key}): slot {found.slot}, bucket {found.bucket}{pinned}"
     )
     if not found.rows.num_rows:
-        console.print("no state: the key has not been seen, or was forgotten")
+        console.print("no state: the key has not been seen, was forgotten, or its TTL is over")
         return
     console.print()
     console.print(_rows(pa.Table.from_batches([found.rows])))

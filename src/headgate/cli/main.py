@@ -24,6 +24,10 @@ _EPILOG = """
 
 `headgate run examples/wordcount.py:flow --epochs 5` : run a flow from a file
 
+`headgate tune examples/linear_road.py:flow` : which slots and rows per epoch, and why
+
+`headgate run examples/linear_road.py:flow --auto` : begin with these, and go on measuring
+
 `headgate inspect artifacts/demo/checkpoint` : what a checkpoint holds
 
 `headgate inspect artifacts/demo/checkpoint --operator by_region --key london` : one key's state

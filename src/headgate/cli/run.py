@@ -7,23 +7,35 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
-from headgate.cli.console import INTERRUPTED, fail, speaker, told_plainly, write_json
+from headgate.cli.console import (
+    INTERRUPTED,
+    fail,
+    first_lines,
+    speaker,
+    told_plainly,
+    write_json,
+)
+from headgate.cli.kept_tuning import begin_with, tuning_lines
 from headgate.cli.live import follow
-from headgate.control.manager import Manager
-from headgate.control.scaling import Scaling
-from headgate.errors import HeadgateError, UnknownSlot
+from headgate.cli.start_options import (
+    check_without_auto,
+    chosen,
+    manager_of,
+    slot_count,
+    spark_settings,
+    trigger_of,
+)
+from headgate.errors import HeadgateError
 from headgate.experiment.epoch_view import EpochView, RunView
 from headgate.experiment.number_text import short
-from headgate.routing.table import RoutingTable
 from headgate.routing.table_folder import load_tables
+from headgate.state.storage import Storage
 
 if TYPE_CHECKING:
     from headgate.flow import Flow
     from headgate.runtime.query import FlowQuery
-
-DEFAULT_SLOTS = 4
-SLOTS_MAX = Scaling().max_slots
 
 
 def run(
@@ -49,6 +61,19 @@ def run(
     ] = None,
     max_slots: Annotated[
         int | None, typer.Option(min=1, help="Let the load decide on the slots, but no more.")
+    ] = None,
+    auto: Annotated[
+        bool,
+        typer.Option("--auto", help="Have slots and rows per epoch chosen, also while it runs."),
+    ] = False,
+    slots_max: Annotated[
+        int | None, typer.Option(min=1, help="With --auto: no more. [default: a slot per core]")
+    ] = None,
+    latency_ms: Annotated[
+        float | None, typer.Option(min=1, help="With --auto: mean latency to stay within.")
+    ] = None,
+    rows_per_epoch: Annotated[
+        int | None, typer.Option(min=1, help="Tell sources that take it, whatever was measured.")
     ] = None,
     checkpoint: Annotated[
         str | None,
@@ -80,12 +105,18 @@ def run(
             raise HeadgateError("--once and --every exclude each other")
         settings = spark_settings(conf or [], master)
         routing = {} if tables is None else load_tables(tables)
-        start = {
-            "slots": _slot_count(slots, routing),
+        start: dict[str, Any] = {
             "tables": routing,
-            "trigger": _trigger(once, every),
-            "manager": _manager(manage, planner, min_slots, max_slots),
+            "trigger": trigger_of(once, every),
+            "manager": manager_of(manage, planner, min_slots, max_slots),
+            "rows_per_epoch": rows_per_epoch,
         }
+        if auto:
+            scaled = min_slots is not None or max_slots is not None
+            start |= chosen(slots, tables is not None, scaled, slots_max, latency_ms)
+        else:
+            check_without_auto(slots_max, latency_ms)
+            start["slots"] = slot_count(slots, routing)
         _run(target, start, checkpoint, epochs, settings, json_file)
 
 
@@ -99,6 +130,7 @@ def _run(
 ) -> None:
     from headgate.cli.app_file import flow_of, load_target
     from headgate.runtime.session import local_session
+    from headgate.topology.place import absolute
 
     console = speaker(json_file)
     found = load_target(target)  # before Spark starts: a typo should not cost ten seconds
@@ -108,7 +140,10 @@ def _run(
     try:
         flow = flow_of(found, spark)
         place = checkpoint or f"artifacts/{flow.name}/checkpoint"
-        console.print(f"flow [bold]{flow.name}[/], {start['slots']} slots, checkpoint {place}")
+        slots = f"{start['slots']} slots, " if "slots" in start else ""
+        console.print(f"flow [bold]{flow.name}[/], {slots}checkpoint {place}")
+        if "parallelism" in start:
+            console.print(begin_with(Storage.at(absolute(place)), flow.name))
         if start["tables"]:
             told = ", ".join(
                 f"{op} ({len(t.pinned_h):,} keys)" for op, t in start["tables"].items()
@@ -141,59 +176,21 @@ def _follow(
     views: list[EpochView] = []
     query: FlowQuery | None = None
     try:
-        query = flow.start(spark, **start)
+        with console.status("[dim]starting the flow[/]"):
+            query = flow.start(spark, **start)
         follow(query, console, stop_after=epochs, seen=views)
         if query.isActive:
             query.stop()
+        for line in tuning_lines(query.journal(), {view.epoch for view in views}):
+            console.print(Text(line))
     except KeyboardInterrupt:
         if query is not None:
             with console.status("[dim]stopping[/]"):
                 query.stop()
         return views, True
     except PySparkException as problem:
-        fail(_first_lines(str(problem)), title="Spark stopped the flow")
+        fail(first_lines(str(problem)), title="Spark stopped the flow")
     return views, False
-
-
-def spark_settings(given: list[str], master: str | None) -> dict[str, str]:
-    """Spark settings from --conf KEY=VALUE and --master."""
-    settings = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise HeadgateError(f"--conf {text!r} is not of the form KEY=VALUE")
-        settings[name] = value
-    return settings | ({"spark.master": master} if master else {})
-
-
-def _slot_count(asked: int | None, tables: dict[str, RoutingTable]) -> int:
-    """As asked, else as the tables need; checked before Spark starts."""
-    for operator, table in tables.items():
-        if asked is None:
-            asked = table.slots
-        elif table.slots != asked:
-            raise UnknownSlot(
-                f"the routing table of {operator!r} is for {table.slots} slots, the flow is to run "
-                f"{asked}; give --slots {table.slots}, or analyse again with --slots {asked}",
-                operator=operator,
-                slots=asked,
-            )
-    return asked or DEFAULT_SLOTS
-
-
-def _manager(
-    manage: bool, planner: str | None, min_slots: int | None, max_slots: int | None
-) -> Manager | None:
-    if min_slots is None and max_slots is None:
-        return Manager(planner or "headgate") if manage or planner else None
-    scaling = Scaling(min_slots or 1, max_slots or max(min_slots or 1, SLOTS_MAX))
-    return Manager(planner or "allocation", scaling=scaling)
-
-
-def _trigger(once: bool, every: str | None) -> dict[str, Any] | None:
-    if once:
-        return {"availableNow": True}
-    return {"processingTime": every} if every else None
 
 
 def _tell(console: Console, views: list[EpochView], place: str) -> None:
@@ -205,8 +202,3 @@ def _tell(console: Console, views: list[EpochView], place: str) -> None:
     console.print(
         f"[dim]look inside: headgate inspect {place}\n     draw it: headgate report {place}[/]"
     )
-
-
-def _first_lines(text: str, count: int = 12) -> str:
-    lines = [line for line in text.splitlines() if line.strip()]
-    return "\n".join(lines[:count])

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
-from headgate.cli.console import speaker, told_plainly, write_json
-from headgate.cli.run import spark_settings
+from headgate.cli.console import fail, first_lines, speaker, told_plainly, write_json
+from headgate.cli.kept_tuning import keep_costs, kept_in, load_costs
+from headgate.cli.start_options import spark_settings
+from headgate.cli.tuning_text import Answer, doubt, met_bound, tell_costs, tell_tuning
+from headgate.control.tuner import GROWTH
 from headgate.control.tuning_file import SavedTuning, save_tuning
-from headgate.errors import HeadgateError
-from headgate.planner.tuning.calibration import Calibration
 from headgate.planner.tuning.epochs import TunedEpochs, tune_epochs
 from headgate.state.storage import Storage
 
 if TYPE_CHECKING:
-    from headgate.control.measured_flow import Measured
+    from pyspark.sql import SparkSession
+
+    from headgate.planner.tuning.epoch_model import EpochModel
 
 LOG = Path("artifacts/spark.log")
 DEFAULT_COSTS = Path("artifacts/calibration.json")
+WAIT_S = 30.0
 
 Master = Annotated[
     str | None, typer.Option(help="Spark master. [default: HEADGATE_MASTER or local[*]]")
@@ -34,6 +40,10 @@ Conf = Annotated[
 
 def calibrate(
     out: Annotated[Path, typer.Option(help="Where to keep the costs.")] = DEFAULT_COSTS,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(help="Keep them there too, for start(parallelism='auto') and run --auto."),
+    ] = None,
     quick: Annotated[bool, typer.Option(help="Small probes: rough, but in seconds.")] = False,
     master: Master = None,
     conf: Conf = None,
@@ -44,21 +54,23 @@ def calibrate(
     """Probe the engine: what a message, a byte, a task and an epoch cost."""
     from headgate.runtime.calibration import QUICK
     from headgate.runtime.calibration import calibrate as measure
-    from headgate.runtime.session import local_session
+    from headgate.topology.place import absolute
 
     with told_plainly():
         console = speaker(json_file)
         settings = spark_settings(conf or [], master)
-        with console.status("[dim]starting Spark[/]"):
-            spark = local_session("headgate calibrate", conf=settings, log_file=LOG)
-        try:
-            with console.status("[dim]probing[/]"):
-                found = measure(spark, QUICK if quick else None)
-        finally:
-            spark.stop()
+        with (
+            _session(console, "headgate calibrate", settings) as spark,
+            _at_work(console, "probing the engine") as say,
+        ):
+            found = measure(spark, QUICK if quick else None, say=say)
         write_json(out, found.to_json())
-        _tell_costs(console, found)
+        tell_costs(console, found)
+        _warn(console, doubt(found))
         console.print(f"[dim]kept in {out}; headgate tune --costs {out} uses it[/]")
+        if checkpoint is not None:
+            keep_costs(Storage.at(absolute(checkpoint)), found)
+            console.print(f"[dim]and in {checkpoint}, where start(parallelism='auto') finds it[/]")
         if json_file is not None:
             write_json(json_file, found.to_json())
 
@@ -70,6 +82,9 @@ def tune(
     epochs: Annotated[
         int, typer.Option(min=1, help="Epochs to measure; the first two warm up.")
     ] = 8,
+    wait_s: Annotated[
+        float, typer.Option(min=1, help="Give up if no rows have come after so many seconds.")
+    ] = WAIT_S,
     slots: Annotated[
         int | None, typer.Option(min=1, help="Slots of the probe. [default: a slot per core]")
     ] = None,
@@ -82,6 +97,13 @@ def tune(
     ] = None,
     slots_max: Annotated[
         int | None, typer.Option(min=1, help="At most so many slots. [default: a slot per core]")
+    ] = None,
+    rows_max: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help=f"At most so many rows per epoch; never over {GROWTH} times the largest measured.",
+        ),
     ] = None,
     costs: Annotated[
         Path | None, typer.Option(help="File of `headgate calibrate`. [default: probe first]")
@@ -106,33 +128,39 @@ def tune(
     from headgate.cli.app_file import flow_of, load_target
     from headgate.runtime.calibration import calibrate as measure
     from headgate.runtime.calibration import cores_of
-    from headgate.runtime.delivery import absolute
-    from headgate.runtime.session import local_session
+    from headgate.runtime.sources import takes_rows
     from headgate.runtime.tune_probe import probe_flow
+    from headgate.topology.place import absolute
 
     with told_plainly():
         console = speaker(json_file)
         settings = spark_settings(conf or [], master)
-        calibration = None if costs is None else _load_costs(costs)
+        calibration = None if costs is None else load_costs(costs)
         found = load_target(target)
-        with console.status("[dim]starting Spark[/]"):
-            spark = local_session(f"headgate tune {target}", conf=settings, log_file=LOG)
-        try:
+        with _session(console, f"headgate tune {target}", settings) as spark:
             flow = flow_of(found, spark)
             if calibration is None:
-                with console.status("[dim]probing the engine[/]"):
-                    calibration = measure(spark)
-            with console.status(f"[dim]running {flow.name} for {epochs} epochs[/]"):
-                measured, _ = probe_flow(
-                    flow, spark, calibration, slots=slots or cores_of(spark), epochs=epochs
+                with _at_work(console, "probing the engine") as say:
+                    calibration = measure(spark, say=say)
+            _warn(console, doubt(calibration))
+            with console.status(f"[dim]running {flow.name}, its sinks muted[/]"):
+                measured, records = probe_flow(
+                    flow,
+                    spark,
+                    calibration,
+                    slots=slots or cores_of(spark),
+                    epochs=epochs,
+                    wait_s=wait_s,
+                    say=lambda told: console.print(Text(told, style="dim")),
                 )
-        finally:
-            spark.stop()
+        largest = max(record["rows"] for record in records if record["kind"] == "epoch")
         latency_s = None if latency_ms is None else latency_ms / 1e3
-        tuned = tune_epochs(measured.model, rate=rate, latency_s=latency_s, slots_max=slots_max)
-        _tell_tuning(console, measured, tuned)
+        tuned = choose(measured.model, rate, latency_s, slots_max, rows_max, largest)
+        place = out or kept_in(flow.name)
+        told = takes_rows(flow.graph())
+        goes_on = _goes_on(checkpoint, out is None, latency_ms, slots_max)
+        tell_tuning(console, Answer(target, measured, tuned, told, goes_on))
         saved = SavedTuning(calibration, tuned)
-        place = out or Path(f"artifacts/{flow.name}/tuning.json")
         write_json(place, saved.to_json())
         console.print(f"[dim]kept in {place}[/]")
         if checkpoint is not None:
@@ -142,53 +170,68 @@ def tune(
             write_json(json_file, saved.to_json())
 
 
-def _load_costs(path: Path) -> Calibration:
+def choose(
+    model: EpochModel,
+    rate: float | None,
+    latency_s: float | None,
+    slots_max: int | None,
+    rows_max: int | None,
+    largest: int,
+) -> TunedEpochs:
+    """What the optimizer says, of epochs that are not far from those that were measured."""
+    free = tune_epochs(model, rate=rate, latency_s=latency_s, slots_max=slots_max)
+    bound = min(rows_max or GROWTH * largest, GROWTH * largest)
+    if free.settings.rows_per_epoch <= bound:
+        return free
+    tuned = tune_epochs(model, rate=rate, latency_s=latency_s, slots_max=slots_max, rows_max=bound)
+    met = met_bound(tuned, free, rows_max, largest)
+    return replace(tuned, why=(*tuned.why, met) if met else tuned.why)
+
+
+def _goes_on(
+    checkpoint: str | None, kept: bool, latency_ms: float | None, slots_max: int | None
+) -> str | None:
+    """Words for `headgate run` that begin with this result; None if it would not find it."""
+    if checkpoint is None and not kept:
+        return None
+    words = ["--auto"]
+    words += [] if latency_ms is None else [f"--latency-ms {latency_ms:g}"]
+    words += [] if slots_max is None else [f"--slots-max {slots_max}"]
+    words += [] if checkpoint is None else [f"--checkpoint {checkpoint}"]
+    return " ".join(words)
+
+
+@contextmanager
+def _session(console: Console, name: str, settings: dict[str, str]) -> Iterator[SparkSession]:
+    """A session that ends with the command; what Spark complains of is told in a few lines."""
+    from pyspark.errors import PySparkException
+
+    from headgate.runtime.session import local_session
+
+    with console.status("[dim]starting Spark[/]"):
+        spark = local_session(name, conf=settings, log_file=LOG)
     try:
-        return Calibration.from_json(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError) as problem:
-        raise HeadgateError(
-            f"{path} holds no costs ({problem}); make it with: headgate calibrate --out {path}"
-        ) from problem
+        yield spark
+    except PySparkException as problem:
+        fail(first_lines(str(problem)), title="Spark stopped the probe")
+    finally:
+        spark.stop()
 
 
-def _tell_costs(console: Console, found: Calibration) -> None:
-    costs = found.costs
-    table = Table(title=found.engine, title_justify="left", show_header=False)
-    table.add_row("n: a message (batch tuple)", f"{costs.message_s * 1e6:,.1f} µs")
-    table.add_row("s: a byte", f"{costs.byte_s * 1e9:,.2f} ns")
-    table.add_row("a task, of all cores", f"{costs.task_s * 1e3:,.1f} ms")
-    table.add_row("a level", f"{costs.level_s * 1e3:,.1f} ms")
-    table.add_row("an epoch's job", f"{costs.epoch_s * 1e3:,.1f} ms")
-    table.add_row("probes explained to", f"{found.error:.0%} (median)")
-    console.print(table)
+@contextmanager
+def _at_work(console: Console, what: str) -> Iterator[Callable[[str], None]]:
+    """A spinner that shows what is said last; in a pipe every word is a line."""
+    with console.status(f"[dim]{what}[/]") as status:
+
+        def say(told: str) -> None:
+            if console.is_terminal:
+                status.update(f"[dim]{what}, {told}[/]")
+            else:
+                console.print(Text(told, style="dim"))
+
+        yield say
 
 
-def _tell_tuning(console: Console, measured: Measured, tuned: TunedEpochs) -> None:
-    flow = measured.model.flow
-    table = Table(title=f"measured over {measured.epochs} epochs", title_justify="left")
-    for name in ("operator", "µs a row", "of all work", "predicted rows/s", "rows per batch"):
-        table.add_column(name, justify="left" if name == "operator" else "right")
-    for step in flow.steps:
-        batches = {tuned.settings.batch_rows[s.name] for s in flow.outputs[step.name]}
-        table.add_row(
-            step.name,
-            f"{step.ppt_s * 1e6:,.2f}",
-            f"{tuned.work_share[step.name]:.0%}",
-            f"{tuned.rates[step.name]:,.0f}",
-            ", ".join(f"{rows:,}" for rows in sorted(batches)),
-        )
-    console.print(table)
-    settings, told = tuned.settings, tuned.prediction
-    console.print(
-        f"[bold]{settings.slots} slots, {settings.rows_per_epoch:,} rows per epoch[/]: predicted "
-        f"{told.rows_per_s:,.0f} rows/s, epochs of {told.epoch_s:.2f} s "
-        f"({told.fixed_s:.2f} s fixed), rows done after {told.latency_s:.2f} s on average"
-    )
-    console.print(f"measured in the probe: {measured.rows_per_s:,.0f} rows/s")
-    if not measured.sizes_differ:
-        console.print(
-            "[dim]epochs of the probe had about one size: what they cost without rows is the "
-            "calibration's, and what operators take without rows counts as theirs per row[/]"
-        )
-    for reason in tuned.why:
-        console.print(f"  {reason}")
+def _warn(console: Console, said: str | None) -> None:
+    if said is not None:
+        console.print(Text(said, style="yellow"))

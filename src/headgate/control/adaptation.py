@@ -3,7 +3,7 @@
     1  slots marked for removal that are empty are released
     2  plan an allocation of units, under the migration budget
     3  decide on scaling from the planned loads; if it changes, plan again with the new slots
-    4  apply the plan, if it is worth its moves
+    4  apply the plan, if it is worth its moves (`applying`)
 
 Slots are numbered, and the last ones leave. A slot that is to leave is drained over as many
 periods as the budget takes, then released without anything to move. New slots come empty, when the
@@ -16,15 +16,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from headgate.control.applying import is_worth_applying
 from headgate.control.scaling import Scaling, Watch
 from headgate.control.unit_statistics import Measured
-from headgate.planner.allocation.cutting import pieces_of
-from headgate.planner.allocation.measures import distance_of
+from headgate.planner.allocation.measures import Balance
 from headgate.planner.allocation.model import Nodes, Situation
-from headgate.planner.allocation.plan import ROUNDING, Limits, Plan, Planner
+from headgate.planner.allocation.plan import Limits, Plan, Planner
 
 HELPS_PCT = 5.0  # more slots must take at least this off the busiest one
-SAVES = 0.0005  # share of the traffic that a plan must bring together; ALBIC adds a pair a call
 PATIENCE_PERIODS = 10  # for slots that were asked for and did not come
 
 
@@ -40,8 +39,14 @@ class Adapted:
 class Adaptation:
     """Decides period by period; remembers which slots leave and what it has asked for."""
 
-    def __init__(self, planner: Planner, limits: Limits, scaling: Scaling | None) -> None:
-        self._planner, self._limits = planner, limits
+    def __init__(
+        self,
+        planner: Planner,
+        limits: Limits,
+        scaling: Scaling | None,
+        balance: Balance = "total",
+    ) -> None:
+        self._planner, self._limits, self._balance = planner, limits, balance
         self._watch = None if scaling is None else Watch(scaling)
         self.leaving = 0
         self._asked: int | None = None
@@ -68,37 +73,32 @@ class Adaptation:
             return Adapted(self._worth(situation, plan))
         adapted = self._scale(measured, plan, slots)
         adapted = replace(adapted, plan=self._worth(situation, adapted.plan))
-        return self._draining(adapted, slots) if self.leaving and not adapted.why else adapted
+        if self.leaving and not adapted.why:
+            return self._draining(adapted, situation)
+        return adapted
 
     # --- inside ----------------------------------------------------------------------------
     def _worth(self, situation: Situation, plan: Plan | None) -> Plan | None:
-        """A plan that empties a slot, evens what is too uneven, saves traffic or joins pieces.
-
-        Loads are never the same in two periods; a plan that only follows their noise moves state
-        for nothing. What counts is what a plan comes to, not what its planner thinks: one that
-        does not foresee what collocation saves must not undo in every period what it did in the
-        last. So under constant loads every plan applied is better than staying in a strict order:
-        load on slots that leave, load distance above the limit, traffic.
-        """
+        """The plan, if it is worth its moves."""
         if plan is None or not plan.migrations:
             return plan
-        nodes = _leaving(situation, self.leaving).nodes
-        home = situation.node_loads(situation.home)
-        if float(plan.loads[nodes.leaving].sum()) < float(home[nodes.leaving].sum()):
-            return plan
-        limit = self._limits.distance_max_pct
-        before, after = distance_of(home, nodes), distance_of(plan.loads, nodes)
-        evens = before > limit and after < 0.9 * before
-        gained = plan.collocation - situation.collocation(situation.home)
-        saves = self._planner.collocates and gained >= SAVES
-        joins = situation.cut is not None and plan.pieces < pieces_of(situation.cut.extras)
-        even_enough = after <= max(limit, before) + ROUNDING
-        return plan if evens or (even_enough and (saves or joins)) else None
+        worth = is_worth_applying(
+            _leaving(situation, self.leaving),
+            plan,
+            self._limits.distance_max_pct,
+            self._balance,
+            collocates=self._planner.collocates,
+        )
+        return plan if worth else None
 
-    def _draining(self, adapted: Adapted, slots: int) -> Adapted:
+    def _draining(self, adapted: Adapted, situation: Situation) -> Adapted:
         """Say how far it has come: a drain may take many periods."""
+        slots = len(situation.nodes)
         stays = slots - self.leaving
-        left = 0 if adapted.plan is None else int((adapted.plan.node >= stays).sum())
+        on = situation.home if adapted.plan is None else adapted.plan.node
+        left = int((on >= stays).sum())
+        if adapted.plan is not None:
+            left += sum(n >= stays for parts in adapted.plan.extras.values() for n, _ in parts)
         return replace(adapted, why=f"{_slots_named(stays, slots)} drained: {left} units are left")
 
     def _scale(self, measured: Measured, plan: Plan, slots: int) -> Adapted:
@@ -142,13 +142,20 @@ class Adaptation:
     def _shrink(
         self, measured: Measured, plan: Plan, slots: int, wanted: int, facts: str
     ) -> Adapted:
-        """Mark the last slots, if the others can take their load and share it well enough."""
+        """Mark the last slots, if the others can take their load and share it well enough.
+
+        Slots above the most that are allowed go whatever the load.
+        """
         assert self._watch is not None
+        most = self._watch.scaling.max_slots
+        too_many = slots - self.leaving > most
+        facts = f"more slots than max_slots={most}" if too_many else facts
         fewer = _leaving(measured.situation, slots - wanted)
         trial = self._planner.plan(fewer, replace(self._limits, migration_cost_max=np.inf))
         loads = trial.loads + measured.base * slots / wanted
         busiest = float(loads[:wanted].max())
-        if max(trial.places) >= wanted or busiest > self._watch.scaling.high_pct:
+        too_full = busiest > self._watch.scaling.high_pct and not too_many
+        if max(trial.places) >= wanted or too_full:
             return Adapted(plan, None, f"{wanted} slots would not do: busiest {busiest:.0f} %")
         self.leaving = slots - wanted
         self._watch.begin_anew()

@@ -17,7 +17,7 @@ from headgate.control.planning import Decision, Observed, slots_of
 from headgate.control.split_units import SplitUnits, by_unit
 from headgate.control.unit_index import UnitIndex
 from headgate.control.unit_statistics import Capacity, Measured, MigrationCost, Period
-from headgate.planner.allocation.measures import load_distance
+from headgate.planner.allocation.measures import Balance, load_distance
 from headgate.planner.allocation.model import Extras
 from headgate.planner.allocation.plan import Limits, Plan, Planner
 from headgate.planner.distance import Distances
@@ -49,8 +49,8 @@ class AllocationManager:
         self.settings, self.units_of = settings, self._split.operators | set(operators)
         self._racks = racks
         limits = Limits(settings.migration_seconds_max, 100.0 * (settings.alpha - 1), seconds=1.0)
-        planner = planner or planner_named(settings.planner)
-        self._loop = Adaptation(planner, limits, settings.scaling)
+        planner = planner or planner_named(settings.planner, settings.balance)
+        self._loop = Adaptation(planner, limits, settings.scaling, settings.balance)
         self._capacity = Capacity(settings.slot_state_bytes, settings.slot_bytes_per_second)
         self._cost = MigrationCost()
         self._every_ms = 0 if settings.every is None else duration_us(settings.every) // 1000
@@ -143,7 +143,9 @@ class AllocationManager:
         promised, self._promised = self._promised, None
         if promised is None:
             return {}
-        found = load_distance(measured.situation, measured.situation.home)
+        found = load_distance(
+            measured.situation, measured.situation.home, balance=self.settings.balance
+        )
         return {
             "predicted_distance_pct": round(promised, 2),
             "achieved_distance_pct": round(found, 2),
@@ -167,10 +169,19 @@ class AllocationManager:
             "predicted_distance_pct": round(plan.distance_pct, 2),
             "predicted_locality": round(plan.collocation, 4),
             "migration_s": round(plan.migration_cost, 4),
-            "top_moves": list(plan.reasons[:MOVES_TOLD]),
+            "bound_pct": round(plan.bound_pct, 2),
+            "gap_pct": round(plan.gap_pct, 2),
+            "migration_s_per_mb": round(1e6 * self._cost.per_byte, 6),
+            "top_moves": _heaviest(plan.reasons),
             "cut": {"units": len(plan.extras), "pieces": plan.pieces},
             "seconds": round(plan.seconds, 4),
         }
+
+
+def _heaviest(reasons: Sequence[str]) -> list[str]:
+    """The first lines, and how many there are besides."""
+    more = [f"and {len(reasons) - MOVES_TOLD:,} more lines"] if len(reasons) > MOVES_TOLD else []
+    return [*reasons[:MOVES_TOLD], *more]
 
 
 def _with_owners(
@@ -183,8 +194,8 @@ def _with_owners(
     return {op: table if made[op].same_routes(table) else made[op] for op, table in tables.items()}
 
 
-def planner_named(name: str) -> Planner:
+def planner_named(name: str, balance: Balance = "total") -> Planner:
     """A planner of allocations. Imported late: some are compiled, some need a solver."""
     from headgate.planner.allocation.allocator import make_allocator
 
-    return make_allocator("headgate" if name == "allocation" else name)
+    return make_allocator("headgate" if name == "allocation" else name, balance=balance)

@@ -1,6 +1,7 @@
 """A flow's checkpoint on storage: who it belongs to, its manifests, tables and marks.
 
-headgate.json            the flow that lives here: name, operators, state schemas, buckets
+headgate.json            the flow that lives here: name, buckets, sources, and its operators as they
+                         were before the first epoch (later ones: see the last manifest)
 spark/                   Spark's own checkpoint (offsets, commits)
 manifests/e….json        one per epoch, created if absent: the commit point
 marks/e…-SINK            the sink has been called for that epoch
@@ -16,15 +17,23 @@ tuning.json              what the engine charges and what was chosen; only advic
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import xxhash
+
 from headgate.control.cost_files import CostFiles
-from headgate.control.manifest import FORMAT, Manifest
+from headgate.control.manifest import FORMAT, READABLE, Manifest
 from headgate.control.table_files import TableFiles
-from headgate.errors import ForeignCheckpoint, IncompatibleFlow, UnsupportedVersion
+from headgate.errors import (
+    DamagedManifest,
+    ForeignCheckpoint,
+    IncompatibleFlow,
+    UnsupportedVersion,
+)
 from headgate.routing.hashing import HASH_ID
 from headgate.slot.program import Program
+from headgate.state.flushing import flush_all
 from headgate.state.storage import Storage
 
 IDENTITY = "headgate.json"
@@ -57,10 +66,10 @@ class Checkpoint:
                 "copy, or start with a new checkpoint folder",
                 uri=self.storage.uri,
             ) from problem
-        if told.get("format") != FORMAT or told.get("hash") != HASH_ID:
+        if told.get("format") not in READABLE or told.get("hash") != HASH_ID:
             raise UnsupportedVersion(
                 f"checkpoint {self.storage.uri} has format {told.get('format')} and hash "
-                f"{told.get('hash')}; this headgate reads format {FORMAT} and hash {HASH_ID}. "
+                f"{told.get('hash')}; this headgate reads formats {READABLE} and hash {HASH_ID}. "
                 "Use the version that wrote it, or start with a new checkpoint folder",
                 found=told.get("format"),
                 supported=FORMAT,
@@ -68,12 +77,20 @@ class Checkpoint:
         return told
 
     def adopt(self, program: Program, buckets: int, drop_state: Collection[str] = ()) -> int:
-        """Make this the checkpoint of the flow, or check that it is; returns its bucket count."""
+        """Make this the checkpoint of the flow, or check that it is; returns its bucket count.
+
+        Stored state belongs to the flow that the last manifest describes: what a start declares
+        becomes true with the first epoch that it commits.
+        """
         wanted = json.loads(json.dumps(program.describe()))  # as it will be read back
         told = self.identity()
+        described = wanted
         if told is not None:
-            check_compatible(told["describe"], wanted, self.storage.uri, drop_state)
+            last = self.last_manifest()
+            stored = told["describe"] if last is None or not last.describe else last.describe
+            check_compatible(stored, wanted, self.storage.uri, drop_state)
             buckets = int(told["buckets"])
+            described = wanted if last is None else told["describe"]
         elif self.last_epoch() is not None or self.storage.exists("spark/metadata"):
             raise ForeignCheckpoint(
                 f"{self.storage.uri} holds manifests or a Spark checkpoint but no {IDENTITY}; "
@@ -81,15 +98,51 @@ class Checkpoint:
                 "choose another folder, or restore that file",
                 uri=self.storage.uri,
             )
-        identity = {"format": FORMAT, "hash": HASH_ID, "buckets": buckets, "describe": wanted}
-        if told != identity:
-            self.storage.write(IDENTITY, json.dumps(identity, sort_keys=True).encode(), True)
+        self._tell_identity(format=FORMAT, hash=HASH_ID, buckets=buckets, describe=described)
         return buckets
+
+    def spark_sources(self, unsaid: Sequence[str] = ()) -> list[str] | None:
+        """The sources as Spark numbers them; None if it has not planned any epoch with them.
+
+        Checkpoints of format 2 tell only those that were declared, and not `unsaid` ones.
+        """
+        told = self.identity()
+        if told is None or not self.storage.list("spark/offsets/"):
+            return None
+        return list(told.get("spark_sources", [*told["describe"]["sources"], *unsaid]))
+
+    def keep_spark_sources(self, names: Sequence[str]) -> None:
+        """Note the sources in their order, before Spark plans an epoch with them."""
+        self._tell_identity(spark_sources=list(names))
+
+    def _tell_identity(self, **facts: Any) -> None:
+        told = self.identity() or {}
+        if told != {**told, **facts}:
+            data = json.dumps({**told, **facts}, sort_keys=True).encode()
+            self.storage.write(IDENTITY, data, True)
 
     def spark_query_id(self) -> str | None:
         """The id that Spark's checkpoint gives its query; None if there is none."""
         try:
             return str(json.loads(self.storage.read("spark/metadata"))["id"])
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError) as problem:
+            raise ForeignCheckpoint(
+                f"{self.spark_uri}/metadata, which names Spark's query, cannot be read "
+                f"({type(problem).__name__}: {problem}); bring it back from a copy, or start with "
+                "a new checkpoint folder",
+                uri=self.spark_uri,
+            ) from problem
+
+    def spark_offsets(self, epoch: int) -> str | None:
+        """A digest of what Spark planned as this micro-batch; None if it has not (or no Spark).
+
+        Spark writes the file before the epoch begins and never again: a batch that is replayed
+        has the same one, also after a hand-over.
+        """
+        try:
+            return xxhash.xxh3_128_hexdigest(self.storage.read(f"spark/offsets/{epoch}"))
         except FileNotFoundError:
             return None
 
@@ -103,10 +156,62 @@ class Checkpoint:
         return epochs[-1] if epochs else None
 
     def manifest(self, epoch: int) -> Manifest | None:
+        name = _manifest_name(epoch)
         try:
-            return Manifest.from_bytes(self._manifests.read(_manifest_name(epoch)))
+            return Manifest.from_bytes(self._manifests.read(name), f"{self._manifests.uri}/{name}")
         except FileNotFoundError:
             return None
+
+    def last_manifest(self) -> Manifest | None:
+        """What is true now. If it is damaged, the error says which older one is whole."""
+        last = self.last_epoch()
+        try:
+            return None if last is None else self.manifest(last)
+        except DamagedManifest as problem:
+            whole = [epoch for epoch in self.epochs()[:-1] if self._is_whole(epoch)]
+            older = f"the last whole one is of epoch {whole[-1]}" if whole else "no older is whole"
+            raise DamagedManifest(
+                f"{problem.message}, or start with a new checkpoint folder. Of the manifests "
+                f"beside it {older}; going back to one is not safe: Spark has read on since then, "
+                "so the rows of the epochs between would be missing from the state",
+                **problem.fields,
+                epoch=last,
+                whole=whole,
+            ) from problem
+
+    def _is_whole(self, epoch: int) -> bool:
+        try:
+            return self.manifest(epoch) is not None
+        except (DamagedManifest, UnsupportedVersion):
+            return False
+
+    def flush(self, manifest: Manifest, sink_uris: Mapping[str, str]) -> None:
+        """Make durable what a manifest is about to name, and Spark's plan of its epoch."""
+        new = (
+            file.name
+            for by_slot in manifest.chains.values()
+            for chain in by_slot.values()
+            for file in chain
+            if file.epoch == manifest.epoch
+        )
+        paths = self.state.paths_to_flush(new)
+        for sink, files in manifest.sinks.items():
+            if sink in sink_uris:
+                staged = Storage.at(sink_uris[sink])
+                paths |= staged.paths_to_flush(file["name"] for file in files)
+        flush_all(paths | self.storage.paths_to_flush(self._spark_files()))
+
+    def _spark_files(self) -> list[str]:
+        """The newest offsets of Spark, and the newest entry of each source's own log."""
+        if not self.storage.is_local:
+            return []
+        newest: dict[str, tuple[int, str]] = {}
+        for name in (*self.storage.list("spark/offsets/"), *self.storage.list("spark/sources/")):
+            folder, _, file = name.rpartition("/")
+            number = file.partition(".")[0]
+            if number.isdigit():
+                newest[folder] = max(newest.get(folder, (-1, "")), (int(number), name))
+        return [name for _, name in newest.values()]
 
     def commit(self, manifest: Manifest) -> bool:
         """The commit point of an epoch; False if another driver committed it first."""

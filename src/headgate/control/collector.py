@@ -11,6 +11,7 @@ from collections import deque
 
 from headgate.control.checkpoint import Checkpoint
 from headgate.control.manifest import Manifest
+from headgate.errors import DamagedManifest
 
 SWEEP_EVERY = 64
 _EPOCH = re.compile(r"(?:^|/)e(\d{9})-")
@@ -24,7 +25,11 @@ class Collector:
         self._keep = max(2, keep)
         self._retained: deque[Manifest] = deque()
         for epoch in checkpoint.epochs():
-            manifest = checkpoint.manifest(epoch)
+            try:
+                manifest = checkpoint.manifest(epoch)
+            except DamagedManifest:  # not the last: who starts has read that one
+                checkpoint.forget(epoch)
+                continue
             if manifest is not None:
                 self._retained.append(manifest)
 

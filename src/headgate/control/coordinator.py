@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from headgate.control.checkpoint import Checkpoint
 from headgate.control.collector import Collector
+from headgate.control.continuity import check_epoch, check_sinks
 from headgate.control.costs_in_use import CostsInUse
 from headgate.control.custody import settle
 from headgate.control.faults import reach
@@ -25,13 +26,14 @@ from headgate.errors import (
     CustodyMismatch,
     EngineError,
     EpochAlreadyCommitted,
-    ForeignCheckpoint,
     HeadgateError,
+    SinkFailed,
 )
 from headgate.operator.rows import EpochClock
 from headgate.routing.spread import Spread
 from headgate.routing.table import BUCKETS, RoutingTable, hash_table
 from headgate.slot.batching import BYTE_S, MESSAGE_S, BatchRows, Scheme, batching_of
+from headgate.slot.event_time import clocks_behind_windows
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
 from headgate.slot.statistics import TaskStatistics
@@ -65,7 +67,10 @@ RunTasks = Callable[[EpochPlan], EpochResult]
 
 @dataclass(frozen=True)
 class Settings:
-    """How a flow runs; validated once, here."""
+    """How a flow runs; validated once, here.
+
+    `last_epoch` is the one with which the input ends, and all windows close (None: it does not).
+    """
 
     slots: int
     buckets: int = BUCKETS
@@ -73,12 +78,14 @@ class Settings:
     tables: Mapping[str, RoutingTable] = field(default_factory=dict)
     drop_state: Collection[str] = ()
     keep_manifests: int = 8
+    durable: bool = True
     statistics_bytes: int = 0
     racks: Mapping[str, str] = field(default_factory=dict)
     batch: BatchRows = None
     sharing: Scheme = "auto"
     message_s: float = MESSAGE_S
     byte_s: float = BYTE_S
+    last_epoch: int | None = None
 
     def __post_init__(self) -> None:
         if self.slots < 1:
@@ -118,9 +125,9 @@ class Coordinator:
         self._deliver, self._clock_ms, self._sink_uris = deliver, clock_ms, sink_uris
         self.buckets = checkpoint.adopt(program, settings.buckets, settings.drop_state)
         self.journal = Journal(checkpoint.journal)
+        self.last = checkpoint.last_manifest()
+        check_sinks(checkpoint, self.last, program, settings.drop_state)
         self._collector = Collector(checkpoint, settings.keep_manifests)
-        last = checkpoint.last_epoch()
-        self.last = None if last is None else checkpoint.manifest(last)
         self._routing = TablesInUse(
             program,
             checkpoint.tables,
@@ -155,19 +162,17 @@ class Coordinator:
     def run_epoch(self, epoch: int, query_id: str, run: RunTasks) -> dict[str, Any]:
         """Bring one epoch to its end, whatever of it happened before; returns its record."""
         reach("epoch-begun", epoch)
-        self._check_query(epoch, query_id)
-        if self.last is not None and epoch <= self.last.epoch:
-            manifest = self.last if epoch == self.last.epoch else self.checkpoint.manifest(epoch)
-        else:
-            manifest = self._compute(epoch, query_id, run)
-        if manifest is not None:
-            self._call_sinks(manifest)
-            self.journal.append_epoch(manifest.record)
-            reach("journal-written", epoch)
-            self._collector.after_commit(manifest)
-            reach("files-collected", epoch)
-            return dict(manifest.record)
-        return {"epoch": epoch, "replayed": True, "rows": 0}
+        offsets = self.checkpoint.spark_offsets(epoch)
+        check_epoch(self.checkpoint, self.last, epoch, query_id, offsets)
+        manifest = self.last
+        if manifest is None or epoch > manifest.epoch:
+            manifest = self._compute(epoch, query_id, offsets, run)
+        self._call_sinks(manifest)
+        self.journal.append_epoch(manifest.record)
+        reach("journal-written", epoch)
+        self._collector.after_commit(manifest)
+        reach("files-collected", epoch)
+        return dict(manifest.record)
 
     def plan(self, epoch: int, attempt: int = 0) -> EpochPlan:
         """The epoch as its tasks will see it: a function of the last manifest and the clock."""
@@ -178,12 +183,14 @@ class Coordinator:
             now_ms,
             watermark_us=None if last is None else last.watermark_us,
             previous_watermark_us=None if last is None else last.used_watermark_us,
+            input_ends=epoch == self.settings.last_epoch,
         )
         self._costs.fit(self.slots)
         return EpochPlan(
             epoch=epoch,
             slots=self.slots,
             clock=clock,
+            clocks=clocks_behind_windows(self.program, clock),
             tables=dict(self._routing.tables),
             moves=self._routing.moves,
             table_files=dict(self._routing.names),
@@ -226,28 +233,13 @@ class Coordinator:
             cost_files={},
         )
 
-    def check_spark_metadata(self, exists: bool, query_id: str | None = None) -> None:
-        """Refuse to start when the engine's own checkpoint has vanished or is not the one.
-
-        A foreign one that has no rows left to run would otherwise end without an error.
-        """
-        if self.last is not None and not exists:
-            raise ForeignCheckpoint(
-                f"{self.checkpoint.storage.uri} holds state up to epoch {self.last.epoch}, but "
-                f"Spark's checkpoint in {self.checkpoint.spark_uri} is gone: it would read its "
-                "sources from the start again. Restore it, or start with a new checkpoint folder",
-                epoch=self.last.epoch,
-            )
-        if self.last is not None and query_id is not None:
-            self._check_query(self.last.epoch, query_id)
-
     def close(self) -> None:
         """Let the planning thread go; what it was thinking about is forgotten."""
         if self._planning is not None:
             self._planning.close()
 
     # --- inside ----------------------------------------------------------------------------
-    def _compute(self, epoch: int, query_id: str, run: RunTasks) -> Manifest:
+    def _compute(self, epoch: int, query_id: str, offsets: str | None, run: RunTasks) -> Manifest:
         self._install_decision(epoch)
         plan, total, result, attempts = self._attempt(epoch, run)
         reach("custody-checked", epoch)
@@ -268,7 +260,10 @@ class Coordinator:
             before=self.last,
             record=record,
             costs=self._costs.names,
+            offsets=offsets,
         )
+        if self.settings.durable:
+            self.checkpoint.flush(manifest, self._sink_uris)
         if not self.checkpoint.commit(manifest):
             raise EpochAlreadyCommitted(
                 f"epoch {epoch} of flow {self.program.graph.name!r} was committed by another "
@@ -346,33 +341,28 @@ class Coordinator:
                     ) from problem
         raise AssertionError("unreachable")
 
+    def _call_sink(self, sink: Node, manifest: Manifest) -> None:
+        try:
+            self._deliver(sink, manifest.epoch, manifest.sinks.get(sink.name, []))
+        except HeadgateError:
+            raise
+        except Exception as problem:
+            reason = f"{type(problem).__name__}: {problem}"
+            raise SinkFailed(
+                f"sink {sink.name!r} failed in epoch {manifest.epoch}: {reason}. The epoch is "
+                "committed and nothing is lost: the next start from the same checkpoint calls "
+                "the sink again with the same rows",
+                sink=sink.name,
+                epoch=manifest.epoch,
+                reason=reason,
+            ) from problem
+
     def _call_sinks(self, manifest: Manifest) -> None:
         for sink in self.program.sinks:
             if self.checkpoint.is_marked(manifest.epoch, sink.name):
                 continue
-            self._deliver(sink, manifest.epoch, manifest.sinks.get(sink.name, []))
+            self._call_sink(sink, manifest)
             reach("sink-called", manifest.epoch)
             self.checkpoint.mark(manifest.epoch, sink.name)
             reach("sink-marked", manifest.epoch)
         reach("sinks-done", manifest.epoch)
-
-    def _check_query(self, epoch: int, query_id: str) -> None:
-        last = self.last
-        if last is None:
-            if epoch > 0:
-                raise ForeignCheckpoint(
-                    f"Spark starts at epoch {epoch}, but {self.checkpoint.storage.uri} has no "
-                    "manifest: the manifests were deleted or belong to another folder; restore "
-                    "them, or start with a new checkpoint folder",
-                    epoch=epoch,
-                )
-            return
-        if last.query_id != query_id or epoch > last.epoch + 1:
-            raise ForeignCheckpoint(
-                f"the Spark checkpoint in {self.checkpoint.spark_uri} (query {query_id}, epoch "
-                f"{epoch}) is not the one this flow's state was made with (query "
-                f"{last.query_id}, last epoch {last.epoch}): it was deleted or replaced. "
-                "Restore it, or start with a new checkpoint folder",
-                epoch=epoch,
-                query_id=query_id,
-            )

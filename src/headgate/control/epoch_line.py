@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import nnls
 
-APART = 2.0  # the largest epoch must have so many times the rows of the smallest
+APART = 2.0  # large epochs must have so many times the rows of small ones
+FEW = 0.1  # of the epochs, which are larger or smaller than those
 
 
 @dataclass(frozen=True)
@@ -24,8 +25,11 @@ class EpochLine:
 
 
 def tells_apart(rows: Sequence[float]) -> bool:
-    """Do sizes differ enough for a line?"""
-    return len(rows) > 2 and max(rows) >= APART * min(rows)
+    """Do sizes differ enough for a line? A single epoch apart from all others is no second size."""
+    if len(rows) < 3:
+        return False
+    small, large = np.quantile(rows, (FEW, 1 - FEW))
+    return bool(large >= APART * small)
 
 
 def line_of(rows: Sequence[float], seconds: Sequence[float]) -> EpochLine:

@@ -1,53 +1,181 @@
-"""How epochs follow each other: what lies between them, how fast rows come, whether they wait."""
+"""How epochs follow each other: what lies between them, how fast rows come, whether they wait.
+
+A limited source with a backlog and a steady stream look alike: epochs without a break, all of about
+one size. What tells them apart, the surest first:
+
+- a run that ends with what was there when it began (`availableNow`): all rows wait;
+- the source says so: when an epoch was planned, its latest offset was not the one taken (`kafka`
+  does; the record of the next epoch has it as `last_rows_wait`);
+- epochs meet the number of rows that the sources were told, or stay far below it;
+- rows do not follow time. A stream brings as many rows per second, a limit as many per epoch. That
+  can be told where epochs differ in length, and is an answer only where it is a clear one.
+
+Otherwise nobody knows, and that is the answer too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-FULL = 0.9  # epochs this near to the largest one have met the source's limit
-BESIDE_S = 1.0  # between two jobs of a flow that never waits for rows: commit, sinks, Spark's part
+F64 = npt.NDArray[np.float64]
+
+FULL = 0.9  # epochs this near to a limit have met it
+FAR_BELOW = 0.5  # epochs with less than this share of a limit do not meet it
+BESIDE_S = 1.0  # at most, between two jobs of a flow that never waits, if Spark does not tell
+IDLE_MOST = 0.1  # of the time that a busy flow may seem to wait
+RECENT = 16  # epochs that say how it is now; whether rows follow time, all of them say
+EPOCHS_MIN = 12  # to say so
+STRAYS_MIN = 0.08  # of an epoch's rows: less may be chance
+EVEN_STRAYS_MIN = 0.03  # the same where all epochs have one and the same number of rows
+CLEARLY = 2.0  # times as far
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Do rows wait for epochs (None: nobody knows), and how much of the time do epochs for rows?"""
+
+    rows_wait: bool | None
+    idle_share: float
+
+    @property
+    def is_busy(self) -> bool:
+        """Does an epoch follow the other, without waiting for rows or for a trigger?"""
+        return self.idle_share <= IDLE_MOST
+
+
+def pace_of(
+    records: Sequence[Mapping[str, Any]],
+    *,
+    told_rows: int | None = None,
+    interval: bool = False,
+    all_there: bool = False,
+) -> Pace:
+    """What the last epochs say, all of them run with the same number told.
+
+    Args:
+        told_rows: Rows per epoch that sources were told, if any.
+        interval: A trigger with an interval: idle time is then no sign of idle sources.
+        all_there: All rows were there when the run began.
+    """
+    told = [r for r in records if r.get("rows", 0) > 0]
+    recent = told[-RECENT:]
+    idle = idle_share(recent)
+    reported = [r["last_rows_wait"] for r in recent if r.get("last_rows_wait") is not None]
+    if all_there or reported:
+        return Pace(all_there or 2 * sum(reported) > len(reported), idle)
+    if idle > IDLE_MOST and not interval:
+        return Pace(False, idle)
+    if told_rows is not None and _meet(recent, told_rows):
+        return Pace(True, idle)
+    waits = _wait_by_size(told)
+    if waits is None and told_rows is not None and _miss(recent, told_rows):
+        waits = False
+    return Pace(waits, idle)
 
 
 def overhead_s(told: Sequence[Mapping[str, Any]]) -> float:
     """Commit, sinks and Spark's own bookkeeping: what passes between the jobs of a busy flow.
 
-    Waiting for rows looks the same, so the shorter gaps count.
+    Spark tells how long a trigger took; where it did not, the shorter gaps count, since waiting for
+    rows looks the same.
     """
+    known = [
+        after["last_trigger_ms"] / 1e3 - job_s(before)
+        for before, after in _consecutive(told)
+        if after.get("last_trigger_ms") is not None
+    ]
+    if known:
+        return max(0.0, float(np.median(known)))
     gaps = gaps_s(told)
-    return float(np.quantile(gaps, 0.25)) if gaps else 0.0
+    return min(BESIDE_S, float(np.quantile(gaps, 0.25))) if gaps else 0.0
+
+
+def idle_share(told: Sequence[Mapping[str, Any]]) -> float:
+    """Of the time, what is neither an epoch's job nor the work between two."""
+    gaps, beside = gaps_s(told), overhead_s(told)
+    passed = sum(_apart_s(before, after) for before, after in _consecutive(told))
+    return max(0.0, sum(gaps) - beside * len(gaps)) / passed if passed > 0 else 0.0
 
 
 def gaps_s(told: Sequence[Mapping[str, Any]]) -> list[float]:
     """From the end of a job to the beginning of the next epoch."""
     return [
-        max(0.0, (after["now_ms"] - before["now_ms"]) / 1e3 - job_s(before))
-        for before, after in pairwise(told)
-        if after["epoch"] == before["epoch"] + 1
+        max(0.0, _apart_s(before, after) - job_s(before)) for before, after in _consecutive(told)
     ]
 
 
 def arriving_per_s(told: Sequence[Mapping[str, Any]]) -> float:
     """Rows of all epochs but the last, over the time until that one began."""
-    seconds = (told[-1]["now_ms"] - told[0]["now_ms"]) / 1e3
+    seconds = _apart_s(told[0], told[-1])
     return sum(r["rows"] for r in told[:-1]) / seconds if seconds > 0 else 0.0
-
-
-def has_backlog(told: Sequence[Mapping[str, Any]]) -> bool:
-    """Epochs follow each other closely, and nearly all are as large as the largest.
-
-    Without a limit each takes what has come meanwhile, and their sizes differ. Short waits look
-    like Spark's own work between epochs.
-    """
-    rows = np.array([r["rows"] for r in told])
-    full = float(np.quantile(rows, 0.25)) >= FULL * float(rows.max())
-    gaps = gaps_s(told)
-    job = float(np.median([job_s(r) for r in told]))
-    return full and bool(gaps) and float(np.median(gaps)) <= max(BESIDE_S, job)
 
 
 def job_s(record: Mapping[str, Any]) -> float:
     return float(record.get("plan_ms", 0.0) + record.get("job_ms", 0.0)) / 1e3
+
+
+def _consecutive(
+    told: Sequence[Mapping[str, Any]],
+) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    return [(a, b) for a, b in pairwise(told) if b["epoch"] == a["epoch"] + 1]
+
+
+def _apart_s(before: Mapping[str, Any], after: Mapping[str, Any]) -> float:
+    return float(after["now_ms"] - before["now_ms"]) / 1e3
+
+
+def _meet(told: Sequence[Mapping[str, Any]], limit: int) -> bool:
+    """Are three of four epochs as large as a limit, and no larger?"""
+    near = [FULL * limit <= r["rows"] <= limit / FULL for r in told]
+    return bool(near) and sum(near) >= 0.75 * len(near)
+
+
+def _miss(told: Sequence[Mapping[str, Any]], limit: int) -> bool:
+    """Do epochs have far less than a limit? Sources that count in files may miss it by a third."""
+    return bool(told) and float(np.median([r["rows"] for r in told])) < FAR_BELOW * limit
+
+
+def _wait_by_size(told: Sequence[Mapping[str, Any]]) -> bool | None:
+    """What do the rows that have come by an epoch follow: the time, or the number of epochs?
+
+    Behind a limit every epoch adds as many rows, however long it took; in a stream rows keep to the
+    time, give or take what one epoch may hold. So the sums are compared with straight lines over
+    both. Rows wait if the sums stray clearly more from time, and do not if more from the count.
+    Sums forgive what single sizes do not: clocks read late, and files that come whole.
+
+    Less is enough if no epoch differs from another by a row. A limit does that, and a stream only
+    if it comes in files of one size at just the pace of the epochs; more slots do that no harm.
+    """
+    epochs = _unbroken(told)[1:]  # the first came in a time that is not known
+    if len(epochs) < EPOCHS_MIN:
+        return None
+    sums = np.cumsum([float(r["rows"]) for r in epochs]) / np.mean([r["rows"] for r in epochs])
+    from_time = _strays(np.array([float(r["now_ms"]) for r in epochs]), sums)
+    from_count = _strays(np.arange(len(epochs), dtype=np.float64), sums)
+    even = len({r["rows"] for r in epochs}) == 1
+    if from_time >= max(EVEN_STRAYS_MIN if even else STRAYS_MIN, CLEARLY * from_count):
+        return True
+    return False if from_count >= max(STRAYS_MIN, from_time) else None
+
+
+def _unbroken(told: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """The last epochs that follow each other without a gap."""
+    for i in range(len(told) - 1, 0, -1):
+        if told[i]["epoch"] != told[i - 1]["epoch"] + 1:
+            return told[i:]
+    return told
+
+
+def _strays(x: F64, y: F64) -> float:
+    """How far y is from its line over x, as a standard deviation."""
+    if np.ptp(x) == 0:
+        return 0.0
+    x = (x - x.mean()) / np.ptp(x)
+    y = y - y.mean()
+    return float((y - x * (x @ y) / (x @ x)).std())

@@ -16,6 +16,7 @@ CRASH_POINTS = (
     "tasks-done",
     "custody-checked",
     "manifest-written",
+    "file-published",
     "sink-called",
     "sink-marked",
     "sinks-done",

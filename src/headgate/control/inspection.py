@@ -17,6 +17,7 @@ import pyarrow as pa
 from headgate.control.checkpoint import Checkpoint
 from headgate.control.journal import Journal
 from headgate.control.manifest import Manifest
+from headgate.control.state_view import expired_at
 from headgate.control.type_text import state_schema
 from headgate.errors import CheckpointError
 from headgate.routing.hashing import bucket_of, hash_columns
@@ -24,6 +25,7 @@ from headgate.routing.table import RoutingTable, hash_table
 from headgate.state.chain import Chain
 from headgate.state.schema import StateSchema
 from headgate.state.store import StateStore
+from headgate.topology.place import absolute, scheme_of
 
 NULL = r"\N"
 
@@ -66,7 +68,7 @@ class OperatorState:
 
 @dataclass(frozen=True)
 class FoundKey:
-    """Where a key lives, and its state rows (none if the key is not known)."""
+    """Where a key lives, and its state rows (none if the key is not known, or its TTL is over)."""
 
     operator: str
     key: tuple[Any, ...]
@@ -81,10 +83,9 @@ class Inspection:
     """A checkpoint as its last manifest tells it."""
 
     def __init__(self, uri: str) -> None:
-        if "://" not in uri:
-            uri = str(Path(uri).resolve())
-            if not Path(uri).is_dir():
-                raise CheckpointError(f"there is no folder {uri}", uri=uri)
+        uri = absolute(uri)
+        if scheme_of(uri) is None and not Path(uri).is_dir():
+            raise CheckpointError(f"there is no folder {uri}", uri=uri)
         self.checkpoint = Checkpoint(uri)
         told = self.checkpoint.identity()
         if told is None:
@@ -93,10 +94,10 @@ class Inspection:
                 "that was passed as checkpoint=",
                 uri=uri,
             )
-        self.describe: dict[str, Any] = told["describe"]
         self.buckets = int(told["buckets"])
-        last = self.checkpoint.last_epoch()
-        self.manifest: Manifest | None = None if last is None else self.checkpoint.manifest(last)
+        self.manifest: Manifest | None = self.checkpoint.last_manifest()
+        described = {} if self.manifest is None else dict(self.manifest.describe)
+        self.describe: dict[str, Any] = described or told["describe"]
         self.journal = Journal(self.checkpoint.journal).read()
 
     @property
@@ -128,14 +129,15 @@ class Inspection:
         return state_schema(self._told(operator)["state"])
 
     def rows(self, operator: str, limit: int) -> pa.Table:
-        """The first state rows, slot by slot; reads whole slots until it has enough."""
-        schema, store = self.schema(operator), self._store()
+        """The first live state rows, slot by slot; reads whole slots until it has enough."""
+        schema, store, over = self.schema(operator), self._store(), self._expired_at(operator)
         batches: list[pa.RecordBatch] = []
         for slot, chain in self._chains(operator).items():
             missing = limit - sum(batch.num_rows for batch in batches)
             if missing <= 0:
                 break
-            batches.append(store.scan(operator, slot, schema, chain).slice(0, missing))
+            found = store.scan(operator, slot, schema, chain, expired_at_ms=over)
+            batches.append(found.slice(0, missing))
         empty = pa.schema([*schema.row_key, *schema.values]).empty_table()
         return pa.Table.from_batches(batches) if batches else empty
 
@@ -154,7 +156,9 @@ class Inspection:
             bucket=int(bucket_of(hashes.h, self.buckets)[0]),
             pinned=bool((table.pinned_h == hashes.h[0]).any()),
             route=route,
-            rows=self._store().lookup(operator, slot, schema, chain, route),
+            rows=self._store().lookup(
+                operator, slot, schema, chain, route, expired_at_ms=self._expired_at(operator)
+            ),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -192,6 +196,11 @@ class Inspection:
         if manifest is None or operator not in manifest.tables:
             return hash_table(1 if manifest is None else manifest.slots, self.buckets)
         return self.checkpoint.tables.load(manifest.tables[operator])
+
+    def _expired_at(self, operator: str) -> int | None:
+        if self.manifest is None:
+            return None
+        return expired_at(self.manifest, self._told(operator).get("ttl_ms"))
 
     def _store(self) -> StateStore:
         return StateStore(self.checkpoint.state, warm_dir=None, buckets=self.buckets)

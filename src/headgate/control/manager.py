@@ -8,7 +8,7 @@ should bring, and, later, what it brought.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -18,10 +18,11 @@ import numpy.typing as npt
 
 from headgate.control.hot_keys import WithHotKeys
 from headgate.control.observation import gather
-from headgate.control.planning import Decides, Decision, Observed, Planning
+from headgate.control.planning import Decides, Decision, Observed, PlacesUnits, Planning
 from headgate.control.scaling import Scaling
 from headgate.errors import DeclarationError
-from headgate.planner.compiling import compile_kernels
+from headgate.planner.allocation.measures import Balance
+from headgate.planner.compiling import compile_allocation_kernels, compile_kernels
 from headgate.planner.observation import Observation
 from headgate.planner.placing import Pins, Placing, Proposal, Task, make_placing
 from headgate.routing.hashing import U64
@@ -54,7 +55,10 @@ class Manager:
         warm_up_epochs: Epochs that are only measured before the first plan.
         every: Time from one plan to the next, as "30 seconds" or a timedelta; both must have
             passed.
-        alpha: No slot should have more than this times the mean load, for every operator.
+        alpha: No slot should have more than this times the mean load. Planners of keys keep it for
+            every operator, planners of units for what `balance` says.
+        balance: What "allocation" keeps even: "total", the load of slots, or "operator", the load
+            that every operator gives them. "milp" and "albic" know the total only.
         statistics_bytes: Memory of a slot for counting keys and pairs.
         moves_max: Keys per operator whose state may move with one epoch; the rest of a plan waits.
         pins_max: Keys per operator with an owner of their own; all others follow their hash. In a
@@ -75,6 +79,7 @@ class Manager:
     warm_up_epochs: int = 0
     every: str | timedelta | None = None
     alpha: float = 1.05
+    balance: Balance = "total"
     statistics_bytes: int = 1 << 20
     moves_max: int = 5_000
     pins_max: int = 262_144
@@ -96,6 +101,13 @@ class Manager:
             raise DeclarationError(
                 f"scaling= needs a planner of units ({', '.join(UNIT_PLANNERS)}), which measures "
                 f"loads in percent; {self.planner!r} does not",
+                planner=self.planner,
+            )
+        if self.balance not in ("total", "operator"):
+            raise DeclarationError(f'balance={self.balance!r}; give "total" or "operator"')
+        if self.balance == "operator" and self.planner in ("milp", "albic"):
+            raise DeclarationError(
+                f'balance="operator" needs planner="allocation"; {self.planner!r} evens the total',
                 planner=self.planner,
             )
         if not self.migration_seconds_max > 0:
@@ -134,15 +146,22 @@ def plan_with(
         manager = AllocationManager(program.placed, manager, racks, cuttable=cuttable)
     elif isinstance(manager, Manager):
         manager = PlacementManager(task_of(program, manager, slots, racks), manager)
-    by_pairs = isinstance(manager, PlacementManager)
+    kernels = kernels_of(manager)
     if WithHotKeys.has_work(program, manager):
         manager = WithHotKeys(manager, program)
     if manager is None:
         return None
     planning = Planning(manager, beside=beside)
-    if by_pairs:
-        planning.prepare(compile_kernels)
+    if kernels is not None:
+        planning.prepare(kernels)
     return planning
+
+
+def kernels_of(manager: Decides | None) -> Callable[[], None] | None:
+    """What compiles the code that a manager plans with; None: it needs none."""
+    if isinstance(manager, PlacementManager):
+        return compile_kernels
+    return compile_allocation_kernels if isinstance(manager, PlacesUnits) else None
 
 
 def task_of(

@@ -12,11 +12,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import xxhash
+
+from headgate.control.publishing import staged_at
+from headgate.errors import DamagedManifest, UnsupportedVersion
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
 from headgate.state.chain import Chain, StateFile
 
-FORMAT = 2
+FORMAT = 3
+READABLE = (2, 3)  # 2 had no digest, no description of the flow and no digest of Spark's offsets
+_DIGEST = b'{"digest": "%s", '
+_HEAD_BYTES = len(_DIGEST % bytes(32))
 
 
 @dataclass(frozen=True)
@@ -29,6 +36,8 @@ class SourceTime:
 
 @dataclass(frozen=True)
 class Manifest:
+    """`describe`: the flow that the chains belong to; `offsets`: a digest of Spark's plan."""
+
     epoch: int
     query_id: str
     slots: int
@@ -41,6 +50,8 @@ class Manifest:
     now_ms: int = 0
     record: Mapping[str, Any] = field(default_factory=dict)
     costs: Mapping[str, str] = field(default_factory=dict)
+    describe: Mapping[str, Any] = field(default_factory=dict)
+    offsets: str | None = None
 
     def state_files(self) -> Iterator[str]:
         """Names of all state files this manifest may need, fallbacks included."""
@@ -68,13 +79,38 @@ class Manifest:
             "now_ms": self.now_ms,
             "record": dict(self.record),
             "costs": dict(self.costs),
+            "describe": dict(self.describe),
+            "offsets": self.offsets,
         }
-        return json.dumps(told, sort_keys=True).encode()
+        body = json.dumps(told, sort_keys=True).encode()
+        return _head(body) + body[1:]
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Manifest:
-        told = json.loads(data)
-        told.pop("format")
+    def from_bytes(cls, data: bytes, file: str = "manifest") -> Manifest:
+        """The manifest back; `file` is named in the error if it is not whole."""
+        try:
+            told = json.loads(data)
+            version = told.pop("format")
+            if version not in READABLE:
+                raise UnsupportedVersion(
+                    f"{file} has format {version}; this headgate reads {READABLE}. Use the version "
+                    "that wrote it, or start with a new checkpoint folder",
+                    found=version,
+                    supported=FORMAT,
+                )
+            digest = told.pop("digest", None)
+            without = version == 2 and digest is None
+            if not without and data[:_HEAD_BYTES] != _head(b"{" + data[_HEAD_BYTES:]):
+                raise ValueError(f"its content does not match its digest {digest}")
+            return cls._from_json(told)
+        except (ValueError, KeyError, TypeError, AttributeError) as problem:
+            reason = f"{type(problem).__name__}: {problem}"
+            raise DamagedManifest(
+                f"{file} is damaged ({reason}); bring it back from a copy", file=file, reason=reason
+            ) from problem
+
+    @classmethod
+    def _from_json(cls, told: dict[str, Any]) -> Manifest:
         told["chains"] = {
             operator: {
                 int(s): tuple(StateFile.from_json(f) for f in files) for s, files in by_slot.items()
@@ -86,6 +122,11 @@ class Manifest:
         return cls(**told)
 
 
+def _head(body: bytes) -> bytes:
+    """What a manifest begins with: the digest of all the rest."""
+    return _DIGEST % xxhash.xxh3_128_hexdigest(body).encode()
+
+
 def next_manifest(
     program: Program,
     plan: EpochPlan,
@@ -95,6 +136,7 @@ def next_manifest(
     before: Manifest | None,
     record: Mapping[str, Any],
     costs: Mapping[str, str] | None = None,
+    offsets: str | None = None,
 ) -> Manifest:
     """What becomes true if this epoch commits."""
     sources = _source_times(program, total, before)
@@ -105,13 +147,15 @@ def next_manifest(
         slots=plan.slots,
         tables=dict(plan.table_files),
         chains=_chains(program, plan, total),
-        sinks=total.sinks,
+        sinks=_sinks(program, plan, total),
         sources=sources,
         used_watermark_us=plan.clock.watermark_us,
         watermark_us=watermark_after(program, sources, previous),
         now_ms=plan.clock.now_ms,
         record=record,
         costs=dict(costs or {}),
+        describe=program.describe(),
+        offsets=offsets,
     )
 
 
@@ -132,6 +176,15 @@ def watermark_after(
     if not marks:
         return previous
     return min(marks) if previous is None else max(previous, min(marks))
+
+
+def _sinks(program: Program, plan: EpochPlan, total: Control) -> dict[str, list[dict[str, Any]]]:
+    """Files of each sink; those outside of the checkpoint with their place, as it may change."""
+    outside = {sink.name for sink in program.sinks if sink.spec.kind == "parquet"}
+    return {
+        name: staged_at(plan.sink_uris[name], files) if name in outside else files
+        for name, files in total.sinks.items()
+    }
 
 
 def _source_times(

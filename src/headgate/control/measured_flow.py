@@ -2,10 +2,11 @@
 
 Times per operator come from the tasks (advisory: a task run twice counts twice), rows and bytes per
 edge from the control records. Where epochs differ in size, what they take without rows is told from
-what rows take, for the whole and for every operator; else it is what the calibration says. What
-tasks take beyond their operators is work on rows too: in slots it is charged to the operators
-there, by their rows. All that is left (reading, Arrow, the shuffle) is charged to the sources, so
-that predicted and measured epochs agree.
+what rows take, for the whole and for every operator; else it is what the calibration says, and no
+more than an epoch took beside its tasks: the engine may have been cold or busy then. What tasks
+take beyond their operators is work on rows too: in slots it is charged to the operators there, by
+their rows. All that is left (reading, Arrow, the shuffle) is charged to the sources, so that
+predicted and measured epochs agree.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from typing import Any
 import numpy as np
 
 from headgate.control.epoch_line import line_of, tells_apart
-from headgate.control.epoch_pace import arriving_per_s, has_backlog, job_s, overhead_s
+from headgate.control.epoch_pace import arriving_per_s, job_s, overhead_s
 from headgate.errors import DeclarationError
 from headgate.planner.tuning.cost_model import EngineCosts, FlowModel, Step, Stream
 from headgate.planner.tuning.epoch_model import EpochModel
+from headgate.slot.batching import edge_name
 from headgate.slot.program import Program
 from headgate.topology.graph import Node
 
@@ -32,8 +34,8 @@ class Measured:
     """The model, the costs with the flow's own overhead per epoch, and what they rest on.
 
     `rows_per_s` is what busy epochs got through, `arriving_per_s` what came in, waiting included.
-    `backlog`: as it seems, rows wait for epochs and not the other way round. `sizes_differ`: what
-    epochs cost without rows was measured, and not taken from the calibration.
+    `beside_s` of the model's fixed cost passes between two jobs. `sizes_differ`: what epochs cost
+    without rows was measured, and not taken from the calibration.
     """
 
     model: EpochModel
@@ -42,17 +44,30 @@ class Measured:
     epoch_s: float
     epoch_rows: int
     arriving_per_s: float
-    backlog: bool
     sizes_differ: bool
+    beside_s: float = 0.0
+
+    def job_fixed_s(self, slots: int) -> float:
+        """Seconds of an epoch's job without rows."""
+        return self.model.fixed_s(slots) - self.beside_s
 
 
 def measure_flow(
-    program: Program, records: Sequence[Mapping[str, Any]], costs: EngineCosts, cores: int
+    program: Program,
+    records: Sequence[Mapping[str, Any]],
+    costs: EngineCosts,
+    cores: int,
+    *,
+    elastic: bool = False,
 ) -> Measured:
-    """What the journal's epochs say, the first ones left out if there are enough."""
+    """What the journal's epochs say, the first ones left out if there are enough.
+
+    `elastic`: executors follow the slots, so that other slots have other cores.
+    """
     told = [r for r in records if r.get("kind") == "epoch" and r.get("rows", 0) > 0]
-    slots = told[-1]["slots"] if told else 0
-    told = [r for r in told if r["slots"] == slots and r.get("attempts", 1) == 1]
+    slots, there = (told[-1]["slots"], told[-1].get("cores")) if told else (0, None)
+    told = [r for r in told if r["slots"] == slots and r.get("cores") == there]
+    told = [r for r in told if r.get("attempts", 1) == 1]
     if len(told) > WARM_UP + 1:
         told = told[WARM_UP:]
     if not told:
@@ -73,6 +88,8 @@ def measure_flow(
         _between_slots(program),
         slots,
         instance_s,
+        _sending(program),
+        elastic,
     )
     jobs = _with_work_of_tasks(_with_fixed_of(jobs, told, slots), told, slots)
     beside_s = overhead_s(told)
@@ -90,8 +107,8 @@ def measure_flow(
         epoch_s=epoch_s,
         epoch_rows=round(float(np.median([r["rows"] for r in told]))),
         arriving_per_s=arriving_per_s(told) or rate,
-        backlog=has_backlog(told),
         sizes_differ=tells_apart([r["rows"] for r in told]),
+        beside_s=beside_s,
     )
 
 
@@ -104,11 +121,17 @@ def _is_at_source(program: Program, node: Node) -> bool:
     return node.kind == "source" or program.rows_level.get(node.id) == 0
 
 
+def _sending(program: Program) -> frozenset[str]:
+    """Streams that send batch tuples; others stay inside a task."""
+    graph = program.graph
+    return frozenset(edge_name(graph, e) for e in graph.edges if graph.exchanges(e))
+
+
 def _between_slots(program: Program) -> frozenset[str]:
     """Streams by which rows may go from one slot to another."""
     graph = program.graph
     return frozenset(
-        f"{graph.nodes[e.producer].name}->{graph.nodes[e.consumer].name}"
+        edge_name(graph, e)
         for e in graph.edges
         if graph.exchanges(e) and not _is_at_source(program, graph.nodes[e.producer])
     )
@@ -180,13 +203,17 @@ def _with_fixed_of(model: EpochModel, told: Sequence[Mapping[str, Any]], slots: 
     """The engine's fixed costs as this flow's epochs show them; their proportions are those of the
     calibration, whose engine may have been colder or busier.
     """
-    sizes = [r["rows"] for r in told]
     charged = replace(model, instance_s=0.0).fixed_s(slots)
-    if not tells_apart(sizes) or charged == 0:
+    if charged == 0:
         return model
-    operators_s = model.fixed_s(slots) - charged
-    seen = line_of(sizes, [job_s(r) for r in told]).fixed_s
-    share = max(0.0, seen - operators_s) / charged
+    sizes = [r["rows"] for r in told]
+    if tells_apart(sizes):
+        operators_s = model.fixed_s(slots) - charged
+        seen = line_of(sizes, [job_s(r) for r in told]).fixed_s - operators_s
+    else:
+        beside_tasks = [job_s(r) - in_tasks_s(r) for r in told]
+        seen = min(charged, float(np.quantile(beside_tasks, 0.25)))
+    share = max(0.0, seen) / charged
     costs = replace(
         model.costs,
         epoch_s=model.costs.epoch_s * share,
@@ -194,6 +221,11 @@ def _with_fixed_of(model: EpochModel, told: Sequence[Mapping[str, Any]], slots: 
         task_s=model.costs.task_s * share,
     )
     return replace(model, costs=costs)
+
+
+def in_tasks_s(record: Mapping[str, Any]) -> float:
+    """What an epoch's time was spent inside tasks at the least: the longest of every level."""
+    return min(job_s(record), float(sum(record.get("levels_ms", {}).values())) / 1e3)
 
 
 def _with_work_of_tasks(

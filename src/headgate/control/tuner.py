@@ -1,13 +1,14 @@
 """Tune a flow while it runs: what its epochs say in, slots and rows per epoch out.
 
-After every epoch the demand is worked out from rows, time and the calibrated fixed cost, and the
-rescaler decides about slots. Every `RETUNE_EPOCHS` the whole flow is measured again and the
-optimizer says what it would choose now. A backlog keeps any number of slots busy, so there its
-word counts: slots that would not pay are not asked for, and other slots that would, are. Other
-rows per epoch need a restart of Spark's query, so
-they are asked for only where they change something: a stream with a backlog, whose epochs are as
-large as the source lets them be, or epochs too large for the latency that was asked for. Pure but
-for its memory; who calls it carries out what it says.
+After every epoch the demand is worked out from rows, time and an epoch's fixed cost, and the
+rescaler decides about slots. Every `RETUNE_EPOCHS` the whole flow is measured again, and the
+optimizer says what it would choose now. Where rows wait, any number of slots is busy: there its
+word counts, and the rescaler stands still. Rows per epoch are a limit, and a limit is felt only
+where rows wait, so only there are sources told another one, which needs a restart of Spark's query.
+
+Under a constant load all this comes to rest: what was tried is remembered (`slots_tried`), and a
+number that changed nothing is not told again. Pure but for its memory; who calls it carries out
+what it says.
 """
 
 from __future__ import annotations
@@ -16,30 +17,26 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from statistics import median
 from typing import Any
 
-from headgate.control.epoch_pace import FULL
+from headgate.control.epoch_load import load_between
+from headgate.control.epoch_pace import Pace, pace_of
 from headgate.control.measured_flow import Measured, measure_flow
+from headgate.control.rows_told import EpochRows, RowsTold
+from headgate.control.slots_tried import SlotsTried
 from headgate.errors import DeclarationError
 from headgate.planner.tuning.cost_model import EngineCosts, FlowModel
 from headgate.planner.tuning.epoch_model import EpochModel
 from headgate.planner.tuning.epochs import TunedEpochs, tune_epochs
-from headgate.planner.tuning.rescaler import Load, Rescale, RescaleOptions, Rescaler
+from headgate.planner.tuning.rescaler import Rescale, RescaleOptions, Rescaler
 from headgate.slot.program import Program
 
 RETUNE_EPOCHS = 16
 CLEARLY = 0.2  # settings that differ by less than this share are the same
-PAYS = 0.1  # more rows per second that other slots must promise a backlog
+PAYS = 0.1  # more rows per second, or less latency, that other slots must promise
 GROWTH = 8  # times the rows of the epochs that were measured: beyond that the model is a guess
-LEFT_LEAST = 0.25  # of the time, for slots: what source tasks may take of it at most in the demand
-
-
-@dataclass(frozen=True)
-class EpochRows:
-    """Rows per epoch that are worth a restart of the query, and why."""
-
-    rows: int
-    why: str
+SETTLED = 3  # epochs with other slots than those asked for, while nobody changes them
 
 
 @dataclass(frozen=True)
@@ -49,13 +46,14 @@ class Advice:
     rescale: Rescale | None = None
     tuned: TunedEpochs | None = None
     epoch_rows: EpochRows | None = None
+    note: str = ""
 
     def __bool__(self) -> bool:
-        return any(part is not None for part in (self.rescale, self.tuned, self.epoch_rows))
+        return bool(self.note) or any((self.rescale, self.tuned, self.epoch_rows))
 
     def facts(self) -> dict[str, Any]:
         """For the journal."""
-        told: dict[str, Any] = {}
+        told: dict[str, Any] = {"note": self.note} if self.note else {}
         if self.rescale is not None:
             told |= {"slots": self.rescale.instances, "why": self.rescale.why}
         if self.tuned is not None:
@@ -68,8 +66,14 @@ class Advice:
 class Tuner:
     """Watches one run of a flow; `slots_max` is what the cluster can be made to have.
 
-    `rescales`: slots may be changed. `limits`: rows per epoch may, as sources can be told;
-    `rows_per_epoch` is what they were told last.
+    Args:
+        cores: Of the start; every epoch's record tells how many there are.
+        elastic: Executors come and go with the slots.
+        rescales: Slots may be changed.
+        limits: Rows per epoch may, as sources can be told.
+        rows_per_epoch: What they were told last.
+        interval: The trigger has one.
+        all_there: The run ends with the rows there were when it began.
     """
 
     def __init__(
@@ -81,125 +85,204 @@ class Tuner:
         slots: int,
         slots_max: int,
         latency_s: float | None = None,
+        elastic: bool = False,
         rescales: bool = True,
         limits: bool = False,
         rows_per_epoch: int | None = None,
+        interval: bool = False,
+        all_there: bool = False,
     ) -> None:
         self._program, self._costs, self._cores = program, costs, cores
-        self._latency_s, self._slots_max, self._limits = latency_s, slots_max, limits
-        bare = FlowModel((), ())
-        self._fixed = EpochModel(bare, costs, program.levels, cores).fixed_s
-        options = RescaleOptions(most=max(slots_max, slots))
-        self._rescaler = Rescaler(slots, options) if rescales else None
+        self._latency_s, self._elastic = latency_s, elastic
+        self._bare = EpochModel(FlowModel((), ()), costs, program.levels, cores)
+        self._rescaler = Rescaler(slots, RescaleOptions(most=slots_max)) if rescales else None
+        self._tried = SlotsTried(slots_max)
+        self._rows = RowsTold(rows_per_epoch, latency_s) if limits else None
+        self._pace_of = partial(pace_of, interval=interval, all_there=all_there)
         self._records: deque[Mapping[str, Any]] = deque(maxlen=2 * RETUNE_EPOCHS)
+        self._alike_told: deque[Mapping[str, Any]] = deque(maxlen=4 * RETUNE_EPOCHS)
+        self._found: Measured | None = None
         self._chosen: TunedEpochs | None = None
-        self._told_rows = rows_per_epoch
-        self._since = 0
+        self._rows_wait = False
+        self._least, self._held = 1, False
+        self._since = self._astray = 0
+        self._grown = -RETUNE_EPOCHS
+        self._asked_from: int | None = None
+        self._told_now = False
 
-    def observe(self, record: Mapping[str, Any]) -> Advice | None:
-        """Take in the record of an epoch that is committed."""
+    def observe(self, record: Mapping[str, Any], *, changing: bool = False) -> Advice | None:
+        """Take in the record of an epoch that is committed.
+
+        `changing`: somebody is at work on another number of slots.
+        """
         if "job_ms" not in record or record.get("attempts", 1) > 1:
             return None
         before = self._records[-1] if self._records else None
         self._records.append(record)
-        rescale = self._rescale(before, record)
-        advice = self._retune()
-        return replace(advice, rescale=rescale or advice.rescale) or None
+        self._alike_told.append(record)
+        if before is not None and before["slots"] != record["slots"]:
+            self._since = 0  # the epochs behind a move say how it went
+        note = self._settle(record, changing)
+        rescale = None if before is None else self._rescale(before, record)
+        self._told_now = False
+        advice = Advice(rescale) if rescale is not None else self._retune()
+        return replace(advice, note=note or advice.note) or None
 
-    def _rescale(
-        self, before: Mapping[str, Any] | None, record: Mapping[str, Any]
-    ) -> Rescale | None:
-        if self._rescaler is None or before is None or before["slots"] != record["slots"]:
+    # --- inside ----------------------------------------------------------------------------
+    def _settle(self, record: Mapping[str, Any], changing: bool) -> str:
+        """Slots that are not those decided on: a change that is under way, failed, or foreign."""
+        slots, rescaler = record["slots"], self._rescaler
+        if rescaler is None or changing or slots == rescaler.instances:
+            self._astray = 0
+            return ""
+        self._astray += 1
+        if self._astray < SETTLED:
+            return ""
+        wanted, self._astray = rescaler.instances, 0
+        rescaler.moved(slots)
+        self._held = False
+        if slots != self._asked_from:
+            return f"others have changed the slots to {slots}; going on from there"
+        self._tried.refused(slots, record["epoch"])
+        return f"{wanted} slots did not come; going on from {slots}"
+
+    def _rescale(self, before: Mapping[str, Any], record: Mapping[str, Any]) -> Rescale | None:
+        slots = record["slots"]
+        if self._rescaler is None or before["slots"] != slots or self._told_now:
             return None  # an epoch that moves state says nothing about the next ones
-        if record["slots"] != self._rescaler.instances:
+        if slots != self._rescaler.instances or record["epoch"] != before["epoch"] + 1:
             return None  # a decision is under way
-        load = self.load_between(before, record)
-        return None if load is None else self._rescaler.observe(load)
+        load = load_between(before, record, self._fixed_s(before), self._cores_of(before))
+        if load is None:
+            return None
+        self._tried.came(load.rate)
+        self._rescaler.limit(*self._bounds(record))
+        decision = self._rescaler.observe(load)
+        if decision is None:
+            return None
+        if decision.instances > slots:
+            decision = self._grow(decision, record)
+        self._remember(slots, decision.instances)
+        return decision
 
-    def load_between(self, before: Mapping[str, Any], record: Mapping[str, Any]) -> Load | None:
-        """Rows of an epoch against the time until the next one began, and what a row cost.
+    def _grow(self, decision: Rescale, record: Mapping[str, Any]) -> Rescale:
+        """Slots that are all busy do not show how many more it takes: if so soon again, double."""
+        assert self._rescaler is not None
+        since, self._grown = record["epoch"] - self._grown, record["epoch"]
+        twice = min(2 * record["slots"], self._rescaler.options.most)
+        if since >= RETUNE_EPOCHS or twice <= decision.instances:
+            return decision
+        self._rescaler.moved(twice)
+        return Rescale(
+            twice, f"{decision.why}, {since} epochs after the last time; so twice as many"
+        )
 
-        Slots have the time that source tasks leave: these run first, whatever the slots, and if
-        they are what fills an epoch, more slots are no help.
-        """
-        seconds = (record["now_ms"] - before["now_ms"]) / 1e3
-        rows, slots = before["rows"], before["slots"]
-        if seconds <= 0 or rows == 0:
-            return Load(0.0, 0.0) if seconds > 0 else None
-        spent = (before["job_ms"] + before.get("plan_ms", 0.0)) / 1e3
-        on_rows = max(0.0, spent - self._fixed(slots))
-        in_slots = _share_of_slots(before.get("levels_ms", {}))
-        left = max(LEFT_LEAST, 1.0 - on_rows * (1.0 - in_slots) / seconds)
-        work = on_rows * in_slots * min(slots, self._cores)
-        return Load(rows / seconds, work / rows / left)
+    def _fixed_s(self, record: Mapping[str, Any]) -> float:
+        """A job without rows, as the flow was measured last; before that, by the calibration."""
+        if self._found is not None:
+            return self._found.job_fixed_s(record["slots"])
+        return replace(self._bare, cores=self._cores_of(record)).fixed_s(record["slots"])
+
+    def _cores_of(self, record: Mapping[str, Any]) -> int:
+        return int(record.get("cores", self._cores))
+
+    def _bounds(self, record: Mapping[str, Any]) -> tuple[int, int]:
+        if self._held:
+            return record["slots"], record["slots"]
+        most = self._tried.most(record["epoch"])
+        return min(most, max(self._least, self._tried.least)), most
 
     def _retune(self) -> Advice:
         self._since += 1
         if self._since < RETUNE_EPOCHS:
             return Advice()
         self._since = 0
+        records, last = list(self._records), self._records[-1]
+        slots, cores = last["slots"], self._cores_of(last)
+        if self._elastic and cores < slots:
+            self._tried.refused(cores, last["epoch"])
+        follow = self._elastic and cores >= slots
         try:
-            found = measure_flow(self._program, list(self._records), self._costs, self._cores)
+            found = measure_flow(self._program, records, self._costs, cores, elastic=follow)
         except DeclarationError:
             return Advice()  # an idle stream
+        self._found = found
+        told = None if self._rows is None else self._rows.told
+        pace = self._pace_of(self._alike_told, told_rows=told)
+        if pace.rows_wait is not None:
+            self._rows_wait = pace.rows_wait
+        typical = round(median([r["rows"] for r in records[-RETUNE_EPOCHS:] if r["rows"]] or [1]))
         choose = partial(
             tune_epochs,
             found.model,
-            rate=None if found.backlog else found.arriving_per_s,
+            rate=None if self._rows_wait else found.arriving_per_s,
             latency_s=self._latency_s,
-            slots_max=self._slots_max,
-            rows_max=GROWTH * found.epoch_rows,
+            slots_max=self._tried.most(last["epoch"]),
         )
-        tuned, now = choose(), self._records[-1]["slots"]
-        staying = tuned if tuned.settings.slots == now else choose(slots=now)
-        rescale = self._other_slots(found, tuned, staying)
-        asked = self._epoch_rows(found, staying if rescale is None else tuned)
-        if self._chosen is not None and _alike(self._chosen, tuned):
-            return Advice(rescale, None, asked)
-        self._chosen = tuned
-        return Advice(rescale, tuned, asked)
+        tuned = choose(rows_max=GROWTH * typical)
+        choose = partial(choose, rows_max=GROWTH * typical if self._rows is not None else typical)
+        best, staying = choose(), choose(slots=slots)
+        rescale = self._other_slots(pace, found, best, staying)
+        advice = Advice(rescale)
+        if self._rows is not None and self._rows_wait:
+            asked = self._rows.ask(found.model, typical, staying if rescale is None else best)
+            advice = replace(advice, epoch_rows=asked, note=self._rows.take_note())
+            if asked is not None:
+                self._tried.forget_speeds()
+                self._alike_told.clear()
+                self._told_now = True
+        if self._chosen is None or not _alike(self._chosen, tuned):
+            self._chosen = tuned
+            advice = replace(advice, tuned=tuned)
+        return advice
 
     def _other_slots(
-        self, found: Measured, tuned: TunedEpochs, staying: TunedEpochs
+        self, pace: Pace, found: Measured, best: TunedEpochs, staying: TunedEpochs
     ) -> Rescale | None:
-        """For a backlog, the optimizer's slots; the rescaler is not to undo them."""
-        if self._rescaler is None or self._rescaler.instances != staying.settings.slots:
+        """Where rows wait, the optimizer's slots, and those stay; else what a latency needs."""
+        now, slots = staying.settings.slots, best.settings.slots
+        if self._rescaler is None or self._rescaler.instances != now:
             return None
-        slots, rate = tuned.settings.slots, tuned.prediction.rows_per_s
-        if not found.backlog:
-            self._rescaler.limit(self._slots_max)
+        self._held = self._rows_wait and pace.is_busy
+        self._least = 1
+        if not self._held:
+            self._tried.forget_speeds()
+            return self._in_time(best, staying)
+        self._tried.ran(now, found.rows_per_s)
+        rate = self._tried.expected(slots, best.prediction.rows_per_s)
+        if slots == now or rate <= (1 + PAYS) * staying.prediction.rows_per_s:
             return None
-        if rate <= (1 + PAYS) * staying.prediction.rows_per_s:
-            self._rescaler.limit(staying.settings.slots)
-            return None
-        self._rescaler.limit(slots)
-        self._rescaler.moved(slots)
-        why = f"{rate:,.0f} rows/s of the backlog are expected with {slots} slots, with "
-        return Rescale(slots, f"{why}{staying.settings.slots} {staying.prediction.rows_per_s:,.0f}")
+        why = f"rows wait; {rate:,.0f} rows/s of them are expected with {slots} slots, with {now} "
+        return self._move(now, slots, f"{why}{staying.prediction.rows_per_s:,.0f}")
 
-    def _epoch_rows(self, found: Measured, tuned: TunedEpochs) -> EpochRows | None:
-        """Another limit for the slots there are, if it would make itself felt."""
-        wanted, typical = tuned.settings.rows_per_epoch, found.epoch_rows
-        smaller = wanted < (1 - CLEARLY) * typical
-        larger = typical < (1 - CLEARLY) * wanted
-        limited = found.backlog and typical >= FULL * (self._told_rows or 0)
-        late = self._latency_s is not None and smaller
-        if not self._limits or not (late or (limited and (smaller or larger))):
+    def _in_time(self, best: TunedEpochs, staying: TunedEpochs) -> Rescale | None:
+        """More slots if these cannot be in time; fewer than it takes are not gone down to."""
+        now, slots = staying.settings.slots, best.settings.slots
+        if self._latency_s is None:
             return None
-        self._told_rows = wanted
-        seen = "all as large as the source allows" if limited else "as they come"
-        told = tuned.prediction
-        why = f"epochs have {typical:,} rows, {seen}; with {wanted:,} one takes "
-        why += f"{told.epoch_s:.2g} s, and {told.rows_per_s:,.0f} rows/s get through"
-        return EpochRows(wanted, why)
+        sooner, late = best.prediction.latency_s, staying.prediction.latency_s
+        self._least = min(now, slots)
+        in_time = late <= (1 + PAYS) * self._latency_s  # nearly is no reason to move state
+        if slots <= now or in_time or sooner > (1 - PAYS) * late:
+            return None
+        self._least = slots
+        why = (
+            f"rows are expected to take {sooner:.2g} s with {slots} slots, with {now} {late:.2g} s"
+        )
+        return self._move(now, slots, why)
+
+    def _move(self, now: int, slots: int, why: str) -> Rescale:
+        assert self._rescaler is not None
+        self._remember(now, slots)
+        self._rescaler.moved(slots)
+        return Rescale(slots, why)
+
+    def _remember(self, now: int, slots: int) -> None:
+        self._asked_from = now
+        if slots > now:
+            self._tried.too_few(now)
 
 
 def _alike(one: TunedEpochs, other: TunedEpochs) -> bool:
     few, many = sorted((one.settings.rows_per_epoch, other.settings.rows_per_epoch))
     return one.settings.slots == other.settings.slots and few >= (1 - CLEARLY) * many
-
-
-def _share_of_slots(levels_ms: Mapping[str, float]) -> float:
-    """The part of an epoch's time that its slots take, by the longest task of each level."""
-    total = sum(levels_ms.values())
-    return 1.0 - levels_ms.get("0", 0.0) / total if total > 0 else 1.0

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from headgate.errors import DeclarationError
 from headgate.planner.tuning.calibration import Calibration
 from headgate.planner.tuning.epochs import TunedEpochs
 from headgate.state.storage import Storage
@@ -43,6 +45,18 @@ def load_tuning(storage: Storage) -> SavedTuning | None:
         return SavedTuning.from_json(json.loads(storage.read(FILE)))
     except (FileNotFoundError, json.JSONDecodeError, KeyError, TypeError):
         return None
+
+
+def read_calibration(path: Path) -> Calibration:
+    """The file of `headgate calibrate`, or that of `headgate tune`."""
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+        return Calibration.from_json(told.get("calibration", told))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
+        raise DeclarationError(
+            f"calibration={str(path)!r} holds no costs ({problem}); make it with: "
+            f"headgate calibrate --out {path}"
+        ) from problem
 
 
 def save_tuning(storage: Storage, saved: SavedTuning) -> None:

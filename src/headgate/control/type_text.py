@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from headgate.errors import UnsupportedVersion
 from headgate.state.schema import StateSchema
+from headgate.topology.arrow_types import split_outside_brackets
 
 _ATOMS: dict[str, pa.DataType] = {
     str(kind): kind
@@ -94,7 +95,7 @@ def _nested(text: str) -> pa.DataType | None:
         return pa.list_(_field(inside), int(size))
     if kind in _LISTS:
         return _LISTS[kind](_field(inside))
-    parts = _split(inside)
+    parts = split_outside_brackets(inside)
     if kind == "struct":
         return pa.struct([_field(part) for part in parts])
     if kind == "map":
@@ -110,14 +111,3 @@ def _field(text: str) -> pa.Field:
     name, _, kind = text.strip().partition(": ")
     bare = kind.removesuffix(" not null")
     return pa.field(name, parse_type(bare), nullable=bare == kind)
-
-
-def _split(text: str) -> list[str]:
-    """The parts between commas that are outside all brackets."""
-    parts, depth, start = [], 0, 0
-    for at, char in enumerate(text):
-        depth += (char in "<([") - (char in ">)]")
-        if char == "," and depth == 0:
-            parts.append(text[start:at])
-            start = at + 1
-    return [part for part in (*parts, text[start:]) if part.strip()]

@@ -5,9 +5,11 @@ three resources the one with the greatest total use is the bottleneck of the per
 loads of that one, in percent of what a slot can take:
 
     time    ms in the operator's tasks, by rows; what the rest of a task takes goes to the rows
-            that cross slots, and what is left (sources, stateless operators) to all slots alike
+            that cross slots, and what is left (sources, stateless operators) to all slots alike;
+            all of it counts as use
     memory  bytes of state, if it is known how many a slot may hold
-    bytes   bytes of rows in and out, if it is known how many a slot may move a second
+    bytes   bytes of rows that cross slots, in and out, if it is known how many a slot may move a
+            second; of an operator, not of each unit: its rows are taken to be alike
 
 Units are counted under their own names, not their slots', so a period can be read again under
 other tables. Memory: the sketches of `gather`, and three numbers per unit.
@@ -126,7 +128,7 @@ class Period:
             for name, edge in record["edges"].items():
                 rows, size = edges.get(name, (0.0, 0.0))
                 rows += edge["local_rows"] + edge["remote_rows"]
-                size += edge["local_bytes"] + edge["remote_bytes"]
+                size += edge["remote_bytes"]
                 edges[name] = rows, size
                 crossing += edge["remote_rows"]
             for operator, rows in record.get("merge_rows", {}).items():
@@ -165,27 +167,25 @@ class Period:
         )
         sender, receiver, rate = self._traffic(index)
         to_pct = 100.0 / self.wall_ms if self.wall_ms > 0 else 0.0
+        crossing = Traffic(sender, receiver, rate, self._remote_ms() * to_pct)
         time = rows * index.spread({op: self._ms_per_row(op) for op in tables}) * to_pct
-        remote = self._remote_ms() * to_pct
-        use = {"time": float(time.sum()), "memory": 0.0, "bytes": 0.0}
+        time = time + crossing.remote_load * crossing.remote(index.home)
+        spent = self.task_ms or sum(self.operator_ms.values())
+        besides = max(0.0, spent * to_pct - float(time.sum()))
         loads = {"time": time}
         if capacity.state_bytes:
             loads["memory"] = 100.0 * state / capacity.state_bytes
         if capacity.bytes_per_second and self.wall_ms > 0:
             per_row = index.spread({op: self._bytes_per_row(op) for op in tables})
             loads["bytes"] = rows * per_row / (capacity.bytes_per_second * self.wall_ms / 1e5)
-        use |= {name: float(load.sum()) for name, load in loads.items()}
+        use = {"time": besides, "memory": 0.0, "bytes": 0.0}
+        use |= {name: use[name] + float(load.sum()) for name, load in loads.items()}
         resource = max(loads, key=lambda name: use[name])
         timed = (self.wall_ms > 0 and use[resource] > 0) or resource == "memory"
-        load, base = (loads[resource], 0.0) if timed else (rows, 0.0)
-        gone = np.arange(slots) >= slots - leaving
-        nodes = Nodes(np.ones(slots), gone, distances)
-        traffic = Traffic(sender, receiver, rate)
-        if resource == "time" and timed:
-            traffic = Traffic(sender, receiver, rate, remote)
-            load = load + remote * traffic.remote(index.home)
-            spent = self.task_ms or sum(self.operator_ms.values())
-            base = max(0.0, spent * to_pct - float(load.sum())) / slots
+        busy = resource == "time" and timed
+        load, base = loads[resource] if timed else rows, besides / slots if busy else 0.0
+        traffic = crossing if busy else Traffic(sender, receiver, rate)
+        nodes = Nodes(np.ones(slots), np.arange(slots) >= slots - leaving, distances)
         units = Units(tuple(tables), index.operator, load, state, index.names)
         situation = Situation(
             units, nodes, index.home, traffic, cost_per_byte, period=self.seen.epoch
@@ -205,7 +205,7 @@ class Period:
         return left / (2.0 * self.crossing_rows)
 
     def _bytes_per_row(self, operator: str) -> float:
-        """Bytes in and out for a row of the operator."""
+        """Bytes that cross slots, in and out, for a row of the operator."""
         rows = size = 0.0
         for name, (edge_rows, edge_bytes) in self.edges.items():
             producer, _, consumer = name.partition("->")

@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headgate.routing.choices import two_choices
 from headgate.routing.hashing import I64, U64, hash_columns
 
 OPERATORS = ("geohash", "top_articles", "global_top")
@@ -106,7 +105,7 @@ def loads(edits: Edits, minutes: range, groups: int) -> Any:
     """Load of every key group over some minutes of the day: operators x groups."""
     rows = slice(*np.searchsorted(edits.minute, [minutes.start, minutes.stop]))
     entries = slice(*np.searchsorted(edits.entry_minute, [minutes.start, minutes.stop]))
-    tops = _tops(edits, minutes)
+    tops = tops_in(edits, minutes)
     closed = np.stack([edits.entry_minute[tops].astype(np.uint64), edits.entry_title[tops]])
     titles = np.unique(closed, axis=1)[1]
 
@@ -122,43 +121,8 @@ def loads(edits: Edits, minutes: range, groups: int) -> Any:
     ).astype(np.float64)
 
 
-class BothChoices:
-    """PoTC (Nasir et al. 2015) on the same rows: a load per node, merging included.
-
-    Each row goes to the less loaded of two nodes, by rows sent so far. What a key left on a node
-    that is not its owner is merged by the owner at the end of every minute.
-    """
-
-    def __init__(self, nodes: int) -> None:
-        self.nodes = nodes
-        self.sent = np.zeros((3, nodes), np.int64)
-
-    def loads(self, edits: Edits, minutes: range) -> Any:
-        rows = slice(*np.searchsorted(edits.minute, [minutes.start, minutes.stop]))
-        tops = _tops(edits, minutes)
-        geo = np.bincount(self._route(0, edits.editor[rows]), minlength=self.nodes)
-        return (
-            geo
-            + self._counted(1, edits.minute[rows], edits.article[rows])
-            + self._counted(2, edits.entry_minute[tops], edits.entry_title[tops])
-        ).astype(np.float64)
-
-    def _route(self, operator: int, h: U64) -> Any:
-        owner = (h % np.uint64(self.nodes)).astype(np.int32)
-        return two_choices(h, owner, self.sent[operator])
-
-    def _counted(self, operator: int, minute: I64, h: U64) -> Any:
-        """Rows, partial entries that are closed, and partials that owners merge."""
-        node = self._route(operator, h)
-        cells = np.stack([minute.astype(np.uint64), h, node.astype(np.uint64)])
-        _, key, where = np.unique(cells, axis=1)
-        where, owner = where.astype(np.int64), (key % np.uint64(self.nodes)).astype(np.int64)
-        merged = np.bincount(owner[owner != where], minlength=self.nodes)
-        closed = np.bincount(where, minlength=self.nodes)
-        return np.bincount(node, minlength=self.nodes) + closed + merged
-
-
-def _tops(edits: Edits, minutes: range) -> I64:
+def tops_in(edits: Edits, minutes: range) -> I64:
+    """Which entries leave the second operator in some minutes."""
     minute = edits.entry_minute[edits.top]
     found: I64 = edits.top[(minute >= minutes.start) & (minute < minutes.stop)]
     return found

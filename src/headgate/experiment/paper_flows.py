@@ -1,12 +1,13 @@
 """The two flows of Sax et al. 2013 as models, and the four configurations of them, simulated.
 
-The inputs are worked out from what the paper prints, and that is all they can claim:
-- 1 Gb/s is 8 ns a byte. 12 M records took 1250 s in single tuples, 104 us each, nearly all of it n.
-- Linear Road's records have 50 bytes. With batching and one instance of each it ran 6 times
-  faster, so parsing takes 18 us. Optimized it ran 18 times faster, 175,000 rows/s, with hardly a
-  core in ten busy: that is the spout's own limit. Table I is what the optimizer gives if it is told
-  of a spout of 1.06 M rows/s.
-- Of sentiment analysis there are the instances in Table II; times are those that give these.
+Few inputs are printed; the others are worked out from results, or fitted to them:
+- Printed: 1 Gb/s, which is 8 ns a byte, and 600 MB in 12 M records, which is 50 bytes each.
+- Worked out: 12 M records took 1250 s in single tuples, 104 us each, nearly all of it n. With
+  batching and one instance of each it ran 6 times faster, so parsing takes 18 us. Optimized it ran
+  18 times faster, 175,000 rows/s, with hardly a core in ten busy: that is the spout's own limit.
+- Fitted: 32 bytes a parsed row, 6.2 us in agg and a spout said to bring 1.06 M rows/s, with which
+  the optimizer gives Table I; and the times of sentiment analysis, with which it gives the
+  instances of Table II. The batches of Table II it does not give.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ SENTIMENT_DEMAND = {
     "result": 2.5,
 }
 KEPT_BY_FILTER = 0.3
-TWEET_BYTES = 339.0  # 193 of them are the 64 kB of the one large batch in Table II
+TWEET_BYTES = 339.0  # if the 193 rows of the one large batch in Table II were 64 kB
 
 
 def linear_road(spout_rate: float = SPOUT_TOLD) -> FlowModel:

@@ -9,7 +9,7 @@ reconfigurations alone are worth nothing, so overload and instances paid for are
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,8 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headgate.planner.tuning.ds2 import Ds2, Ds2Options
-from headgate.planner.tuning.rescaler import Load, Rescale, Rescaler
+from headgate.planner.tuning.ds2 import RULE, Ds2, Ds2Options
+from headgate.planner.tuning.rescaler import Load, Rescale, RescaleOptions, Rescaler
 
 F64 = npt.NDArray[np.float64]
 
@@ -62,6 +62,24 @@ REAL = {  # file, and seconds of an interval
     "Wikipedia edits by the minute": ("wikipedia_edits_2015_09_12.parquet", 60),
     "US flights by five minutes": ("us_flights_2008_jan_apr.parquet", 300),
     "posts of Congress by the hour": ("congress_posts_text_2020_sample.parquet", 3_600),
+}
+SCALERS: dict[str, Callable[[int], Scaler]] = {
+    "headgate": Rescaler,
+    "ds2": Ds2,
+    "ds2_factor": lambda start: Ds2(start, Ds2Options(factor=0.25)),
+    "ds2_activation_5": lambda start: Ds2(start, Ds2Options(factor=0.25, activation=5)),
+    "ds2_median_5": lambda start: Ds2(
+        start, Ds2Options(factor=0.25, activation=5, takes_median=True)
+    ),
+    "ds2_rule": lambda start: Ds2(start, RULE),
+}
+MOVE_COSTS = (20.0, 60.0, 120.0, 200.0, 300.0, 500.0)
+SEEDS = range(101, 107)
+CHOSEN_ON: dict[str, dict[str, Any]] = {
+    "as the trace above": {},
+    "calm": {"noise": 0.02, "bursts": 0},
+    "a third of the instances": {"mean_demand": 2.0},
+    "a third of the instances, calm": {"mean_demand": 2.0, "noise": 0.02, "bursts": 0},
 }
 
 
@@ -120,10 +138,9 @@ def real_traces(folder: Path, intervals: int = 4_000, mean_demand: float = 6.0) 
 
 
 def run_rescaling(options: TraceOptions, folder: Path | None = None) -> dict[str, Any]:
-    """Both scalers, DS2 in three settings, over one trace, and over traces of other kinds.
+    """All scalers over one trace and over traces of other kinds, and how a default was chosen.
 
-    The scaler's defaults were chosen on the trace of the default options. Nothing was chosen on
-    the others.
+    `choice` is what the price of a move was chosen on. Nothing was chosen on any other trace.
     """
     found = compare(demand_trace(options), options)
     others = {
@@ -132,19 +149,12 @@ def run_rescaling(options: TraceOptions, folder: Path | None = None) -> dict[str
     }
     real = {} if folder is None else real_traces(folder)
     others |= {name: compare(demand, options) for name, demand in real.items()}
-    return found | {"others": others, "options": asdict(options)}
+    return found | {"others": others, "choice": choice(options), "options": asdict(options)}
 
 
 def compare(demand: F64, options: TraceOptions) -> dict[str, Any]:
     """What each scaler does on one trace."""
-    start = max(1, int(np.ceil(demand[0])))
-    scalers: dict[str, Callable[[], Scaler]] = {
-        "headgate": lambda: Rescaler(start),
-        "ds2": lambda: Ds2(start),
-        "ds2_headroom": lambda: Ds2(start, Ds2Options(headroom=1.25)),
-        "ds2_activation_5": lambda: Ds2(start, Ds2Options(activation=5, headroom=1.25)),
-    }
-    found = {name: follow(demand, make(), options) for name, make in scalers.items()}
+    found = {name: follow(demand, make(_first(demand)), options) for name, make in SCALERS.items()}
     ours = found["headgate"].reconfigurations
     return {
         "scalers": {name: asdict(told) for name, told in found.items()},
@@ -154,3 +164,36 @@ def compare(demand: F64, options: TraceOptions) -> dict[str, Any]:
             if name != "headgate"
         },
     }
+
+
+def choice(options: TraceOptions) -> dict[str, dict[str, dict[str, float]]]:
+    """Every price of a move that was tried, and DS2, on the traces that the choice was made on."""
+    tried = {f"headgate, {cost:.0f}": _priced(cost) for cost in MOVE_COSTS}
+    return {
+        name: {
+            scaler: _mean([_on(replace(options, seed=seed, **change), make) for seed in SEEDS])
+            for scaler, make in {**tried, **SCALERS}.items()
+            if scaler != "headgate"
+        }
+        for name, change in CHOSEN_ON.items()
+    }
+
+
+def _on(options: TraceOptions, make: Callable[[int], Scaler]) -> Followed:
+    demand = demand_trace(options)
+    return follow(demand, make(_first(demand)), options)
+
+
+def _priced(cost: float) -> Callable[[int], Scaler]:
+    return lambda start: Rescaler(start, RescaleOptions(move_cost=cost))
+
+
+def _mean(found: list[Followed]) -> dict[str, float]:
+    return {
+        field.name: float(np.mean([getattr(one, field.name) for one in found]))
+        for field in fields(Followed)
+    }
+
+
+def _first(demand: F64) -> int:
+    return max(1, int(np.ceil(demand[0])))

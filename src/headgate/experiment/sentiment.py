@@ -8,11 +8,13 @@ but the first are left out (`topology.fusion`), so the steps run as a chain in o
 paper's steps do in detail is not published: these are ours. A sentence travels as columns of lists,
 a value per word. Steps work on the words of all rows at once and put the lists back together; words
 are tagged and stemmed once each. Only the language of a text is asked for text by text.
+
+A text that is null is in no language: `filter` drops it, as it drops what is not English.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -62,9 +64,10 @@ def sentiment(texts: Stream) -> Stream:
 
 
 def is_english(batch: pa.RecordBatch) -> pa.Array:
-    """Ask the language of every text; none can be asked for many at once."""
+    """Ask the language of every text; none can be asked for many at once. A null is not English."""
     classify = words.languages()
-    return pa.array([classify(text)[0] == "en" for text in batch.column("text").to_pylist()])
+    texts = batch.column("text").to_pylist()
+    return pa.array([text is not None and classify(text)[0] == "en" for text in texts], pa.bool_())
 
 
 def split_sentences(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, I64]:
@@ -138,13 +141,13 @@ def add_stems(batch: pa.RecordBatch) -> dict[str, Any]:
 
 
 def score_words(batch: pa.RecordBatch) -> dict[str, Any]:
-    known = words.lexicon()
-    of = batch.column("stems")
-    at = pc.index_in(of.flatten(), value_set=pa.array(list(known))).fill_null(len(known))
-    scores = np.append(np.fromiter(known.values(), np.float64), 0.0)[at.to_numpy()]
+    """The lexicon's value of a word, or else of its stem; what is negated turns around."""
+    known, of = words.lexicon(), batch.column("stems")
+    low = pc.utf8_lower(batch.column("words").flatten())
+    found = pc.coalesce(value_of(low, known), value_of(of.flatten(), known), 0.0)
     sign = np.where(batch.column("negated").flatten().to_numpy(zero_copy_only=False), -1.0, 1.0)
     kept = {name: batch.column(name) for name in ("post", "words", "tags")}
-    return kept | {"scores": rebuild(of, pa.array(scores * sign))}
+    return kept | {"scores": rebuild(of, pa.array(found.to_numpy() * sign))}
 
 
 def take_attributes(batch: pa.RecordBatch) -> dict[str, Any]:
@@ -175,13 +178,13 @@ def sum_scores(batch: pa.RecordBatch) -> dict[str, Any]:
     of = batch.column("scores")
     total = np.bincount(rows_of(of), weights=of.flatten().to_numpy(), minlength=len(of))
     kept = {name: batch.column(name) for name in ("post", "attributes")}
-    return kept | {"score": pa.array(total)}
+    return kept | {"score": pa.array(np.round(total, 1) + 0.0)}  # tenths, and no minus zero
 
 
 def render(batch: pa.RecordBatch) -> dict[str, Any]:
     """A list item; words hold letters, digits and underscores only, nothing to escape."""
     told = pc.binary_join(batch.column("attributes"), ", ")
-    score = pc.cast(pc.round(batch.column("score"), 1), pa.string())
+    score = pc.cast(batch.column("score"), pa.string())
     html = pc.binary_join_element_wise("<li><b>", score, "</b> ", told, "</li>", "")
     return columns(batch) | {"html": html}
 
@@ -225,6 +228,13 @@ def each(lists: pa.ListArray, function: Callable[[str], str]) -> pa.ListArray:
     coded = lists.flatten().dictionary_encode()
     made = pa.array([function(word) for word in coded.dictionary.to_pylist()], pa.string())
     return rebuild(lists, made.take(coded.indices))
+
+
+def value_of(texts: pa.Array, known: Mapping[str, float]) -> pa.Array:
+    """What is known of every text, null where nothing is; looked up once for each that differs."""
+    coded = texts.dictionary_encode()
+    found = pa.array(map(known.get, coded.dictionary.to_pylist()), pa.float64())
+    return found.take(coded.indices)
 
 
 def in_set(values: pa.Array, members: Any) -> npt.NDArray[np.bool_]:

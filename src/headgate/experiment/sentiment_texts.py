@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headgate.experiment.sentiment import TEXTS
-from headgate.experiment.sentiment_words import BAD, GOOD
 
 FILE = "congress_posts_text_2020_sample.parquet"
 _ENGLISH = (
@@ -32,13 +31,20 @@ _OTHER = (
 _TOPICS = (
     "health care,climate change,clean water,small business,civil rights,budget,school,road,vote"
 ).split(",")
+_FEELINGS = (
+    "good great better proud happy grateful hopeful strong safe welcome successful fair free brave "
+    "beautiful excellent wonderful glad secure healthy effective improved fairer kinder bad worse "
+    "tragic terrible horrible angry violent dangerous wrong unfair cruel shameful outrageous "
+    "racist unacceptable reckless devastating broken sick failing corrupt harmful"
+).split()
+_PLAIN = ["ordinary", "new", "local"] * 15
 _NAMES = "Boone Vegas Fairfax Oscoda Denver Austin Portland Albany Tucson Juneau".split()
 
 
 def generated_texts(rows: int, *, seed: int, epoch: int) -> pa.Table:
     """Posts of one to three sentences."""
     draw = np.random.default_rng((seed, epoch))
-    feelings = [*GOOD, *BAD, *(["ordinary", "new", "local"] * 20)]
+    feelings = [*_FEELINGS, *_PLAIN]
     foreign = draw.random(rows) < 0.1
     texts = []
     for is_foreign, sentences in zip(foreign, draw.integers(1, 4, rows), strict=True):

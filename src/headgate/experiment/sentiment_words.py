@@ -1,7 +1,8 @@
-"""Words for the sentiment flow: a small lexicon of our own, phrases, and a tagger by rule.
+"""Words for the sentiment flow: what libraries know of them, and a tagger by rule.
 
-Languages and word stems come from libraries (py3langid and snowballstemmer, both BSD). Taggers and
-lexicons that could be had are heavy, not permissive, or fetch a model when first used.
+Languages come from py3langid, stems from snowballstemmer (both BSD), sentiments from the lexicon of
+vaderSentiment (MIT). Taggers that could be had (NLTK, spaCy, TextBlob) fetch a model or a corpus
+when first used, which an example must not; ours goes by a few words and endings.
 """
 
 from __future__ import annotations
@@ -11,20 +12,6 @@ from typing import Any
 
 from headgate.errors import HeadgateError
 
-GOOD = (
-    "good great best better love loved loves proud happy thank thanks grateful hope hopeful win "
-    "wins won strong safe safer protect protects honor honored welcome congratulations success "
-    "successful celebrate celebrates support supports supporting fair fairness justice peace free "
-    "freedom bipartisan progress improve improves improved effective affordable brave courage hero "
-    "heroes beautiful excellent wonderful glad pleased secure healthy benefit benefits reliable"
-).split()
-BAD = (
-    "bad worse worst hate hated tragic tragedy terrible horrible fear afraid angry attack attacks "
-    "attacked violence violent kill killed deadly crisis corrupt corruption fail fails failed "
-    "failure wrong unfair injustice war wars threat threatens dangerous danger suffer suffering "
-    "hurt hurts harm harms harmful lie lies lost loss sick shameful shame disgrace outrageous "
-    "racist racism unacceptable reckless cruel devastating broken expensive abuse crime criminal"
-).split()
 NEGATORS = ("not", "no", "never", "nobody", "none", "without", "cannot", "can't", "don't", "won't")
 PHRASES = (
     "health_care climate_change white_house supreme_court small_business social_security "
@@ -41,6 +28,7 @@ _CLOSED = {
     "V": "is are was were be been am has have had do does did will would can could must".split(),
     "R": "not never very too also just now here there always again".split(),
 }
+_PART_OF = {word: part for part, words in _CLOSED.items() for word in words}
 _SUFFIXES = (
     ("R", ("ly",)),
     ("V", ("ing", "ed", "ize", "izes", "ify")),
@@ -49,13 +37,11 @@ _SUFFIXES = (
 NOUNS = ("N", "NAME")
 
 
-@cache
 def tag(word: str) -> str:
     """Part of speech: determiner, pronoun, preposition, verb, adverb, adjective, name or noun."""
     low = word.lower()
-    for part, words in _CLOSED.items():
-        if low in words:
-            return part
+    if low in _PART_OF:
+        return _PART_OF[low]
     for part, endings in _SUFFIXES:
         if len(low) > 4 and low.endswith(endings):
             return part
@@ -84,9 +70,13 @@ def languages() -> Any:
 
 @cache
 def lexicon() -> dict[str, float]:
-    """The sentiment of word stems."""
-    stem = stemmer().stemWord
-    return {stem(w): -1.0 for w in BAD} | {stem(w): 1.0 for w in GOOD}
+    """The sentiment of words in lower case, from -4 to 4, in tenths."""
+    try:
+        from vaderSentiment.vaderSentiment import SentimentIntensityAnalyzer
+    except ImportError as problem:
+        raise _missing("vaderSentiment") from problem
+    known = SentimentIntensityAnalyzer().lexicon
+    return {word: value for word, value in known.items() if word.isalpha() and word == word.lower()}
 
 
 def _missing(package: str) -> HeadgateError:

@@ -23,7 +23,7 @@ from headgate.operator.partial import Partials
 from headgate.operator.reduce import SumOverflow
 from headgate.operator.rows import EpochClock, Groups, KeyedRows
 from headgate.operator.touched import touched, touched_keys, touched_schema
-from headgate.operator.window import BOUNDS, SUB_KEY, Tumbling
+from headgate.operator.window import BOUNDS, SUB_KEY, Tumbling, check_window
 from headgate.operator.words import Mask
 from headgate.routing.hashing import I64
 from headgate.state.rows import Held, StateRows
@@ -44,12 +44,14 @@ class Aggregate(StatefulOperator):
     emit: Emit = "updates"
     name: str = "value"
     window: Tumbling | None = None
-    ttl: timedelta | None = field(default=None, kw_only=True, repr=False)
+    ttl: str | timedelta | None = field(default=None, kw_only=True, repr=False)
     ordered: bool = field(default=False, kw_only=True, repr=False)
     ends_epochs: bool = field(init=False, default=False, repr=False)
 
     def __post_init__(self) -> None:
         check_emit(self, self.emit, get_args(Emit))
+        if self.window is not None:
+            check_window(self.window, type(self).__name__)
         if self.window is not None and self.emit != "updates":
             raise DeclarationError(
                 f"{self!r}: a window emits when it is final; leave out emit={self.emit!r}",
@@ -168,6 +170,9 @@ class Aggregate(StatefulOperator):
         if not self.ordered and not self.merges(rows):
             return self.why_not_merged()
         return super().why_not_mergeable(rows, key)
+
+    def held_from(self, watermark_us: int) -> int | None:
+        return None if self.window is None else self.window.start_of(watermark_us)
 
     @property
     def emits_at_end(self) -> bool:

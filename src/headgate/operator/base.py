@@ -19,11 +19,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headgate.errors import DeclarationError, UnknownColumn
+from headgate.errors import DeclarationError, SchemaMismatch, UnknownColumn
 from headgate.operator.partial import Partials, PartialState
 from headgate.operator.rows import EpochClock, KeyedRows
+from headgate.state.layout import layout_of
 from headgate.state.schema import StateSchema
 from headgate.state.session import StateSession
+from headgate.topology.duration import ttl_ms
 
 Emit = Literal["updates", "rows", "running"]
 
@@ -58,13 +60,14 @@ class StatefulOperator:
     """Base of all stateful operators. Subclass it, or use a built-in.
 
     `ordered`: all rows of an epoch arrive in one call, in source order (gives up the in-memory
-    bypass). `ttl`: state of a key untouched for that long (processing time) is forgotten.
+    bypass). `ttl`: state of a key untouched for that long (processing time; a timedelta, or text
+    such as "1 hour") is forgotten.
     `ends_epochs`: `finish` must be called even when no row came (windows, timers).
     """
 
     kind: ClassVar[str] = "stateful"
     ordered: bool = False
-    ttl: timedelta | None = None
+    ttl: str | timedelta | None = None
     ends_epochs: bool = False
 
     def state_fields(self, rows: pa.Schema, key: Sequence[str]) -> StateFields:
@@ -74,6 +77,10 @@ class StatefulOperator:
     def output_schema(self, rows: pa.Schema, key: Sequence[str]) -> pa.Schema:
         """Declare the rows that `process` and `finish` return."""
         raise NotImplementedError
+
+    def declared(self, rows: pa.Schema, key: Sequence[str]) -> pa.Schema:
+        """The checked output schema behind this input: what a declaration asks. Not to override."""
+        return check_declared(self, rows, key)
 
     def carry_schema(self, rows: pa.Schema, key: Sequence[str]) -> pa.Schema | None:
         """Schema of `Output.carry`, or None (default) if `process` never returns one.
@@ -108,6 +115,15 @@ class StatefulOperator:
     def emits_at_end(self) -> bool:
         """May `finish` return rows? If not, consumers of a split operator need not wait for it."""
         return True
+
+    def held_from(self, watermark_us: int) -> int | None:
+        """The earliest event time that later epochs may still emit, with the watermark here.
+
+        None (default): rows are passed on in the epoch they came in, so nothing is held back. An
+        operator with windows answers with the start of the first one that is open. At most
+        `watermark_us`, and it never falls while the watermark rises.
+        """
+        return None
 
     # Work in pieces --------------------------------------------------------------------------
 
@@ -163,6 +179,38 @@ def state_schema(operator: StatefulOperator, rows: pa.Schema, key: Sequence[str]
     """Schema of the operator's state behind this input and key."""
     fields = operator.state_fields(rows, key)
     return StateSchema(pa.schema([rows.field(name) for name in key]), fields.values, fields.sub)
+
+
+def check_declared(operator: StatefulOperator, rows: pa.Schema, key: Sequence[str]) -> pa.Schema:
+    """Raise unless the operator says what it keeps and returns, and the state can hold it."""
+    who = type(operator).__name__
+    answers: dict[str, Any] = {}
+    for method, wanted in (("state_fields", StateFields), ("output_schema", pa.Schema)):
+        try:
+            answers[method] = getattr(operator, method)(rows, key)
+        except NotImplementedError as missing:
+            raise DeclarationError(
+                f"{who} does not define {method}(rows, key), which every stateful operator must; "
+                f"return a {wanted.__name__}",
+                operator=who,
+            ) from missing
+        if not isinstance(answers[method], wanted):
+            raise DeclarationError(
+                f"{method} of {who} returned a {type(answers[method]).__name__}; it must return a "
+                f"{wanted.__name__}",
+                operator=who,
+            )
+    for field_ in (*answers["state_fields"].values, *answers["state_fields"].sub):
+        try:
+            layout_of(field_.name, field_)
+        except SchemaMismatch as refused:
+            raise SchemaMismatch(f"{who}: {refused}", column=field_.name, operator=who) from None
+    try:
+        ttl_ms(operator.ttl)
+    except DeclarationError as refused:
+        raise DeclarationError(f"ttl of {who}: {refused}", operator=who) from None
+    schema: pa.Schema = answers["output_schema"]
+    return schema
 
 
 def as_output(returned: Output | pa.RecordBatch | None) -> Output:

@@ -9,11 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from headgate.errors import DeclarationError
 from headgate.operator.base import Output, StateFields, StatefulOperator
 from headgate.operator.rows import EpochClock, KeyedRows
-from headgate.operator.window import positive_us
 from headgate.state.session import StateSession
+from headgate.topology.duration import positive_us, ttl_ms
 
 
 @dataclass(frozen=True)
@@ -37,13 +36,8 @@ class Deduplicate(StatefulOperator):
 
     def __post_init__(self) -> None:
         if self.within is not None:
-            ttl = timedelta(microseconds=positive_us(self.within))
-            if ttl < timedelta(milliseconds=1):
-                raise DeclarationError(
-                    f"Deduplicate forgets after a millisecond at least, not {self.within!r}",
-                    operator="Deduplicate",
-                )
-            object.__setattr__(self, "ttl", ttl)
+            ttl_ms(self.within)
+            object.__setattr__(self, "ttl", timedelta(microseconds=positive_us(self.within)))
 
     def state_fields(self, rows: pa.Schema, key: Sequence[str]) -> StateFields:
         return StateFields(pa.schema([]))

@@ -26,7 +26,6 @@ from headgate.operator.words import (
     to_words,
 )
 from headgate.routing.hashing import I64
-from headgate.state.layout import layout_of
 from headgate.state.session import StateSession
 
 BY = "@by"
@@ -53,7 +52,7 @@ class Last(StatefulOperator):
     columns: tuple[str, ...]
     by: str | None
     emit: Emit
-    ttl: timedelta | None = field(repr=False)
+    ttl: str | timedelta | None = field(repr=False)
     ordered: bool = field(repr=False)
 
     def __init__(
@@ -61,7 +60,7 @@ class Last(StatefulOperator):
         *columns: str,
         by: str | None = None,
         emit: Emit = "updates",
-        ttl: timedelta | None = None,
+        ttl: str | timedelta | None = None,
         ordered: bool = False,
     ) -> None:
         check_emit(self, emit, ("updates", "rows"))
@@ -78,8 +77,6 @@ class Last(StatefulOperator):
         kept = [pa.field(name, rows.field(name).type) for name in self.columns]
         if self.by is not None:
             kept.append(pa.field(BY, rows.field(self.by).type))
-        for held in kept:
-            layout_of(held.name, held)  # refuses, by name, what the state cannot hold
         return StateFields(pa.schema(kept))
 
     def output_schema(self, rows: pa.Schema, key: Sequence[str]) -> pa.Schema:

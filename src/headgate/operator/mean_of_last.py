@@ -69,7 +69,7 @@ class MeanOfLast(Aggregate):
         emit: Emit = "running",
         name: str = "mean",
         *,
-        ttl: timedelta | None = None,
+        ttl: str | timedelta | None = None,
         ordered: bool = False,
     ) -> None:
         if n < 1:

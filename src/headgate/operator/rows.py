@@ -23,15 +23,24 @@ ONE = np.uint64(1)
 class EpochClock:
     """Time as the epoch's plan froze it: every attempt of every task sees the same.
 
-    `watermark_us` is the event time up to which the stream is complete (None: no event time yet),
-    `previous_watermark_us` what it was in the epoch before; `now_ms` is the processing time at
-    which the epoch was planned.
+    `watermark_us` is the event time up to which the operator's input is complete when the epoch
+    ends (None: no event time yet), `previous_watermark_us` what it was in the epoch before;
+    `now_ms` is the processing time at which the epoch was planned. `behind_window`: rows come from
+    windows that close in this epoch, so they may be older than its watermark. `input_ends`: no
+    epoch comes after this one, so everything held has to be emitted.
     """
 
     epoch: int
     now_ms: int
     watermark_us: int | None = None
     previous_watermark_us: int | None = None
+    behind_window: bool = False
+    input_ends: bool = False
+
+    @property
+    def late_us(self) -> int | None:
+        """Rows of windows that end at this event time, or earlier, are late (None: none are)."""
+        return self.previous_watermark_us if self.behind_window else self.watermark_us
 
 
 class Groups:

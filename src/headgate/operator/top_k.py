@@ -17,7 +17,7 @@ from headgate.operator.count import Count
 from headgate.operator.partial import Partials
 from headgate.operator.rows import EpochClock, Groups, KeyedRows
 from headgate.operator.sum import Sum
-from headgate.operator.window import BOUNDS, START, SUB_KEY, Tumbling
+from headgate.operator.window import BOUNDS, START, SUB_KEY, Tumbling, check_window
 from headgate.operator.words import sortable, to_words
 from headgate.routing.hashing import I64, is_hashable
 from headgate.state.rows import StateRows
@@ -55,6 +55,7 @@ class TopK(StatefulOperator):
     def __post_init__(self) -> None:
         if self.k < 1:
             raise DeclarationError(f"TopK needs k of at least 1, not {self.k}", operator="TopK")
+        check_window(self.window, "TopK")
 
     @property
     def measure(self) -> Aggregate:
@@ -130,6 +131,9 @@ class TopK(StatefulOperator):
         )
         state.remove_rows(closed)
         return batch
+
+    def held_from(self, watermark_us: int) -> int | None:
+        return self.window.start_of(watermark_us)
 
     def mergeable(self, rows: pa.Schema, key: Sequence[str]) -> bool:
         return self.measure.merges(rows)

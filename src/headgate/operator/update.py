@@ -15,6 +15,7 @@ from headgate.errors import DeclarationError, OperatorFailed
 from headgate.operator.base import Output, StateFields, StatefulOperator
 from headgate.operator.rows import EpochClock, Groups, KeyedRows
 from headgate.state.session import StateSession
+from headgate.topology.arrow_types import to_schema
 
 RowsAs = Literal["batch", "dicts"]
 STATE = "state"
@@ -47,16 +48,13 @@ class Update(StatefulOperator):
     fn: Callable[[Any, Any, Any], tuple[Any, Any]]
     output: pa.Schema
     rows_as: RowsAs = "batch"
-    ttl: timedelta | None = field(default=None, kw_only=True, repr=False)
+    ttl: str | timedelta | None = field(default=None, kw_only=True, repr=False)
     ordered: bool = field(default=False, kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
         if not callable(self.fn):
             raise DeclarationError(f"Update needs a function, not {self.fn!r}", operator="Update")
-        if not isinstance(self.output, pa.Schema):
-            raise DeclarationError(
-                f"Update needs output= as a pyarrow schema, not {self.output!r}", operator="Update"
-            )
+        object.__setattr__(self, "output", to_schema(self.output))
         if self.rows_as not in get_args(RowsAs):
             raise DeclarationError(
                 f"Update gives rows as 'batch' or 'dicts', not {self.rows_as!r}", operator="Update"

@@ -4,6 +4,9 @@ A row of event time t belongs to the window [start, start + size) that holds t, 
 multiples of the size since 1970-01-01 UTC. A window is final in the first epoch whose watermark
 has reached its end: it is emitted once, there, and forgotten. Rows of a final window are **late**:
 they are dropped and counted. Rows without an event time are refused (dead letters).
+
+What a window emits is as old as the window. So an operator behind windows has a watermark of its
+own (`slot/event_time.py`), made with `start_of`.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from headgate.operator.words import from_words, to_words
 from headgate.routing.hashing import I64
 from headgate.state.rows import StateRows
 from headgate.state.session import StateSession
-from headgate.topology.duration import duration_us
+from headgate.topology.duration import positive_us
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 START, END = "window_start", "window_end"
@@ -31,19 +34,6 @@ SUB_KEY = pa.schema([pa.field(START, TIMESTAMP)])
 BOUNDS = (pa.field(START, TIMESTAMP), pa.field(END, TIMESTAMP))
 
 _TIMELESS = EpochClock(epoch=0, now_ms=0)
-
-
-def positive_us(given: str | timedelta) -> int:
-    """A positive duration in microseconds.
-
-    Examples:
-        >>> positive_us("1 minute")
-        60000000
-    """
-    total = duration_us(given)
-    if total <= 0:
-        raise DeclarationError(f"{given!r} is not a positive duration")
-    return total
 
 
 @dataclass(frozen=True)
@@ -121,8 +111,8 @@ class Tumbling:
         open_ = np.ones(len(rows), np.bool_) if valid is None else valid
         starts = self._floor(self._times(rows))
         late = 0
-        if clock.watermark_us is not None:
-            on_time = starts > clock.watermark_us - self.size_us
+        if clock.late_us is not None:
+            on_time = starts > clock.late_us - self.size_us
             late = int(np.count_nonzero(open_ & ~on_time))
             open_ = open_ & on_time
         kept = None
@@ -135,15 +125,25 @@ class Tumbling:
         """State rows of the windows that became final in this epoch (None: there are none).
 
         In order of window, then of key hash. Costs a scan of the held window starts, and only when
-        the watermark crossed a boundary.
+        the watermark crossed a boundary. When the input ends, all windows are final.
         """
         now, before = clock.watermark_us, clock.previous_watermark_us
-        if now is None or (before is not None and now // self.size_us == before // self.size_us):
+        if clock.input_ends:
+            rows = state.all()
+        elif now is None or (before is not None and self.start_of(now) == self.start_of(before)):
             return None
-        rows = state.select(START, below=now - self.size_us + 1)
+        else:
+            rows = state.select(START, below=now - self.size_us + 1)
         if not len(rows):
             return None
         return rows.take(np.argsort(rows[START], kind="stable"))
+
+    def start_of(self, time_us: int) -> int:
+        """Start of the window that holds an event time.
+
+        Once the watermark is here, no window that starts earlier is still open.
+        """
+        return time_us // self.size_us * self.size_us
 
     def bounds(self, rows: StateRows) -> tuple[pa.Array, pa.Array]:
         """Start and end of the windows of some state rows."""
@@ -170,3 +170,13 @@ class Tumbling:
     @property
     def _why(self) -> str:
         return f"no event time: column {self.time!r} is null"
+
+
+def check_window(window: object, operator: str) -> None:
+    """Raise unless it is a window: its length alone does not say which column has the times."""
+    if not isinstance(window, Tumbling):
+        raise DeclarationError(
+            f"{operator} got window={window!r}; write window=Tumbling('1 minute', time='ts'), with "
+            "the column of event times",
+            operator=operator,
+        )

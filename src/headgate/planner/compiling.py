@@ -1,7 +1,8 @@
-"""Compile the planner's kernels before they are needed.
+"""Compile the planners' kernels before they are needed.
 
 Numba compiles a function at its first call and keeps the result beside the source. On a new machine
-that takes some twenty seconds, in which a planner would miss the epochs it should plan for.
+that takes some twenty seconds for planners of keys, and some ten for planners of units, in which a
+planner would miss the epochs it should plan for, or its deadline.
 """
 
 from __future__ import annotations
@@ -27,3 +28,18 @@ def compile_kernels(operators: int = 2) -> None:
     key = np.arange(60, dtype=np.uint64)
     graph = KeyGraph.build(("a", "b"), [(0, 1, key % 20, key, np.ones(60))])
     partition(graph, 3)
+
+
+def compile_allocation_kernels() -> None:
+    """The same for planners of units, and the solver is loaded."""
+    from headgate.planner.allocation.allocator import make_allocator
+    from headgate.planner.allocation.model import Nodes, Situation, Traffic, Units
+    from headgate.planner.allocation.plan import Limits
+
+    operator = np.repeat(np.arange(2, dtype=np.int32), 2)
+    units = Units(("a", "b"), operator, np.array([3.0, 1.0, 2.0, 2.0]), np.ones(4))
+    pairs = Traffic(np.arange(2), 2 + np.arange(2), np.ones(2), 0.1)
+    for flow in (pairs, Traffic.none()):
+        tiny = Situation(units, Nodes.alike(2), np.zeros(4, np.int32), flow)
+        for name in ("milp", "headgate"):
+            make_allocator(name).plan(tiny, Limits(4.0, seconds=0.05))

@@ -7,10 +7,12 @@ measured in turn with the others, so that a machine that is busy for a while slo
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +32,7 @@ from headgate.runtime.anchor import (
 )
 from headgate.runtime.engine import EPOCH_CONF
 from headgate.runtime.exchange import TUPLE_TYPE, apply_stage, arrow_stage
+from headgate.runtime.executors import Executors
 from headgate.runtime.worker import Stage
 from headgate.slot.batch_tuple import (
     PAYLOAD_BYTES_MAX,
@@ -47,13 +50,17 @@ ROW = pa.schema([pa.field("value", pa.int64())])
 
 @dataclass(frozen=True)
 class ProbeSizes:
-    """How much is sent; `rounds` times each. The defaults take half a minute on two cores."""
+    """How much is sent; `rounds` times each. The defaults take half a minute on two cores.
+
+    `warm_ups` of the shapes run once before, for compilers and workers to wake up.
+    """
 
     messages: int = 4_000
     mega_bytes: int = 24
     levels: int = 3
     rounds: int = 3
     message_bytes: int = 1 << 20
+    warm_ups: int = 9
 
 
 QUICK = ProbeSizes(messages=2_000, mega_bytes=8, levels=2, rounds=1)
@@ -66,14 +73,24 @@ class _Shape:
     messages: int  # of each source task
     rows: int  # of 8 bytes, in each message
 
+    def __str__(self) -> str:
+        messages = self.messages * self.slots
+        told = f"{_count(self.levels, 'level')}, {_count(self.slots, 'slot')}, "
+        told += f"{_count(messages, 'message')}, "
+        return told + f"{messages * self.rows * 8 / 1e6:,.1f} MB"
+
 
 def calibrate(
     spark: SparkSession,
     sizes: ProbeSizes | None = None,
     *,
+    say: Callable[[str], None] = lambda text: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Calibration:
-    """Measure n, s, and the fixed costs of a task and of an epoch's job on this session."""
+    """Measure n, s, and the fixed costs of a task and of an epoch's job on this session.
+
+    `say` is told of every probe before it runs.
+    """
     sizes = sizes or ProbeSizes()
     cores = cores_of(spark)
     large = sizes.message_bytes // 8
@@ -92,12 +109,15 @@ def calibrate(
     with with_conf(spark, EPOCH_CONF):
         anchors = {n: _anchor(spark, n) for n in {shape.slots for shape in shapes}}
         try:
-            for turn in range(sizes.rounds + 1):
-                for shape in shapes:
-                    started = clock()
-                    _run(spark, shape, anchors[shape.slots])
-                    if turn:  # the first is for compilers and workers to wake up
-                        taken[shape].append(clock() - started)
+            warming = shapes[:: max(1, len(shapes) // max(1, sizes.warm_ups))]
+            turns = [(shape, ", to warm up") for shape in warming]
+            turns += [(shape, "") for shape in shapes] * sizes.rounds
+            for number, (shape, warm) in enumerate(turns, start=1):
+                say(f"probe {number} of {len(turns)}{warm}: {shape}")
+                started = clock()
+                _run(spark, shape, anchors[shape.slots])
+                if not warm:
+                    taken[shape].append(clock() - started)
         finally:
             for anchor in anchors.values():
                 anchor.release()
@@ -112,12 +132,49 @@ def calibrate(
         )
         for shape, seconds in taken.items()
     ]
-    return fit(probes, PAYLOAD_BYTES_MAX, f"Spark {spark.version}, {cores} cores")
+    return fit(probes, PAYLOAD_BYTES_MAX, engine_of(spark, cores))
+
+
+def engine_of(spark: SparkSession, cores: int) -> str:
+    """What costs were measured on: Spark's version, the kind of its master, and cores."""
+    kind = str(spark.sparkContext.master).partition("[")[0].partition(":")[0]
+    return f"Spark {spark.version}, {kind}, {cores} cores"
 
 
 def cores_of(spark: SparkSession) -> int:
-    """Task slots of all executors there are now."""
-    return max(1, int(spark.sparkContext.defaultParallelism))
+    """Tasks that can run at once on what there is now, whatever `spark.default.parallelism` says.
+
+    A cluster that has not given any executor yet is asked for one, by a small job.
+    """
+    context: Any = spark.sparkContext
+    cpus = int(context.getConf().get("spark.task.cpus", "1"))
+    local = local_cores(
+        context.master, int(context._jvm.Runtime.getRuntime().availableProcessors())
+    )
+    if local is not None:
+        return max(1, local // cpus)
+    executors = Executors(spark)
+    if not executors.live():
+        spark.range(1).collect()
+    return max(1, sum(executor.cores // cpus for executor in executors.live()))
+
+
+def local_cores(master: str, machine: int) -> int | None:
+    """The cores that a local master stands for; None for a cluster.
+
+    Examples:
+        >>> [local_cores(master, 8) for master in ("local", "local[3]", "local[*, 4]", "spark://a")]
+        [1, 3, 8, None]
+    """
+    found = re.fullmatch(r"local(?:\[\s*(\*|\d+)\s*(?:,\s*\d+\s*)?\])?", master)
+    if found is None:
+        return None
+    told = found.group(1) or "1"
+    return machine if told == "*" else int(told)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def _anchor(spark: SparkSession, slots: int) -> Anchor:

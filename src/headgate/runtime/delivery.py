@@ -7,25 +7,23 @@ and epoch. Calling again changes nothing.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from headgate.control.checkpoint import Checkpoint
-from headgate.errors import StateFileError
+from headgate.control.publishing import STAGING, publish, staging_uri
 from headgate.slot.program import Program
 from headgate.state.storage import Storage
 from headgate.topology.graph import FlowGraph, Node
-
-STAGING = "_headgate"
-STAGING_GRACE_EPOCHS = 8
+from headgate.topology.place import absolute, spark_uri
+from headgate.topology.sink_types import as_spark_reads
 
 
 def sink_uris(program: Program, checkpoint: Checkpoint) -> dict[str, str]:
@@ -33,7 +31,8 @@ def sink_uris(program: Program, checkpoint: Checkpoint) -> dict[str, str]:
     uris = {}
     for sink in program.sinks:
         if sink.spec.kind in ("parquet", "table"):
-            uris[sink.name] = f"{published_uri(sink, checkpoint)}/{STAGING}/{sink.name}"
+            published = published_uri(sink, checkpoint)
+            uris[sink.name] = staging_uri(published, program.graph.name, sink.name)
         else:
             uris[sink.name] = checkpoint.sinks.child(sink.name).uri
     return uris
@@ -43,15 +42,6 @@ def published_uri(sink: Node, checkpoint: Checkpoint) -> str:
     if sink.spec.kind == "table":
         return checkpoint.storage.child("tables", sink.name).uri
     return absolute(sink.spec.target)
-
-
-def absolute(uri: str) -> str:
-    return uri if "://" in uri else str(Path(uri).resolve())
-
-
-def spark_uri(uri: str) -> str:
-    """The same place as Spark names it: a plain path is a local one, whatever the default is."""
-    return uri if "://" in uri else f"file://{uri}"
 
 
 class Delivery:
@@ -75,7 +65,7 @@ class Delivery:
         if kind == "function":
             self._functions[sink.name](self._frame(sink, files), epoch)
         elif kind in ("parquet", "table"):
-            self._publish(sink, epoch, files)
+            publish(self._flow, sink.name, epoch, files, self._uris[sink.name])
         elif kind == "memory":
             self.memory[sink.name][epoch] = self._read(sink, files)
         elif files:
@@ -84,37 +74,17 @@ class Delivery:
     def table(self, sink: Node) -> DataFrame:
         """All published rows of a table or Parquet sink."""
         uri = published_uri(sink, self._checkpoint)
-        schema = from_arrow_schema(sink.schema)
+        schema = _spark_schema(sink)
         if not any(name.endswith(".parquet") for name in _published(Storage.at(uri))):
             return self._spark.createDataFrame([], schema)
         return self._spark.read.schema(schema).parquet(spark_uri(uri))
 
     def _frame(self, sink: Node, files: list[dict[str, Any]]) -> DataFrame:
-        schema = from_arrow_schema(sink.schema)
+        schema = _spark_schema(sink)
         if not files:
             return self._spark.createDataFrame([], schema)
         root = spark_uri(self._uris[sink.name])
         return self._spark.read.schema(schema).parquet(*(f"{root}/{f['name']}" for f in files))
-
-    def _publish(self, sink: Node, epoch: int, files: list[dict[str, Any]]) -> None:
-        place = Storage.at(published_uri(sink, self._checkpoint))
-        staging = f"{STAGING}/{sink.name}"
-        for file in files:
-            final = f"part-{self._flow}-{sink.name}-{file['name']}"
-            if place.exists(f"{staging}/{file['name']}"):
-                place.rename(f"{staging}/{file['name']}", final)
-            elif not place.exists(final):
-                raise StateFileError(
-                    f"sink {sink.name!r} committed {file['name']} in epoch {epoch}, but it is "
-                    f"neither staged nor published under {place.uri}: somebody deleted it",
-                    operator=sink.name,
-                    epoch=epoch,
-                    file=file["name"],
-                )
-        for name in place.list(f"{staging}/"):
-            match = re.search(r"/e(\d{9})-", name)
-            if match and int(match[1]) < epoch - STAGING_GRACE_EPOCHS:
-                place.delete(name)
 
     def _read(self, sink: Node, files: list[dict[str, Any]]) -> pa.Table:
         storage = Storage.at(self._uris[sink.name])
@@ -127,6 +97,10 @@ class Delivery:
         for row in table.slice(0, sink.spec.rows_shown).to_pylist():
             lines.append("  " + ", ".join(f"{name}={value}" for name, value in row.items()))
         sys.stdout.write("\n".join(lines) + "\n")
+
+
+def _spark_schema(sink: Node) -> StructType:
+    return from_arrow_schema(as_spark_reads(sink.name, sink.schema))
 
 
 def _published(storage: Storage) -> list[str]:

@@ -53,6 +53,12 @@ class Elastic:
                 self._thread = threading.Thread(target=self._work, name=name, daemon=True)
                 self._thread.start()
 
+    @property
+    def is_changing(self) -> bool:
+        """Is a change under way? Once it is not, an epoch planned from then on has the slots."""
+        with self._lock:
+            return self._thread is not None
+
     def epoch_committed(self) -> None:
         with self._epoch_over:
             self._epoch_over.notify_all()

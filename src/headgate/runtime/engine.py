@@ -31,8 +31,10 @@ from headgate.runtime.anchor import (
     with_conf,
 )
 from headgate.runtime.exchange import TUPLE_TYPE, apply_stage, arrow_stage
+from headgate.runtime.executors import tasks_at_once
 from headgate.runtime.worker import PLAN_PROPERTY, Stage, pack_plan, slot_stage, source_stage
 from headgate.slot.batch_tuple import TUPLE_SCHEMA, anchor_row
+from headgate.slot.packing import packed
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
 from headgate.slot.statistics import TaskStatistics
@@ -98,7 +100,8 @@ class SparkEngine:
         self.spark, self.program = spark, program
         self._conf = {**EPOCH_CONF, **(conf or {})}
         self._id = uuid.uuid4().hex
-        self._code = spark.sparkContext.broadcast(_pickled(program))
+        # With cloudpickle: functions of the main program travel by value, others by name.
+        self._code = spark.sparkContext.broadcast(packed(program, cloudpickle.dumps))
         self._reports = spark.sparkContext.accumulator([], _ListParam())
         self._source_stage: Column | None = None
         self._slot_stages = [
@@ -190,6 +193,7 @@ class SparkEngine:
         context.setLocalProperty(PLAN_PROPERTY, pack_plan(plan))
         context.setJobDescription(self._description(plan))
         last = self._stages(frame, anchor, tagged)
+        cores = tasks_at_once(context)
         planned = time.perf_counter()
         try:
             with self.between_epochs:
@@ -204,6 +208,7 @@ class SparkEngine:
             "job_ms": round((time.perf_counter() - planned) * 1e3, 1),
             "levels_ms": _level_ms(timings),
             "task_ms": _task_ms(timings),
+            "cores": cores,
             "hosts": list(anchor.hosts),
         }
         statistics = [TaskStatistics.from_bytes(data) for _, data in sorted(counted.items())]
@@ -250,12 +255,6 @@ def batch_limits(schema: StructType) -> dict[str, str]:
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(rows),
         "spark.sql.execution.arrow.maxBytesPerBatch": size,
     }
-
-
-def _pickled(program: Program) -> bytes:
-    """With cloudpickle: functions of the main program travel by value, others by name."""
-    dumps: Any = cloudpickle.dumps
-    return bytes(dumps(program))
 
 
 def _level_ms(timings: list[tuple[Any, ...]]) -> dict[str, float]:

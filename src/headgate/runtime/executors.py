@@ -125,6 +125,13 @@ class Executors:
         self._context._jsc.sc().requestTotalExecutors(total, 0, nowhere)
 
 
+def tasks_at_once(context: Any) -> int:
+    """Tasks that can run at the same time on what this context has now, local or cluster."""
+    scheduler = context._jsc.sc()
+    profile = scheduler.resourceProfileManager().defaultResourceProfile()
+    return max(1, int(scheduler.maxNumConcurrentTasks(profile)))
+
+
 def enough_for(slots_on: dict[str, int], live: Iterable[Executor]) -> list[Executor]:
     """The first executors of each host that have a core for each of its slots.
 

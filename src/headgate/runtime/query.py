@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
+import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,17 +17,20 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headgate.control.coordinator import Coordinator, EngineAborted, EpochResult
+from headgate.control.state_view import check_known, read_state
 from headgate.control.tuning_file import SavedTuning, save_tuning
-from headgate.errors import EngineError, HeadgateError
+from headgate.errors import EngineError, HeadgateError, SinkFailed
 from headgate.runtime.auto import AutoStart
 from headgate.runtime.delivery import Delivery
 from headgate.runtime.elastic import Elastic
 from headgate.runtime.engine import SparkEngine
-from headgate.runtime.progress import progress_of
+from headgate.runtime.last_trigger import last_trigger
+from headgate.runtime.progress import Trigger, progress_of
 from headgate.runtime.stream import EpochStream
-from headgate.state.store import StateStore
+from headgate.slot.program import ttl_ms
 
 RECENT_MAX = 100
+JOB_GROUP = "spark.jobGroup.id"  # of a stream's jobs: its run id
 
 
 class FlowQuery:
@@ -42,6 +48,9 @@ class FlowQuery:
         self._recent: deque[dict[str, Any]] = deque(maxlen=RECENT_MAX)
         self._stopping = False
         self._closed = False
+        self._run_id = str(uuid.uuid4())  # Spark has one for every start of a stream
+        self._last_began_s: float | None = None
+        self._told_again: int | None = None
 
     # --- like StreamingQuery ---------------------------------------------------------------
     @property
@@ -50,11 +59,14 @@ class FlowQuery:
 
     @property
     def id(self) -> str:
-        return str(self._stream.query.id) if self._stream is not None else "batch"
+        """Stays the same over restarts; for a batch, one for its checkpoint."""
+        if self._stream is not None:
+            return str(self._stream.query.id)
+        return str(uuid.uuid5(uuid.NAMESPACE_URL, self.coordinator.checkpoint.storage.uri))
 
     @property
     def runId(self) -> str:
-        return str(self._stream.query.runId) if self._stream is not None else "batch"
+        return str(self._stream.query.runId) if self._stream is not None else self._run_id
 
     @property
     def isActive(self) -> bool:
@@ -152,23 +164,28 @@ class FlowQuery:
 
     def rows(self, sink: str) -> list[dict[str, Any]]:
         """Rows a memory sink got since this start, in order of epochs."""
+        check_known(self.name, "memory sink", sink, self._delivery.memory)
         epochs = self._delivery.memory[sink]
         return [row for epoch in sorted(epochs) for row in epochs[epoch].to_pylist()]
 
     def table(self, sink: str) -> DataFrame:
         """All committed rows of a table or Parquet sink, as a DataFrame."""
+        sinks = self.coordinator.program.sinks
+        kept = [node.name for node in sinks if node.spec.kind in ("table", "parquet")]
+        check_known(self.name, "table or Parquet sink", sink, kept)
         return self._delivery.table(self.coordinator.program.graph.node(sink))
 
     def state(self, operator: str) -> pa.Table:
-        """The operator's committed state over all slots, read from the checkpoint."""
-        coordinator = self.coordinator
-        node = coordinator.program.graph.node(operator)
-        schema = coordinator.program.state_schemas[node.id]
-        store = StateStore(coordinator.checkpoint.state, warm_dir=None, buckets=coordinator.buckets)
-        chains = {} if coordinator.last is None else coordinator.last.chains.get(operator, {})
-        batches = [store.scan(operator, slot, schema, chain) for slot, chain in chains.items()]
-        empty = pa.schema([*schema.row_key, *schema.values]).empty_table()
-        return pa.Table.from_batches(batches) if batches else empty
+        """The operator's committed state over all slots, read from the checkpoint.
+
+        Keys whose TTL was over by the clock of the last epoch are left out.
+        """
+        at = self.coordinator
+        names = [node.name for node in at.program.stateful]
+        check_known(self.name, "stateful operator", operator, names)
+        node = at.program.graph.node(operator)
+        schema, ttl = at.program.state_schemas[node.id], ttl_ms(node.spec)
+        return read_state(at.checkpoint, at.last, operator, schema, buckets=at.buckets, ttl_ms=ttl)
 
     def journal(self) -> list[dict[str, Any]]:
         """All records of the flow's journal."""
@@ -199,24 +216,45 @@ class FlowQuery:
     ) -> None:
         """One micro-batch; remembers the error that ends the flow with all its fields."""
         run = self._engine.run if streaming else self._engine.run_batch
+        began_s, since = time.time(), time.perf_counter()
+        told = self._last_trigger(epoch)
         try:
             record = self.coordinator.run_epoch(
-                epoch, query_id, lambda plan: self._run(partial(run, frame, plan, tagged=tagged))
+                epoch,
+                query_id,
+                lambda plan: self._run(partial(run, frame, plan, tagged=tagged), told),
             )
+        except SinkFailed as problem:
+            if streaming and self._is_ending() and problem.__cause__ is not None:
+                raise problem.__cause__ from None  # stopped in the middle of a call
+            self._failure = problem
+            raise
         except HeadgateError as problem:
             self._failure = problem
             raise
         if self._recent and self._recent[-1]["batchId"] == epoch:
+            self._told_again = epoch
             return  # told once more by the query that a hand-over has started
-        self._recent.append(progress_of(record, self.coordinator, query_id))
+        trigger = Trigger(began_s, time.perf_counter() - since, self._last_began_s)
+        context = self._engine.spark.sparkContext
+        group = context.getLocalProperty(JOB_GROUP) if streaming else None
+        ids = (query_id, group or self.runId) if streaming else (self.id, self._run_id)
+        self._recent.append(progress_of(record, *ids, trigger))
+        self._last_began_s = began_s
         self._elastic.epoch_committed()
         self._tune(record)
 
+    def _last_trigger(self, epoch: int) -> dict[str, Any]:
+        """What Spark says of the epoch before, unless it has only been told of it again."""
+        if self._stream is None or self._told_again == epoch - 1:
+            return {}
+        return last_trigger(self._stream.query.lastProgress, epoch)
+
     def _tune(self, record: dict[str, Any]) -> None:
         """Let the tuner see an epoch; other slots come as by `rescale`, settings are saved."""
-        if self._auto is None or record.get("replayed"):
+        if self._auto is None:
             return
-        advice = self._auto.tuner.observe(record)
+        advice = self._auto.tuner.observe(record, changing=self._elastic.is_changing)
         if advice is None:
             return
         self.coordinator.journal.append("tuning", epoch=record["epoch"], **advice.facts())
@@ -229,15 +267,18 @@ class FlowQuery:
             self._engine.expect_new_session()
             self._stream.hand_over(advice.epoch_rows.rows, self._engine.spark.sparkContext)
 
-    def _run(self, job: Callable[[], EpochResult]) -> EpochResult:
+    def _run(self, job: Callable[[], EpochResult], told: Mapping[str, Any]) -> EpochResult:
         """Run an epoch's job; a job that `stop` or a hand-over has cancelled is not run again."""
         try:
-            return job()
+            result = job()
+            return replace(result, facts={**result.facts, **told})
         except EngineAborted as problem:
-            ending = self._stopping or (self._stream is not None and self._stream.is_ending)
-            if ending and problem.__cause__ is not None:
+            if self._is_ending() and problem.__cause__ is not None:
                 raise problem.__cause__ from None
             raise
+
+    def _is_ending(self) -> bool:
+        return self._stopping or (self._stream is not None and self._stream.is_ending)
 
     def _why_ended(self) -> HeadgateError | None:
         if self._failure is None and self._stream is not None:

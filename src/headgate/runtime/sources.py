@@ -20,6 +20,7 @@ from headgate.runtime.worker import SOURCE_TAG
 from headgate.slot.program import Program
 from headgate.topology.arrow_types import from_spark_json
 from headgate.topology.graph import FlowGraph, Node
+from headgate.topology.reader import Reader
 
 TICK = -1
 
@@ -43,8 +44,8 @@ def read_sources(
 ) -> Input:
     """The frame of all sources; checks that each is what the declaration says.
 
-    Sources that are functions of two arguments are told how many rows an epoch should have, in
-    all sources together, or None.
+    Sources that are functions of two arguments (without defaults) are told how many rows an epoch
+    should have, in all sources together, or None.
     """
     frames = [_frame(spark, node, rows_per_epoch) for node in graph.of_kind("source")]
     kinds = {frame.isStreaming for frame in frames}
@@ -66,13 +67,25 @@ def read_sources(
 
 
 def takes_rows(graph: FlowGraph) -> bool:
-    """Can any source be told how many rows an epoch should have?"""
-    return any(_takes_rows(node.spec.frame) for node in graph.of_kind("source"))
+    """Can any source be told how many rows an epoch should have?
+
+    A function of two arguments can, whatever it makes of it. A `Reader` knows.
+    """
+    given = [node.spec.frame for node in graph.of_kind("source")]
+    return any(g.takes_rows if isinstance(g, Reader) else _is_told_rows(g) for g in given)
 
 
-def _takes_rows(given: Any) -> bool:
-    is_function = callable(given) and not hasattr(given, "isStreaming")
-    return is_function and len(inspect.signature(given).parameters) > 1
+def _is_told_rows(given: Any) -> bool:
+    """Is it called with a number of rows?"""
+    if not callable(given) or hasattr(given, "isStreaming"):
+        return False
+    asked = [
+        parameter
+        for parameter in inspect.signature(given).parameters.values()
+        if parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    return len(asked) > 1
 
 
 def _tag(frame: DataFrame, number: int, frames: list[DataFrame]) -> DataFrame:
@@ -92,7 +105,7 @@ def _frame(spark: SparkSession, node: Node, rows_per_epoch: int | None) -> DataF
     given = node.spec.frame
     if hasattr(given, "isStreaming"):
         frame: DataFrame = given
-    elif _takes_rows(given):
+    elif _is_told_rows(given):
         frame = given(spark, rows_per_epoch)
     else:
         frame = given(spark)

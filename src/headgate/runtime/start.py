@@ -5,19 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
+from os import PathLike
 from typing import Any, Literal
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headgate.control.checkpoint import Checkpoint
+from headgate.control.continuity import TICK, check_sources, check_start
 from headgate.control.coordinator import Coordinator, Settings
 from headgate.control.manager import Manager, plan_with
 from headgate.control.planning import Decides
 from headgate.errors import DeclarationError, EngineError
+from headgate.planner.tuning.calibration import Calibration
 from headgate.routing.table import BUCKETS, RoutingTable
 from headgate.runtime.auto import Parallelism, checked_slots, resolve
-from headgate.runtime.delivery import Delivery, absolute, sink_uris, spark_uri
+from headgate.runtime.delivery import Delivery, sink_uris
 from headgate.runtime.engine import SparkEngine
 from headgate.runtime.query import FlowQuery
 from headgate.runtime.sources import Input, read_sources, takes_rows
@@ -25,6 +28,7 @@ from headgate.runtime.stream import EpochStream
 from headgate.slot.batching import BYTE_S, MESSAGE_S, BatchRows, Scheme
 from headgate.slot.program import Program, compile_flow
 from headgate.topology.builder import FlowBuilder
+from headgate.topology.place import absolute, spark_uri
 
 BATCH_QUERY = "batch"
 
@@ -33,11 +37,12 @@ def start_flow(
     flow: FlowBuilder,
     spark: SparkSession,
     *,
-    checkpoint: str,
+    checkpoint: str | PathLike[str],
     slots: int | None = None,
     parallelism: Parallelism = None,
     slots_max: int | None = None,
     latency_s: float | None = None,
+    calibration: Calibration | str | PathLike[str] | None = None,
     trigger: Mapping[str, Any] | None = None,
     tables: Mapping[str, RoutingTable] | None = None,
     manager: Manager | Decides | None = None,
@@ -49,6 +54,7 @@ def start_flow(
     buckets: int = BUCKETS,
     drop_state: Collection[str] = (),
     keep_manifests: int = 8,
+    durable: bool = True,
     tick: bool | None = None,
     conf: Mapping[str, str] | None = None,
     clock_ms: Callable[[], int] | None = None,
@@ -56,12 +62,16 @@ def start_flow(
     """Start the flow; returns at once with a handle.
 
     Args:
-        checkpoint: Folder (path or URI) that all hosts see; Spark's checkpoint lies inside.
+        checkpoint: Folder (path, or URI such as s3://bucket/x) that all hosts see; Spark's
+            checkpoint lies inside.
         slots: How many instances every operator has. May differ from the last start: state moves.
         parallelism: The same, or "auto": slots are chosen from what is measured, and changed while
             the flow runs.
         slots_max: With "auto", at most so many (default: a slot per core).
-        latency_s: With "auto", the mean latency of a row that epochs should stay within.
+        latency_s: With "auto", the mean latency of a row to stay within, as far as the flow keeps
+            up with what comes.
+        calibration: With "auto", what the engine charges: a file of `headgate calibrate`, or what
+            `calibrate` returned (default: the checkpoint's, or a probe of a dozen small jobs).
         trigger: As for `DataStreamWriter.trigger`, e.g. {"availableNow": True}.
         tables: Routing tables by operator; without one, an operator is hashed (or keeps the
             table it had).
@@ -77,14 +87,18 @@ def start_flow(
         warm_dir: Folder on each host for warm copies of state (default: Spark's local dir;
             "off": none).
         buckets: Hash buckets per operator; a power of two, fixed for the life of a checkpoint.
-        drop_state: Operators whose stored state may be forgotten because they are gone.
+        drop_state: Operators that are gone and whose state may be forgotten; sinks that are gone
+            and whose undelivered rows may be.
         keep_manifests: How many epochs back the checkpoint can be read.
+        durable: Flush an epoch's files to disk before it is committed, so that a crash of the
+            machine loses none of them; only local disks (and mounts) need it.
         tick: Run epochs on an idle stream too (default: only if some operator has a TTL).
         conf: More Spark SQL settings for the epochs' session.
         clock_ms: Processing time, for tests.
     """
     _check_session(spark)
     check_one_owner_of_slots(parallelism, manager)
+    checkpoint = absolute(checkpoint)
     auto = None
     if "auto" in (parallelism, batch):
         auto = resolve(
@@ -97,6 +111,8 @@ def start_flow(
             slots_max=slots_max,
             latency_s=latency_s,
             rows_per_epoch=rows_per_epoch,
+            trigger=trigger,
+            calibration=calibration,
         )
         slots = auto.slots
     slots = checked_slots(slots if slots is not None else parallelism)
@@ -114,7 +130,7 @@ def start_flow(
         )
     read = partial(read_sources, spark, graph, program, tick=tick)
     source = read(rows_per_epoch=rows_per_epoch)
-    place = Checkpoint(absolute(checkpoint))
+    place = Checkpoint(checkpoint)
     uris = sink_uris(program, place)
     delivery = Delivery(spark, graph, place, uris)
     settings = Settings(
@@ -124,11 +140,13 @@ def start_flow(
         tables=dict(tables or {}),
         drop_state=tuple(drop_state),
         keep_manifests=keep_manifests,
+        durable=durable,
         racks=dict(racks or {}),
         batch=None if batch == "auto" else batch,
         sharing=sharing,
         message_s=MESSAGE_S if auto is None else auto.costs.message_s,
         byte_s=BYTE_S if auto is None else auto.costs.byte_s,
+        last_epoch=None if source.streaming else 0,
     )
     planning = plan_with(manager, program, slots, racks=racks)
     coordinator = Coordinator(
@@ -153,8 +171,8 @@ def start_flow(
         **({} if auto is None else auto.facts()),
     )
     if source.streaming:
-        query_id = place.spark_query_id()
-        coordinator.check_spark_metadata(query_id is not None, query_id)
+        check_start(place, coordinator.last, place.spark_query_id())
+        check_sources(place, [*(n.name for n in program.sources), *([TICK] if tick else [])])
         start = partial(_start_stream, spark, query, place, program, trigger)
         query.attach(EpochStream(start(source), lambda rows: start(read(rows_per_epoch=rows))))
     else:

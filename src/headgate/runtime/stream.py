@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -22,6 +23,17 @@ from headgate.errors import EngineError, HeadgateError
 
 STOPPED_WITHIN_MS = 60_000
 StartAgain = Callable[[int], StreamingQuery]
+
+
+class _Interrupted(Exception):
+    """What Py4J says of an interrupted sleep, without the Java stack.
+
+    Spark looks for the words by a regular expression that recurses with every letter behind them:
+    with the stack its own overflows, and it prints a thousand lines.
+    """
+
+    def __str__(self) -> str:
+        return f"py4j.protocol.Py4JJavaError: {self.args[0]}"
 
 
 class EpochStream:
@@ -63,7 +75,10 @@ class EpochStream:
             target=self._start_again, args=(rows_per_epoch,), name="headgate-stream", daemon=True
         ).start()
         jvm: Any = context._jvm
-        jvm.java.lang.Thread.sleep(STOPPED_WITHIN_MS)
+        try:
+            jvm.java.lang.Thread.sleep(STOPPED_WITHIN_MS)
+        except Py4JJavaError as problem:
+            raise _Interrupted(str(problem).partition("\n\tat ")[0]) from None
 
     def await_end(self, timeout: float | None = None) -> bool | None:
         """As `StreamingQuery.awaitTermination`."""

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from statistics import median
-from typing import Any
+from typing import Any, Protocol
 
 from pyspark.sql import SparkSession
 
+from headgate.control.epoch_pace import job_s
 from headgate.control.measured_flow import Measured, measure_flow
 from headgate.planner.tuning.calibration import Calibration
 from headgate.runtime.calibration import cores_of
-from headgate.runtime.query import FlowQuery
 from headgate.runtime.sources import takes_rows
 from headgate.runtime.start import start_flow
 from headgate.slot.program import compile_flow
@@ -25,8 +27,10 @@ from headgate.topology.builder import FlowBuilder
 from headgate.topology.graph import FlowGraph, SinkSpec
 
 POLL_SECONDS = 0.2
-IDLE_SECONDS = 5.0
+IDLE_SECONDS = 5.0  # after some rows have come
 LARGER = 4  # times the rows per epoch, in the second half of a probe whose sources can be told
+
+Say = Callable[[str], None]
 
 
 class _Muted(FlowBuilder):
@@ -41,44 +45,94 @@ class _Muted(FlowBuilder):
 
 
 def probe_flow(
-    flow: FlowBuilder, spark: SparkSession, calibration: Calibration, *, slots: int, epochs: int
+    flow: FlowBuilder,
+    spark: SparkSession,
+    calibration: Calibration,
+    *,
+    slots: int,
+    epochs: int,
+    wait_s: float,
+    say: Say = lambda text: None,
 ) -> tuple[Measured, list[dict[str, Any]]]:
-    """Run until so many epochs are done, or the source has no more; returns what they tell."""
+    """Run until so many epochs are done, or the source has no more; returns what they tell.
+
+    `wait_s`: how long to wait for the first rows. `say` is told of every epoch with rows.
+    """
     muted = _Muted(flow)
     graph = muted.graph()
+    run = partial(_run, muted, spark, slots, wait_s=wait_s, say=say)
     if not takes_rows(graph):
-        records = _run(muted, spark, slots, epochs, None)
+        records = run(epochs, None)
     else:  # two sizes tell what an epoch costs without rows
-        records = _run(muted, spark, slots, epochs - epochs // 2, None)
+        records = run(epochs - epochs // 2, None)
         sizes = [r["rows"] for r in records if r["kind"] == "epoch" and r["rows"]]
         if sizes:
             larger = LARGER * max(1, round(median(sizes)))
-            records += _run(muted, spark, slots, max(1, epochs // 2), larger)
+            say(f"again, its sources told {larger:,} rows per epoch")
+            records += run(max(1, epochs // 2), larger)
     program = compile_flow(graph)
     return measure_flow(program, records, calibration.costs, cores_of(spark)), records
 
 
 def _run(
-    flow: FlowBuilder, spark: SparkSession, slots: int, epochs: int, rows_per_epoch: int | None
+    flow: FlowBuilder,
+    spark: SparkSession,
+    slots: int,
+    epochs: int,
+    rows_per_epoch: int | None,
+    *,
+    wait_s: float,
+    say: Say,
 ) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="headgate-tune-") as folder:
         query = start_flow(
             flow, spark, slots=slots, checkpoint=folder, rows_per_epoch=rows_per_epoch
         )
         try:
-            _wait(query, epochs)
+            watch(query, epochs, wait_s=wait_s, say=say)
             return query.journal()
         finally:
             query.stop()
 
 
-def _wait(query: FlowQuery, epochs: int) -> None:
-    """Until enough epochs are done, or the flow has ended, or no more rows come."""
-    done, last = 0, time.monotonic()
-    while done < epochs and not query.awaitTermination(POLL_SECONDS):
-        if len(query.recentProgress) > done:
-            done, last = len(query.recentProgress), time.monotonic()
-        if done and not query.status["isTriggerActive"] and time.monotonic() > last + IDLE_SECONDS:
+class Watched(Protocol):
+    """What is needed of a FlowQuery."""
+
+    @property
+    def status(self) -> dict[str, Any]: ...
+    @property
+    def recentProgress(self) -> list[dict[str, Any]]: ...
+    def awaitTermination(self, timeout: float | None = None) -> bool | None: ...
+
+
+def watch(
+    query: Watched,
+    epochs: int,
+    *,
+    wait_s: float,
+    say: Say,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Until enough epochs with rows are done, or the flow has ended, or no more rows come.
+
+    Waiting is over between two epochs only: the first one may take longer than all patience.
+    """
+    seen, done, last = -1, 0, clock()
+    while done < epochs:
+        ended = query.awaitTermination(POLL_SECONDS)
+        new = [progress for progress in query.recentProgress if progress["batchId"] > seen]
+        for progress in new:
+            seen, rows = progress["batchId"], progress["numInputRows"]
+            if rows:
+                done, last = done + 1, clock()
+                seconds = job_s(progress["headgate"])
+                say(f"epoch {done} of {epochs}: {rows:,} rows in {seconds:.2f} s")
+        if ended:
+            return
+        status = query.status
+        at_work = status["isTriggerActive"] and status["isDataAvailable"]
+        if (new or not at_work) and clock() > last + (IDLE_SECONDS if done else wait_s):
+            say(f"no {'more ' if done else ''}rows have come for {clock() - last:.0f} s")
             return
 
 

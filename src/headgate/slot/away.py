@@ -57,7 +57,7 @@ def run_away(
     def process(keyed: KeyedRows) -> Output:
         nonlocal partial
         partial = None
-        output, partial = operator.process_away(keyed, plan.clock)
+        output, partial = operator.process_away(keyed, plan.clock_of(node.name))
         return output
 
     made, output, keyed = run_on(program, node, rows, dead, process)
@@ -80,6 +80,6 @@ def run_absorb(
 ) -> tuple[Output, Partials]:
     """Merge what other tasks made of this slot's keys; a partial that does not fit is dead."""
     partials = Partials(pa.concat_batches(parts), program.state_schemas[node.id])
-    output = as_output(node.spec.absorb(partials, session, plan.clock))
+    output = as_output(node.spec.absorb(partials, session, plan.clock_of(node.name)))
     dead.refuse(node.name, partials.batch, output.dead)
     return output, partials

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from headgate.slot.plan import EpochPlan
 from headgate.topology.builder import DEAD_LETTER_SCHEMA
 
 SAMPLE_CHARACTERS_MAX = 500
+WAY_OUT = "fix the operator (or add flow.dead_letters() to set bad rows aside)"
 I64 = npt.NDArray[np.int64]
 
 
@@ -51,6 +52,20 @@ class DeadLetters:
                     "row": json.dumps(row, default=str, sort_keys=True),
                 }
             )
+
+    def blame(
+        self,
+        operator: str,
+        batch: pa.RecordBatch,
+        problem: Exception,
+        attempt: Callable[[I64], None],
+        undo: Callable[[], None] | None = None,
+    ) -> errors.HeadgateError:
+        """The error that stops the flow, with a row that `attempt` fails on as its sample."""
+        if is_of_user_code(problem):
+            row = first_bad_row(batch.num_rows, attempt, undo)
+            batch = batch.slice(row or 0, 1)
+        return from_exception(problem, operator, self.plan, self.slot, batch)
 
     def batch(self) -> pa.RecordBatch | None:
         if not self._rows:
@@ -84,6 +99,28 @@ def find_bad_rows(
     return dict(sorted(bad.items()))
 
 
+def first_bad_row(
+    rows: int, attempt: Callable[[I64], None], undo: Callable[[], None] | None = None
+) -> int | None:
+    """A row on which `attempt` fails alone, or None. Costs one more pass over the rows at most."""
+
+    def fails(part: I64) -> bool:
+        try:
+            attempt(part)
+        except Exception:
+            return True
+        finally:
+            if undo is not None:
+                undo()
+        return False
+
+    part = np.arange(rows, dtype=np.int64)
+    while len(part) > 1:
+        half = len(part) // 2
+        part = part[:half] if fails(part[:half]) else part[half:]
+    return int(part[0]) if len(part) and fails(part) else None
+
+
 def describe(problem: BaseException) -> str:
     return f"{type(problem).__name__}: {problem}"
 
@@ -95,18 +132,23 @@ def operator_failed(
     reason: str,
     sample: pa.RecordBatch | None,
     trace: str = "",
+    way_out: str = WAY_OUT,
+    more: Mapping[str, Any] | None = None,
 ) -> errors.OperatorFailed:
     row = sample_row(sample)
     return errors.OperatorFailed(
         f"operator {operator!r} failed in slot {slot}, epoch {plan.epoch}: {reason}. "
-        f"Sample row: {row}. Nothing of this epoch was committed; fix the operator (or add "
-        "flow.dead_letters() to set bad rows aside) and start again from the same checkpoint",
-        operator=operator,
-        slot=slot,
-        epoch=plan.epoch,
-        reason=reason,
-        sample=row,
-        trace=trace,
+        f"Sample row: {row}. Nothing of this epoch was committed; {way_out} and start again from "
+        "the same checkpoint",
+        **{
+            **(more or {}),
+            "operator": operator,
+            "slot": slot,
+            "epoch": plan.epoch,
+            "reason": reason,
+            "sample": row,
+            "trace": trace,
+        },
     )
 
 
@@ -120,11 +162,34 @@ def sample_row(batch: pa.RecordBatch | None) -> str:
 def from_exception(
     problem: Exception, operator: str, plan: EpochPlan, slot: int, sample: pa.RecordBatch | None
 ) -> errors.HeadgateError:
-    """The error to report for an exception that user code raised."""
-    if isinstance(problem, errors.HeadgateError):
+    """The error to report for an exception that came out of user code; it names the place."""
+    if isinstance(problem, errors.OperatorFailed) and "sample" in problem.fields:
         return problem
+    if not is_of_user_code(problem):
+        assert isinstance(problem, errors.HeadgateError)
+        return _placed(problem, operator, plan, slot)
     trace = "".join(traceback.format_exception(problem)[-6:])
+    if isinstance(problem, errors.OperatorFailed):
+        told, more = problem.message, problem.fields
+        return operator_failed(operator, plan, slot, told, sample, trace, more=more)
     return operator_failed(operator, plan, slot, describe(problem), sample, trace)
+
+
+def is_of_user_code(problem: Exception) -> bool:
+    """Or is it a fact about storage or the engine, which no row can be blamed for?"""
+    of_users = (errors.OperatorFailed, errors.DeclarationError)
+    return isinstance(problem, of_users) or not isinstance(problem, errors.HeadgateError)
+
+
+def _placed(
+    problem: errors.HeadgateError, operator: str, plan: EpochPlan, slot: int
+) -> errors.HeadgateError:
+    place = {"operator": operator, "slot": slot, "epoch": plan.epoch}
+    missing = {name: fact for name, fact in place.items() if name not in problem.fields}
+    if not missing:
+        return problem
+    where = ", ".join(f"{name} {fact!r}" for name, fact in missing.items())
+    return type(problem)(f"{problem.message} ({where})", **problem.fields, **missing)
 
 
 def to_record(problem: errors.HeadgateError) -> dict[str, Any]:

@@ -15,7 +15,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headgate.errors import OperatorFailed
 from headgate.routing.hashing import U64, hash_columns
 from headgate.routing.table import RoutingTable
 from headgate.slot.ahead import look_ahead
@@ -23,6 +22,7 @@ from headgate.slot.away import staying
 from headgate.slot.batch_tuple import BatchTuple, Kind, digest_of
 from headgate.slot.buffers import Buffers, pieces
 from headgate.slot.cost_routing import CostRouting
+from headgate.slot.failure import operator_failed
 from headgate.slot.matrix import BufferMatrix
 from headgate.slot.plan import Control, EpochPlan, add_counts, pair
 from headgate.slot.program import Program
@@ -150,14 +150,14 @@ class Outbox:
             nulls |= pc.is_null(column).to_numpy(zero_copy_only=False)
         if policy == "error":
             consumer = self.program.graph.nodes[edge.consumer].name
-            sample = rows.batch.slice(int(np.flatnonzero(nulls)[0]), 1).to_pylist()[0]
-            raise OperatorFailed(
-                f"operator {consumer!r} got a null in its key {edge.grouping.key} in epoch "
-                f"{self.plan.epoch}, and key_by(nulls='error') forbids it; sample row: {sample}",
-                operator=consumer,
-                slot=self.slot,
-                epoch=self.plan.epoch,
-                sample=sample,
+            key = ", ".join(edge.grouping.key)
+            raise operator_failed(
+                consumer,
+                self.plan,
+                self.producer,
+                f"a null in its key ({key}), which key_by(nulls='error') forbids",
+                rows.batch.slice(int(np.flatnonzero(nulls)[0]), 1),
+                way_out="keep null keys out, or choose nulls='key' or 'drop',",
             )
         return rows.take(np.flatnonzero(~nulls))
 

@@ -37,7 +37,8 @@ class EpochPlan:
     epoch. `spreads` holds, for operators with a split grouping, the keys that several slots
     process; there is none while nothing was counted. `costs` holds, for operators with a
     cost-aware input, what rows take in each slot, and `cost_files` where that is stored; there is
-    none before the first measurements. `batching` says how rows become batch tuples.
+    none before the first measurements. `batching` says how rows become batch tuples. `clocks` holds
+    the clocks of operators behind windows, whose event time is not the flow's.
     """
 
     epoch: int
@@ -62,11 +63,16 @@ class EpochPlan:
     cost_files: Mapping[str, str] = field(default_factory=dict)
     costs_uri: str = ""
     batching: Batching = field(default_factory=Batching)
+    clocks: Mapping[str, EpochClock] = field(default_factory=dict)
     attempt: int = 0
 
     @property
     def routing_version(self) -> int:
         return sum(table.version for table in self.tables.values())
+
+    def clock_of(self, operator: str) -> EpochClock:
+        """Time as an operator sees it."""
+        return self.clocks.get(operator, self.clock)
 
 
 @dataclass

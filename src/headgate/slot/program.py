@@ -24,6 +24,7 @@ from headgate.slot.ahead import Stop, stops_ahead
 from headgate.slot.rows import wire_schema
 from headgate.slot.sharing import AT, ShareGroup, share_groups
 from headgate.state.schema import StateSchema
+from headgate.topology import duration
 from headgate.topology.graph import SEVERAL_SLOTS, Edge, FlowGraph, Node
 
 ORDER = "order"
@@ -246,7 +247,7 @@ def is_ordered(node: Node) -> bool:
 
 
 def ttl_ms(operator: StatefulOperator) -> int | None:
-    return None if operator.ttl is None else int(operator.ttl.total_seconds() * 1000)
+    return duration.ttl_ms(operator.ttl)
 
 
 def compile_flow(graph: FlowGraph) -> Program:

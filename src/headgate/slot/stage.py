@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from headgate.errors import HeadgateError
 from headgate.slot import stateful
 from headgate.slot.batch_tuple import BatchTuple
-from headgate.slot.failure import from_exception
+from headgate.slot.failure import I64
 from headgate.slot.plan import EpochPlan
 from headgate.slot.program import ORDER, Program
 from headgate.slot.rows import Rows
@@ -83,7 +83,11 @@ def _take_in(task: Task, source: Node, chunk: pa.RecordBatch) -> None:
     try:
         batch = conform(chunk, wanted)
     except (WrongOutput, pa.ArrowException) as problem:
-        raise from_exception(problem, source.name, task.plan, task.producer, chunk) from problem
+
+        def attempt(part: I64) -> None:
+            conform(chunk.take(pa.array(part)), wanted)
+
+        raise task.dead.blame(source.name, chunk, problem, attempt) from problem
     seen = task.control.source_rows
     lineage = {}
     if ORDER in task.program.lineage:

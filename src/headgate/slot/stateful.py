@@ -16,7 +16,7 @@ from headgate.operator.base import Output, StatefulOperator, as_output
 from headgate.operator.rows import KeyedRows
 from headgate.routing.hashing import bucket_of
 from headgate.routing.table import Moves
-from headgate.slot.failure import DeadLetters, find_bad_rows
+from headgate.slot.failure import I64, DeadLetters, find_bad_rows
 from headgate.slot.plan import EpochPlan
 from headgate.slot.program import Program, ttl_ms
 from headgate.slot.rows import Rows
@@ -112,15 +112,16 @@ def run_process(
 ) -> tuple[Rows | None, Output, KeyedRows]:
     """Give rows to the operator; bad ones go to `dead` if it takes them. Also what it took."""
     operator: StatefulOperator = node.spec
+    clock = plan.clock_of(node.name)
 
     def process(keyed: KeyedRows) -> Output:
-        return as_output(operator.process(keyed, session, plan.clock))
+        return as_output(operator.process(keyed, session, clock))
 
-    if not dead.wanted:
-        return run_on(program, node, rows, dead, process)
-    session.mark()
-    answer = run_on(program, node, rows, dead, process, session.rollback)
-    session.release()
+    if dead.wanted:
+        session.mark()
+    answer = run_on(program, node, rows, dead, process, session)
+    if dead.wanted:
+        session.release()
     return answer
 
 
@@ -130,24 +131,30 @@ def run_on(
     rows: Rows,
     dead: DeadLetters,
     process: Callable[[KeyedRows], Output],
-    undo: Callable[[], None] | None = None,
+    session: StateSession | None = None,
 ) -> tuple[Rows | None, Output, KeyedRows]:
     """Run `process`; if it fails, find the rows it fails on, set them aside, and run it again."""
     schema = program.node_schema[node.id]
+    undo = None if session is None else session.rollback
 
     def attempt(some: Rows) -> tuple[Rows | None, Output, KeyedRows]:
         keyed = KeyedRows(some.batch, node.key, some.hashes)
         output = process(keyed) if len(some) else Output()
         return _checked(output, some, schema), output, keyed
 
+    def on(part: I64) -> None:
+        attempt(rows.take(part))
+
     try:
         answer = attempt(rows)
-    except Exception:
+    except Exception as problem:
         if not dead.wanted:
-            raise
+            if session is not None:
+                session.mark()  # what the call has written is never committed, nor undone
+            raise dead.blame(node.name, rows.batch, problem, on, undo) from problem
         if undo is not None:
             undo()
-        bad = find_bad_rows(len(rows), lambda part: _ignore(attempt(rows.take(part))), undo)
+        bad = find_bad_rows(len(rows), on, undo)
         dead.refuse(node.name, rows.batch, bad)
         rows = rows.take(np.setdiff1d(np.arange(len(rows)), np.fromiter(bad, np.int64)))
         answer = attempt(rows)
@@ -163,7 +170,7 @@ def run_finish(
     carry: pa.RecordBatch | None,
 ) -> Rows | None:
     """All rows of the epoch are in: close windows, emit updates."""
-    made = node.spec.finish(session, plan.clock, carry)
+    made = node.spec.finish(session, plan.clock_of(node.name), carry)
     if made is None:
         return None
     if made.num_rows and not node.spec.emits_at_end:
@@ -176,10 +183,6 @@ def run_finish(
     if plan.statistics_bytes and set(node.key) <= set(batch.schema.names):
         return Rows(batch, lineage, origin=rows.at(node.name, node.key).origin)
     return rows
-
-
-def _ignore(_: object) -> None:
-    """Only whether it raises matters."""
 
 
 def _checked(output: Output, rows: Rows, schema: pa.Schema) -> Rows | None:

@@ -38,21 +38,21 @@ def run_stateless(
     """
     if node.spec.per_row:
         return _run_per_row(node, rows, dead, clock_ns, spent_ns)
+
+    def attempt(part: I64) -> None:
+        _run_vectorised(node, rows.take(part))
+
     try:
         return _run_vectorised(node, rows)
-    except Exception:
+    except Exception as problem:
         if not dead.wanted:
-            raise
-    bad = find_bad_rows(len(rows), lambda part: _try(node, rows.take(part)))
+            raise dead.blame(node.name, rows.batch, problem, attempt) from problem
+    bad = find_bad_rows(len(rows), attempt)
     dead.refuse(node.name, rows.batch, bad)
     good = np.setdiff1d(np.arange(len(rows)), np.fromiter(bad, np.int64))
     if not len(good):
         return rows.derived(pa.RecordBatch.from_pylist([], schema=node.schema), good)
     return _run_vectorised(node, rows.take(good))
-
-
-def _try(node: Node, rows: Rows) -> None:
-    _run_vectorised(node, rows)
 
 
 def _run_vectorised(node: Node, rows: Rows) -> Rows:

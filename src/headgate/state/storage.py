@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -21,6 +21,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from headgate.errors import StorageFull
+from headgate.state.flushing import flush_all, folders_above
 
 Data = Any  # bytes, a pa.Buffer, or a sequence of them written one after the other
 
@@ -35,6 +36,7 @@ class Storage:
         self._fs: Any = None
         self._root = ""
         self._local = False
+        self._flushed: set[str] = set()
 
     @classmethod
     def at(cls, uri: str) -> Storage:
@@ -75,7 +77,7 @@ class Storage:
                     _unlink(temporary)
                     raise
                 if durable:
-                    _flush_folder(os.path.dirname(path))
+                    flush_all(self._folders_to_flush([path]))
             else:
                 self._write_remote(path, data)
 
@@ -95,7 +97,7 @@ class Storage:
                 return False
             finally:
                 _unlink(temporary)
-            _flush_folder(os.path.dirname(path))
+            flush_all(self._folders_to_flush([path]))
             return True
 
     def append(self, name: str, data: bytes) -> None:
@@ -118,6 +120,16 @@ class Storage:
             os.replace(old_path, new_path)
         else:
             self._fs.move(old_path, new_path)
+
+    def flush(self, names: Iterable[str]) -> None:
+        """Make files durable that anybody has written; elsewhere than on a local disk they are."""
+        with self._full_disk_reported(self.uri):
+            flush_all(self.paths_to_flush(names))
+
+    def paths_to_flush(self, names: Iterable[str]) -> set[str]:
+        """Files and the folders their names stand in; none elsewhere than on a local disk."""
+        paths = {self._path(name) for name in names}
+        return paths | self._folders_to_flush(paths) if self._local else set()
 
     def exists(self, name: str) -> bool:
         path = self._path(name)
@@ -206,6 +218,12 @@ class Storage:
         if target != path:
             self._fs.move(target, path)
 
+    def _folders_to_flush(self, paths: Collection[str]) -> set[str]:
+        """The folders of these files; those above them once, as they get no other names."""
+        above = {up for path in paths for up in folders_above(path, self._root)} - self._flushed
+        self._flushed |= above
+        return above | {os.path.dirname(path) for path in paths}
+
     @contextmanager
     def _full_disk_reported(self, path: str) -> Iterator[None]:
         try:
@@ -234,14 +252,6 @@ def _write_all(descriptor: int, data: Any) -> None:
 def _is_temporary(path: str) -> bool:
     name = path.rpartition("/")[2]
     return name.startswith(".") and name.endswith(".tmp")
-
-
-def _flush_folder(folder: str) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _unlink(path: str) -> None:

@@ -89,15 +89,34 @@ class StateStore:
         spans += [(int(route), int(route)) for route in routes]
         return self._routes(operator, slot, schema, chain, sorted(set(spans)))
 
-    def scan(self, operator: str, slot: int, schema: StateSchema, chain: Chain) -> pa.RecordBatch:
-        """The whole state of one slot: key, sub-key and value columns, in route order."""
-        return self._routes(operator, slot, schema, chain, None).batch()
+    def scan(
+        self,
+        operator: str,
+        slot: int,
+        schema: StateSchema,
+        chain: Chain,
+        *,
+        expired_at_ms: int | None = None,
+    ) -> pa.RecordBatch:
+        """The whole state of one slot: key, sub-key and value columns, in route order.
+
+        Without rows that were last touched at `expired_at_ms` or before.
+        """
+        return _live(self._routes(operator, slot, schema, chain, None), expired_at_ms).batch()
 
     def lookup(
-        self, operator: str, slot: int, schema: StateSchema, chain: Chain, route: int
+        self,
+        operator: str,
+        slot: int,
+        schema: StateSchema,
+        chain: Chain,
+        route: int,
+        *,
+        expired_at_ms: int | None = None,
     ) -> pa.RecordBatch:
-        """All rows of one key, reading only their part of each file."""
-        return self._routes(operator, slot, schema, chain, [(route, route)]).batch()
+        """All rows of one key, reading only their part of each file; expired ones as in `scan`."""
+        rows = self._routes(operator, slot, schema, chain, [(route, route)])
+        return _live(rows, expired_at_ms).batch()
 
     def _routes(
         self,
@@ -118,6 +137,13 @@ class StateStore:
         if any(values is None for values in rows.columns.values()):
             layout = RowLayout(schema, ttl=False)
         return StateRows(layout, rows.ids, complete(rows))
+
+
+def _live(rows: StateRows, expired_at_ms: int | None) -> StateRows:
+    touched = rows.touched_ms
+    if expired_at_ms is None or touched is None:
+        return rows
+    return rows.take(np.flatnonzero(touched > expired_at_ms))
 
 
 def _table_for(chain: Chain, reader: ChainReader, warm: WarmCopy | None) -> HashTable:

@@ -7,14 +7,21 @@ string through a small parser of flat columns.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
 from headgate.errors import SchemaMismatch
 
-SchemaLike: TypeAlias = "pa.Schema | Mapping[str, Any] | str"
+SchemaLike: TypeAlias = "pa.Schema | Mapping[str, Any] | str | SparkSchema"
+
+
+class SparkSchema(Protocol):
+    """A Spark StructType, by what is needed of it."""
+
+    def jsonValue(self) -> dict[str, Any]: ...
+
 
 _ATOMS: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -46,12 +53,32 @@ _ATOMS: dict[str, pa.DataType] = {
 
 
 def to_schema(given: SchemaLike) -> pa.Schema:
-    """An Arrow schema from an Arrow schema, a mapping name -> type, or "a string, b bigint"."""
+    """An Arrow schema from an Arrow or Spark schema, a mapping name -> type, or "a string, b int".
+
+    Examples:
+        >>> to_schema("tag string, likes bigint").names
+        ['tag', 'likes']
+    """
     if isinstance(given, pa.Schema):
         return pa.schema([_plain(f) for f in given])
     if isinstance(given, str):
-        return pa.schema([_ddl_column(part) for part in _split_columns(given)])
-    return pa.schema([_plain(pa.field(name, to_type(kind))) for name, kind in given.items()])
+        return pa.schema([_ddl_column(part) for part in split_outside_brackets(given)])
+    if isinstance(given, Mapping):
+        return pa.schema([_plain(_field(name, kind, to_type)) for name, kind in given.items()])
+    if hasattr(given, "jsonValue") and hasattr(given, "fieldNames"):
+        return from_spark_json(given.jsonValue())
+    raise SchemaMismatch(
+        f"{given!r} is no schema; write 'k string, n bigint', or give a pyarrow schema, a Spark "
+        "StructType or a dict of names and types"
+    )
+
+
+def _field(name: str, kind: Any, read: Callable[[Any], pa.DataType]) -> pa.Field:
+    """A column of that type; if the type cannot be read, an error that names the column."""
+    try:
+        return pa.field(name, read(kind))
+    except SchemaMismatch as problem:
+        raise SchemaMismatch(f"column {name!r}: {problem}", column=name) from None
 
 
 def _plain(field: pa.Field) -> pa.Field:
@@ -82,7 +109,7 @@ def to_type(given: Any) -> pa.DataType:
 
 def from_spark_json(schema: Mapping[str, Any]) -> pa.Schema:
     """The Arrow schema of `DataFrame.schema.jsonValue()`."""
-    return pa.schema([pa.field(f["name"], _spark_type(f["type"])) for f in schema["fields"]])
+    return pa.schema([_field(f["name"], f["type"], _spark_type) for f in schema["fields"]])
 
 
 def _spark_type(kind: Any) -> pa.DataType:
@@ -103,10 +130,11 @@ def _spark_type(kind: Any) -> pa.DataType:
     raise SchemaMismatch(f"Spark type {kind!r} has no Arrow counterpart here")
 
 
-def _split_columns(text: str) -> list[str]:
+def split_outside_brackets(text: str) -> list[str]:
+    """The parts between commas that are outside all brackets."""
     parts, depth, start = [], 0, 0
     for position, char in enumerate(text):
-        depth += (char in "(<") - (char in ")>")
+        depth += (char in "<([") - (char in ">)]")
         if char == "," and depth == 0:
             parts.append(text[start:position])
             start = position + 1
@@ -118,4 +146,4 @@ def _ddl_column(text: str) -> pa.Field:
     match = re.fullmatch(r"`?([^`\s:]+)`?\s*[:\s]\s*(.+)", text)
     if not match:
         raise SchemaMismatch(f"cannot read column {text!r}; write it as 'name type'")
-    return pa.field(match[1], to_type(match[2]))
+    return _field(match[1], match[2], to_type)

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from headgate.errors import DeclarationError, NameClash, SchemaMismatch
 from headgate.topology.arrow_types import SchemaLike
-from headgate.topology.declared import check_name, column_of, source_schema
+from headgate.topology.declared import check_event_time, check_name, column_of, source_schema
 from headgate.topology.duration import duration_us
 from headgate.topology.fusion import without_needless_shuffles
 from headgate.topology.graph import Edge, FlowGraph, Grouping, Node, SourceSpec
@@ -90,6 +90,7 @@ class FlowBuilder:
                 f"flow {self.name!r} has neither a sink nor a stateful operator: "
                 "it would compute nothing that anyone can see"
             )
+        check_event_time(self._nodes, self._edges)
         edges = without_needless_shuffles(self._nodes, self._edges)
         return FlowGraph(self.name, tuple(self._nodes), edges, self._dead_letters)
 

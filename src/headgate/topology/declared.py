@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from headgate.errors import DeclarationError, SchemaMismatch, UnknownColumn
+from headgate.errors import DeclarationError, NameClash, SchemaMismatch, UnknownColumn
 from headgate.topology.arrow_types import SchemaLike, from_spark_json, to_schema
-from headgate.topology.graph import SEVERAL_SLOTS, Grouping
+from headgate.topology.graph import SEVERAL_SLOTS, Edge, Grouping, Node
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 def source_schema(frame: Any, schema: SchemaLike | None) -> pa.Schema:
+    return check_columns(_source_schema(frame, schema), "a source")
+
+
+def _source_schema(frame: Any, schema: SchemaLike | None) -> pa.Schema:
     if schema is not None:
         return to_schema(schema)
     found: Any = getattr(frame, "schema", None)
@@ -27,6 +32,85 @@ def source_schema(frame: Any, schema: SchemaLike | None) -> pa.Schema:
     if callable(frame):
         raise DeclarationError("a source given as a function needs schema='k bigint, …'")
     raise DeclarationError(f"a source is a DataFrame or a function, not {type(frame).__name__}")
+
+
+def check_columns(schema: pa.Schema, where: str) -> pa.Schema:
+    """Raise unless there are columns, all of different names (Spark takes 'a' and 'A' for one)."""
+    if not schema.names:
+        raise SchemaMismatch(f"{where} has no columns; a stream needs at least one")
+    seen: dict[str, str] = {}
+    for name in schema.names:
+        if name.lower() in seen:
+            raise NameClash(
+                f"{where} has columns {seen[name.lower()]!r} and {name!r}; names must differ, and "
+                "not only in upper and lower case: rename one",
+                column=name,
+            )
+        seen[name.lower()] = name
+    return schema
+
+
+def names_of(schema: pa.Schema, columns: Iterable[Any], where: str) -> tuple[str, ...]:
+    """Names of different columns of the stream; a Spark column that is just a name counts as it."""
+    names: list[str] = []
+    for given in columns:
+        name = given
+        if not isinstance(given, str):
+            shown = re.fullmatch(r"Column<'(.*)'>", str(given))
+            if shown is None or shown[1] not in schema.names:
+                raise DeclarationError(
+                    f"{where} takes names of columns, one by one, such as {schema.names[0]!r}; got "
+                    f"{given!s}. Compute a column with map(...) first"
+                )
+            name = shown[1]
+        column_of(schema, name, where)
+        if name in names:
+            raise NameClash(f"{where} names column {name!r} twice", column=name)
+        names.append(name)
+    return tuple(names)
+
+
+def check_predicate(expression: Any, schema: pa.Schema) -> None:
+    """Raise unless a pyarrow expression is a condition on columns of the stream."""
+    try:
+        schema.empty_table().filter(expression)
+    except (pa.ArrowException, ValueError, TypeError) as problem:
+        reason = str(problem).splitlines()[0]
+        raise SchemaMismatch(
+            f"filter({expression}) does not fit a stream of {short_text(schema)}: {reason}"
+        ) from problem
+
+
+def check_operator(operator: Any) -> None:
+    """Raise unless it is a stateful operator, and say what to write instead."""
+    if isinstance(operator, type):
+        who = operator.__name__
+        raise DeclarationError(f"process({who}) got a class; make an operator of it: {who}(...)")
+    if hasattr(operator, "declared"):
+        return
+    if callable(operator):
+        raise DeclarationError(
+            f"process(...) got the function {getattr(operator, '__name__', operator)!r}; wrap it: "
+            "process(hg.Update(function, output='k string, ...'))"
+        )
+    raise DeclarationError(
+        f"process(...) takes a stateful operator such as hg.Count(), not {operator!r}"
+    )
+
+
+def check_event_time(nodes: Sequence[Node], edges: Iterable[Edge]) -> None:
+    """Raise if a window has no source with event times before it: it would never close."""
+    timed: set[int] = {n.id for n in nodes if n.kind == "source" and n.spec.event_time is not None}
+    inputs = [(edge.producer, edge.consumer) for edge in edges]
+    for node in nodes:  # producers are declared before their consumers
+        if any(producer in timed for producer, consumer in inputs if consumer == node.id):
+            timed.add(node.id)
+        if node.kind == "stateful" and node.id not in timed and node.spec.held_from(0) is not None:
+            raise DeclarationError(
+                f"{node.name!r} has windows, but no source before it has event times: they would "
+                "never close. Give its source event_time='...'",
+                operator=node.name,
+            )
 
 
 def column_of(schema: pa.Schema, name: str, where: str) -> pa.Field:

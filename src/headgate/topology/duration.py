@@ -19,6 +19,34 @@ _UNITS = {
 _PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*")
 
 
+def positive_us(given: str | timedelta) -> int:
+    """A positive duration in microseconds.
+
+    Examples:
+        >>> positive_us("1 minute")
+        60000000
+    """
+    total = duration_us(given)
+    if total <= 0:
+        raise DeclarationError(f"{given!r} is not a positive duration")
+    return total
+
+
+def ttl_ms(given: str | timedelta | None) -> int | None:
+    """How long state lives, in milliseconds; None: for good.
+
+    Examples:
+        >>> ttl_ms("1 hour"), ttl_ms(None)
+        (3600000, None)
+    """
+    if given is None:
+        return None
+    total = positive_us(given) // 1000
+    if not total:
+        raise DeclarationError(f"state lives for a millisecond at least, not {given!r}")
+    return total
+
+
 def duration_us(given: str | timedelta) -> int:
     """A duration in microseconds.
 
@@ -30,6 +58,10 @@ def duration_us(given: str | timedelta) -> int:
         if given < timedelta(0):
             raise DeclarationError(f"a duration cannot be negative, and {given} is")
         return given // timedelta(microseconds=1)
+    if not isinstance(given, str):
+        raise DeclarationError(
+            f"{given!r} is not a duration; write '10 seconds', or give a timedelta"
+        )
     parts = [(float(n), unit.removesuffix("s")) for n, unit in _PART.findall(given.lower())]
     known = all(unit in _UNITS for _, unit in parts)
     if not parts or not known or _PART.sub("", given.lower()):

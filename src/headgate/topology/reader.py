@@ -7,9 +7,9 @@ option before it loads. An option that the user has set is a promise to him and 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +17,9 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from headgate.errors import DeclarationError
+from headgate.topology.place import absolute
+
+log = logging.getLogger("headgate")
 
 FILES = frozenset({"parquet", "json", "csv", "orc", "text", "delta"})
 FILE_OPTION = "maxFilesPerTrigger"
@@ -72,31 +75,58 @@ class Reader:
             reader = reader.schema(self.schema)
         return reader.load() if self.path is None else reader.load(self.path)
 
+    @property
+    def takes_rows(self) -> bool:
+        """Can it be told? Not if there is no option for it, or if the user has set that option.
+
+        Parquet files need not be there yet: they can be counted when they are.
+        """
+        option = self._option
+        if option is None or any(option.lower() == given.lower() for given in self.options):
+            return False
+        countable = self.format == "parquet" and self.path is not None
+        return not self._limits_files or self.rows_per_file is not None or countable
+
     def limit(self, rows: int) -> dict[str, str]:
         """The option that limits an epoch to about so many rows; none if that is not known."""
-        option = self.rows_option or ROW_OPTIONS.get(self.format)
-        if option is None and self.format in FILES:
-            option, each = FILE_OPTION, self.rows_per_file or self._measured()
-            rows = 0 if each is None else max(1, round(rows / each))
-        if option is None or rows < 1 or any(option.lower() == o.lower() for o in self.options):
+        option = self._option
+        if option is None or not self.takes_rows:
             return {}
-        return {option: str(rows)}
+        if self._limits_files:
+            each = self.rows_per_file or self._measured()
+            if each is None:
+                log.warning(
+                    "no Parquet file of %s could be counted yet, so epochs are not limited to %d "
+                    "rows; Reader(rows_per_file=...) says what a file has",
+                    self.path,
+                    rows,
+                )
+                return {}
+            rows = max(1, round(rows / each))
+        return {option: str(rows)} if rows >= 1 else {}
+
+    @property
+    def _option(self) -> str | None:
+        """The name under which the source takes rows, or files."""
+        if self._limits_files:
+            return FILE_OPTION
+        return self.rows_option or ROW_OPTIONS.get(self.format)
+
+    @property
+    def _limits_files(self) -> bool:
+        return self.rows_option is None and self.format in FILES
 
     def _measured(self) -> int | None:
         """Rows of a Parquet file, by the footers of some."""
         if self.format != "parquet" or self.path is None:
             return None
         try:
-            place, path = fs.FileSystem.from_uri(_absolute(self.path))
+            place, path = fs.FileSystem.from_uri(absolute(self.path))
             found = place.get_file_info(fs.FileSelector(path, recursive=True))
             names = sorted(i.path for i in found if i.is_file and i.path.endswith(".parquet"))
             rows = [
                 pq.read_metadata(name, filesystem=place).num_rows for name in names[:SAMPLED_FILES]
             ]
-        except (OSError, pa.ArrowInvalid):
+        except (OSError, pa.ArrowInvalid, DeclarationError):
             return None  # Spark will say what is wrong with the path, if anything is
         return max(1, round(sum(rows) / len(rows))) if rows else None
-
-
-def _absolute(path: str) -> str:
-    return path if "://" in path else str(Path(path).resolve())

@@ -14,7 +14,15 @@ import pyarrow as pa
 from headgate.errors import DeclarationError, MissingKey, NameClash, SchemaMismatch
 from headgate.topology.arrow_types import SchemaLike, to_schema
 from headgate.topology.cost import CostOptions, Schedule
-from headgate.topology.declared import check_key_type, check_split, column_of, short_text
+from headgate.topology.declared import (
+    check_columns,
+    check_key_type,
+    check_operator,
+    check_predicate,
+    check_split,
+    names_of,
+    short_text,
+)
 from headgate.topology.graph import (
     Grouping,
     KeyGrouping,
@@ -23,6 +31,7 @@ from headgate.topology.graph import (
     SinkSpec,
     StatelessSpec,
 )
+from headgate.topology.sink_types import check_sink
 
 if TYPE_CHECKING:
     from headgate.topology.builder import FlowBuilder
@@ -45,7 +54,7 @@ class Stream:
 
     # --- groupings -------------------------------------------------------------------------
     def key_by(
-        self, *columns: str, nulls: NullKeys = "key", grouping: KeyGrouping = "hash"
+        self, *columns: Any, nulls: NullKeys = "key", grouping: KeyGrouping = "hash"
     ) -> Stream:
         """Send equal keys to the same slot (fields grouping), or hot ones to several.
 
@@ -56,14 +65,15 @@ class Stream:
         """
         if not columns:
             raise MissingKey("key_by() needs at least one column; use globally() for one key")
-        for column in columns:
-            check_key_type(column_of(self.schema, column, "key_by"))
+        key = names_of(self.schema, columns, "key_by")
+        for column in key:
+            check_key_type(self.schema.field(column))
         if nulls not in ("key", "drop", "error"):
             raise DeclarationError(f"nulls={nulls!r}; choose 'key', 'drop' or 'error'")
         if grouping not in get_args(KeyGrouping):
             known = ", ".join(get_args(KeyGrouping))
             raise DeclarationError(f"grouping={grouping!r}; there are {known}")
-        return self._grouped(Grouping("fields", tuple(columns), nulls, grouping))
+        return self._grouped(Grouping("fields", key, nulls, grouping))
 
     def shuffle(
         self,
@@ -94,8 +104,9 @@ class Stream:
                 "shuffle(grouping='cost') needs attribute=, the column that what a row costs "
                 "depends on"
             )
+        columns = names_of(self.schema, columns, "shuffle(attribute=...)")
         for column in columns:
-            check_key_type(column_of(self.schema, column, "shuffle(attribute=...)"))
+            check_key_type(self.schema.field(column))
         options = CostOptions(schedule, epsilon, delta)
         return self._grouped(Grouping("cost", columns, cost=options))
 
@@ -163,10 +174,13 @@ class Stream:
         """Convenience: dict -> any number of dicts. Prefer `flat_map`."""
         return self._stateless("flat_map", StatelessSpec(function, True), to_schema(schema), name)
 
-    def select(self, *columns: str, name: str | None = None) -> Stream:
+    def select(self, *columns: Any, name: str | None = None) -> Stream:
         """Keep only these columns, in this order."""
-        chosen = pa.schema([column_of(self.schema, column, "select") for column in columns])
-        return self._stateless("map", StatelessSpec(_Select(columns)), chosen, name)
+        if not columns:
+            raise DeclarationError("select() needs at least one column")
+        names = names_of(self.schema, columns, "select")
+        chosen = pa.schema([self.schema.field(column) for column in names])
+        return self._stateless("map", StatelessSpec(_Select(names)), chosen, name)
 
     def union(self, *others: Stream) -> Stream:
         """Merge streams of the same columns and types (column order may differ: names decide)."""
@@ -199,6 +213,7 @@ class Stream:
         it pays. The operator must be mergeable.
         """
         self._refuse_dead_letters()
+        check_operator(operator)
         if not self.grouping.keyed:
             raise MissingKey(
                 f"{type(operator).__name__} keeps state per key, but its input is not keyed; "
@@ -206,8 +221,7 @@ class Stream:
                 operator=name or type(operator).__name__,
             )
         key = self.grouping.key
-        operator.state_fields(self.schema, key)
-        schema = operator.output_schema(self.schema, key)
+        schema = check_columns(operator.declared(self.schema, key), f"what {operator!r} returns")
         check_split(split, operator, self.schema, self.grouping, name)
         node = self.flow._add("stateful", name, schema, operator, key, split)
         self.flow._connect(self.producers, node, self.grouping)
@@ -254,6 +268,9 @@ class Stream:
         is_expression = kind == "filter" and hasattr(function, "isin")
         if not callable(function) and not is_expression:
             raise DeclarationError(f"{kind}(...) takes a function, not {type(function).__name__}")
+        if is_expression:
+            check_predicate(function, self.schema)
+        check_columns(schema, f"what {kind}(...) returns")
         node = self.flow._add(kind, name, schema, spec)
         self.flow._connect(self.producers, node, self.grouping)
         return Stream(self.flow, (node,), schema)
@@ -261,6 +278,7 @@ class Stream:
     def _sink(self, spec: SinkSpec, name: str | None) -> None:
         if self.grouping != LOCAL:
             raise DeclarationError("a sink writes rows where they arise; drop the grouping")
+        check_sink(name or spec.kind, spec.kind, self.schema)
         node = self.flow._add("sink", name, self.schema, spec)
         if self.dead_letters:
             if self.flow._dead_letters is not None:

@@ -115,3 +115,16 @@ def test_other_folders_are_refused(tmp_path: Path) -> None:
     assert (result.exit_code, missing.exit_code) == (1, 1)
     assert "not a headgate checkpoint" in " ".join(result.output.replace("│", " ").split())
     assert "there is no folder" in missing.output
+
+
+@pytest.mark.parametrize("content", [b"", b'{"digest": "0"', b"{}"])
+def test_a_damaged_manifest_is_told_plainly(checkpoint: str, content: bytes) -> None:
+    (Path(checkpoint) / "manifests" / "e000000001.json").write_bytes(content)
+
+    result = CliRunner().invoke(app, ["inspect", checkpoint])
+
+    said = " ".join(result.output.replace("│", "").split())
+    assert result.exit_code == 1
+    assert "e000000001.json" in said.replace(" ", "")
+    assert "the last whole one is of epoch 0" in said
+    assert "Traceback" not in said

@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 import headgate as hg
+from headgate.control.allocation_manager import AllocationManager
+from headgate.control.manager import kernels_of
 from headgate.errors import DeclarationError
+from headgate.planner.compiling import compile_allocation_kernels
 from headgate.testing import ListSource, LocalRun, run
 
 BUCKETS, SLOTS, EPOCHS = 64, 3, 10
@@ -31,7 +34,7 @@ class Ticking:
         return self.now_ms
 
 
-def managed(step_ms: int, **settings: object) -> LocalRun:
+def managed(step_ms: int, planner: str = "milp", **settings: object) -> LocalRun:
     """All buckets start on slot 0."""
     flow = hg.Flow("units")
     rows = flow.source(ListSource("a bigint, b bigint", ROWS))
@@ -44,7 +47,7 @@ def managed(step_ms: int, **settings: object) -> LocalRun:
         slots=SLOTS,
         buckets=BUCKETS,
         tables={"first": heap, "second": heap},
-        manager=hg.Manager("milp", **given),  # type: ignore[arg-type]
+        manager=hg.Manager(planner, **given),  # type: ignore[arg-type]
         clock=Ticking(step_ms),
         check_purity=False,
     )
@@ -66,7 +69,12 @@ def test_units_on_one_slot_are_shared_out_and_the_journal_says_why() -> None:
     plans = [r for r in done.journal if r["kind"] == "plan"]
     assert plans[0]["planner"] == "milp" and plans[0]["resource"] == "time"
     assert sum(plans[0]["moves"].values()) > 0
-    assert all("slot" in line or "node" in line for line in plans[0]["top_moves"])
+    assert all("evens loads" in line for line in plans[0]["top_moves"][:8])
+    assert plans[0]["top_moves"][8].startswith("and ")
+    assert plans[0]["gap_pct"] == pytest.approx(
+        max(0, plans[0]["predicted_distance_pct"] - plans[0]["bound_pct"]), abs=0.011
+    )
+    assert plans[0]["migration_s_per_mb"] == pytest.approx(0.02), "50 MB/s, until state has moved"
     assert [r for r in done.journal if r["kind"] == "outcome"]
 
 
@@ -82,11 +90,32 @@ def test_an_idle_flow_gives_its_slots_back() -> None:
     assert sum(done.records[scaled]["moved_rows"].values()) == 0, "a drained slot has nothing"
 
 
+def test_kernels_of_units_are_compiled_at_the_start_of_a_flow() -> None:
+    assert kernels_of(AllocationManager(("first",), hg.Manager("milp"))) is (
+        compile_allocation_kernels
+    )
+
+
 def test_scaling_is_refused_for_planners_that_know_no_loads() -> None:
     with pytest.raises(DeclarationError, match="planner of units"):
         hg.Manager("headgate", scaling=hg.Scaling())
     with pytest.raises(DeclarationError, match="migration_seconds_max"):
         hg.Manager("milp", migration_seconds_max=0)
+
+
+def test_every_operator_is_evened_if_asked_for() -> None:
+    done = managed(1000, "allocation", balance="operator", alpha=1.2)
+
+    check_fold(done)
+    for operator in ("first", "second"):
+        loads = done.records[-1]["loads"][operator]
+        assert max(loads) < 1.5 * sum(loads) / SLOTS, operator
+    told = [line for r in done.journal if r["kind"] == "plan" for line in r["top_moves"]]
+    assert any("evens loads of first" in line for line in told)
+    with pytest.raises(DeclarationError, match='planner="allocation"'):
+        hg.Manager("milp", balance="operator")
+    with pytest.raises(DeclarationError, match="balance"):
+        hg.Manager("allocation", balance="all")  # type: ignore[arg-type]
 
 
 def hot(planner: str) -> LocalRun:

@@ -16,7 +16,12 @@ from tests.unit.control.parts import program
 from headgate import Count, Flow, StateFields, StatefulOperator, Sum
 from headgate.control.checkpoint import IDENTITY, Checkpoint, check_compatible
 from headgate.control.manifest import Manifest
-from headgate.errors import ForeignCheckpoint, IncompatibleFlow, UnsupportedVersion
+from headgate.errors import (
+    DamagedManifest,
+    ForeignCheckpoint,
+    IncompatibleFlow,
+    UnsupportedVersion,
+)
 from headgate.slot.program import Program, compile_flow
 
 
@@ -165,6 +170,41 @@ def test_state_can_be_dropped_by_name_only(tmp_path: Path) -> None:
     at(tmp_path).adopt(declared(), 64, drop_state=["op", "other"])
 
 
+def test_stored_state_belongs_to_the_flow_of_the_last_manifest_not_of_the_last_start(
+    tmp_path: Path,
+) -> None:
+    """A start that dropped an operator and committed nothing has dropped nothing."""
+    at(tmp_path).adopt(declared(BEFORE), 64)
+    at(tmp_path).commit(replace(EMPTY, describe=declared(BEFORE).describe()))
+    other = ("other", "k", Count())
+    at(tmp_path).adopt(declared(other), 64, drop_state=["op"])
+
+    with pytest.raises(IncompatibleFlow, match="settings of 'op'"):
+        at(tmp_path).adopt(declared(("op", "k", Sum("j"))), 64, drop_state=["other"])
+    with pytest.raises(IncompatibleFlow, match="drop_state"):
+        at(tmp_path).adopt(declared(other), 64)
+    at(tmp_path).adopt(declared(BEFORE), 64)
+
+    at(tmp_path).commit(replace(EMPTY, epoch=4, describe=declared(other).describe()))
+    at(tmp_path).adopt(declared(("op", "k", Sum("j"))), 64, drop_state=["other"])
+
+
+def test_a_manifest_without_a_description_belongs_to_the_flow_of_the_identity(
+    tmp_path: Path,
+) -> None:
+    """As those of format 2: the identity stays what it is until a manifest tells more."""
+    at(tmp_path).adopt(declared(BEFORE), 64)
+    at(tmp_path).commit(EMPTY)
+    told = json.loads((tmp_path / IDENTITY).read_text())
+    (tmp_path / IDENTITY).write_text(json.dumps(told | {"format": 2}))
+
+    at(tmp_path).adopt(declared(("other", "k", Count())), 64, drop_state=["op"])
+
+    assert json.loads((tmp_path / IDENTITY).read_text()) == told
+    with pytest.raises(IncompatibleFlow, match="settings of 'op'"):
+        at(tmp_path).adopt(declared(("op", "k", Sum("j"))), 64)
+
+
 # --- manifests and marks ----------------------------------------------------------------------
 
 EMPTY = Manifest(3, "q", 2, {}, {}, {})
@@ -177,6 +217,21 @@ def test_the_first_to_commit_an_epoch_wins(tmp_path: Path) -> None:
     kept = at(tmp_path).manifest(3)
     assert kept is not None
     assert kept.query_id == "q"
+
+
+def test_a_damaged_last_manifest_is_named_with_the_last_whole_one(tmp_path: Path) -> None:
+    for epoch in range(4):
+        at(tmp_path).commit(replace(EMPTY, epoch=epoch))
+    for epoch, content in ((2, b""), (3, b'{"digest": "')):
+        (tmp_path / "manifests" / f"e{epoch:09d}.json").write_bytes(content)
+
+    with pytest.raises(DamagedManifest) as caught:
+        at(tmp_path).last_manifest()
+
+    assert "manifests/e000000003.json" in str(caught.value)
+    assert "last whole one is of epoch 1" in str(caught.value)
+    assert (caught.value.epoch, caught.value.whole) == (3, [0, 1])
+    assert at(tmp_path).epochs() == [0, 1, 2, 3]
 
 
 def test_epochs_are_counted_not_spelt(tmp_path: Path) -> None:

@@ -142,6 +142,22 @@ def test_a_driver_that_starts_leaves_the_tables_of_a_running_one_alone(tmp_path:
     assert checkpoint.tables.list() == list(names)
 
 
+def test_an_old_manifest_that_is_damaged_goes_first_and_takes_nothing_with_it(
+    tmp_path: Path,
+) -> None:
+    checkpoint = Checkpoint(str(tmp_path))
+    chain: tuple[StateFile, ...] = ()
+    for epoch in range(3):
+        chain = (*chain, state_file(checkpoint, epoch, "d"))
+        checkpoint.commit(Manifest(epoch, "q", 1, {}, {"count": {0: chain}}, {}))
+    (tmp_path / "manifests" / "e000000001.json").write_bytes(b"")
+
+    Collector(checkpoint).sweep()
+
+    assert checkpoint.epochs() == [0, 2]
+    assert names(checkpoint.state) == {f.name for f in chain}
+
+
 def test_nothing_is_swept_from_a_checkpoint_without_a_manifest(tmp_path: Path) -> None:
     checkpoint = Checkpoint(str(tmp_path))
     state_file(checkpoint, 0, "d")

@@ -15,19 +15,21 @@ from headgate import Count, Flow
 from headgate.control import faults
 from headgate.control.coordinator import ATTEMPTS_MAX, EngineAborted, EpochResult, Settings
 from headgate.control.journal import Journal
+from headgate.control.publishing import publish, staging_uri
 from headgate.errors import (
     CustodyMismatch,
     EngineError,
     EpochAlreadyCommitted,
-    ForeignCheckpoint,
     HeadgateError,
     OperatorFailed,
+    SinkFailed,
     UnknownSlot,
 )
 from headgate.routing.table import hash_table, moves_between
 from headgate.slot.failure import to_record
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import compile_flow
+from headgate.state.storage import Storage
 from headgate.testing import ListSource, ManualClock
 
 
@@ -93,8 +95,10 @@ def test_a_replayed_epoch_runs_no_operator_and_calls_only_unmarked_sinks(tmp_pat
     calls.fail = "two"
     first = coordinator(tmp_path, of=of, deliver=calls)
     files = {"two": [{"name": "a file", "rows": 1, "bytes": 1}]}
-    with pytest.raises(RuntimeError, match="two is down"):
+    with pytest.raises(SinkFailed, match="same rows") as caught:
         first.run_epoch(0, "q", lambda plan: quiet(plan, sinks=files))
+    assert (caught.value.sink, caught.value.epoch) == ("two", 0)
+    assert caught.value.reason == "RuntimeError: two is down"
     assert [name for name, _, _ in calls.made] == ["one", "two"]
 
     again = Calls()
@@ -105,14 +109,6 @@ def test_a_replayed_epoch_runs_no_operator_and_calls_only_unmarked_sinks(tmp_pat
     once_more = Calls()
     coordinator(tmp_path, of=of, deliver=once_more).run_epoch(0, "q", never)
     assert once_more.made == []
-
-
-def test_an_epoch_long_gone_is_replayed_as_nothing(tmp_path: Path) -> None:
-    at = coordinator(tmp_path, keep_manifests=2)
-    for epoch in range(5):
-        at.run_epoch(epoch, "q", quiet)
-
-    assert at.run_epoch(0, "q", never) == {"epoch": 0, "replayed": True, "rows": 0}
 
 
 def test_sinks_get_the_files_of_their_epoch_after_it_is_committed(tmp_path: Path) -> None:
@@ -137,7 +133,7 @@ def test_a_restarted_driver_writes_the_journal_line_that_the_dead_one_did_not(
     calls = Calls()
     calls.fail = "out"
     dying = coordinator(tmp_path, deliver=calls)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(SinkFailed):
         dying.run_epoch(0, "q", quiet)
     assert dying.journal.read() == []
 
@@ -201,37 +197,6 @@ def test_an_error_of_user_code_is_never_retried(tmp_path: Path) -> None:
 def test_a_slot_that_did_not_answer_is_an_error_of_the_engine(tmp_path: Path) -> None:
     with pytest.raises(EngineError):
         coordinator(tmp_path).run_epoch(0, "q", lambda plan: EpochResult([Control(slots=[0])]))
-
-
-# --- whose query ------------------------------------------------------------------------------
-
-
-def test_another_query_may_not_go_on_from_this_state(tmp_path: Path) -> None:
-    coordinator(tmp_path).run_epoch(0, "q", quiet)
-
-    for epoch in (0, 1):
-        with pytest.raises(ForeignCheckpoint):
-            coordinator(tmp_path).run_epoch(epoch, "other", never)
-
-
-def test_an_epoch_may_not_be_skipped(tmp_path: Path) -> None:
-    at = coordinator(tmp_path)
-    with pytest.raises(ForeignCheckpoint):
-        at.run_epoch(1, "q", never)
-    at.run_epoch(0, "q", quiet)
-
-    with pytest.raises(ForeignCheckpoint):
-        at.run_epoch(2, "q", never)
-
-
-def test_a_vanished_checkpoint_of_the_engine_is_noticed_once_there_is_state(tmp_path: Path) -> None:
-    at = coordinator(tmp_path)
-    at.check_spark_metadata(exists=False)
-    at.run_epoch(0, "q", quiet)
-
-    at.check_spark_metadata(exists=True)
-    with pytest.raises(ForeignCheckpoint):
-        at.check_spark_metadata(exists=False)
 
 
 # --- the plan ---------------------------------------------------------------------------------
@@ -378,9 +343,16 @@ def test_every_named_crash_point_is_on_the_commit_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passed: list[str] = []
-    monkeypatch.setattr("headgate.control.coordinator.reach", lambda point, _: passed.append(point))
+    for module in ("coordinator", "publishing"):
+        where = f"headgate.control.{module}.reach"
+        monkeypatch.setattr(where, lambda point, _: passed.append(point))
+    staging = staging_uri(str(tmp_path / "published"), "f", "out")
+    Storage.at(staging).write("file-0", b"rows")
 
-    coordinator(tmp_path).run_epoch(0, "q", quiet)
+    def deliver(sink: Any, epoch: int, files: Any) -> None:
+        publish("f", sink.name, epoch, files, staging)
+
+    coordinator(tmp_path, deliver=deliver).run_epoch(0, "q", with_file)
 
     assert passed == list(faults.CRASH_POINTS)
 

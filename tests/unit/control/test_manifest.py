@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from tests.unit.slot.parts import compiled, plan_for, source
 
 from headgate import Count, Flow
 from headgate.control.manifest import Manifest, SourceTime, next_manifest, watermark_after
+from headgate.errors import DamagedManifest, UnsupportedVersion
 from headgate.operator.rows import EpochClock
 from headgate.slot.plan import Control
 from headgate.slot.program import Program
@@ -44,10 +47,50 @@ def test_a_manifest_comes_back_from_its_bytes() -> None:
         watermark_us=None,
         now_ms=17,
         record={"epoch": 4, "kind": "epoch"},
+        describe={"flow": "f"},
+        offsets="abc",
     )
 
     assert Manifest.from_bytes(manifest.to_bytes()) == manifest
     assert Manifest.from_bytes(manifest.to_bytes()).to_bytes() == manifest.to_bytes()
+
+
+@examples(60)
+@given(data=st.data())
+def test_no_byte_of_a_manifest_can_change_or_be_cut_unnoticed(data: st.DataObject) -> None:
+    whole = Manifest(4, "q", 2, {}, {"count": {0: (RUN,), 1: ()}}, {}, now_ms=17).to_bytes()
+    at = data.draw(st.integers(0, len(whole) - 1))
+    changed = bytearray(whole)
+    changed[at] ^= data.draw(st.integers(1, 255))
+
+    for damaged in (bytes(changed), whole[:at]):
+        with pytest.raises((DamagedManifest, UnsupportedVersion)):
+            Manifest.from_bytes(damaged)
+
+
+def test_a_manifest_that_lost_a_chain_is_damaged() -> None:
+    told = json.loads(Manifest(4, "q", 2, {}, {"count": {0: (RUN,), 1: ()}}, {}).to_bytes())
+    del told["chains"]["count"]["0"]
+
+    with pytest.raises(DamagedManifest, match="digest"):
+        Manifest.from_bytes(json.dumps(told, sort_keys=True).encode(), "e4.json")
+
+
+@pytest.mark.parametrize("version", [1, 99, "x", None])
+def test_a_manifest_of_another_format_is_refused(version: object) -> None:
+    told = json.loads(Manifest(4, "q", 2, {}, {}, {}).to_bytes()) | {"format": version}
+
+    with pytest.raises(UnsupportedVersion, match="e4"):
+        Manifest.from_bytes(json.dumps(told).encode(), "e4.json")
+
+
+def test_a_manifest_of_the_format_before_is_read() -> None:
+    manifest = Manifest(4, "q", 2, {}, {"count": {0: (RUN,)}}, {})
+    told = json.loads(manifest.to_bytes()) | {"format": 2}
+    for new in ("digest", "describe", "offsets"):
+        del told[new]
+
+    assert Manifest.from_bytes(json.dumps(told).encode()) == manifest
 
 
 def test_a_manifest_names_its_files_and_what_they_were_folded_from() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import headgate as hg
@@ -9,6 +11,8 @@ from headgate.control.measured_flow import measure_flow
 from headgate.errors import DeclarationError
 from headgate.planner.tuning.cost_model import EngineCosts
 from headgate.planner.tuning.epoch_model import EpochSettings
+from headgate.planner.tuning.epochs import tune_epochs
+from headgate.slot.batching import batching_of
 from headgate.slot.program import compile_flow
 from headgate.testing import ListSource, run
 
@@ -84,6 +88,34 @@ def test_epochs_of_two_sizes_tell_fixed_costs_from_rows(journal):
         told = found.model.predict(EpochSettings(2, rows, {}))
         between = found.epoch_s - in_jobs
         assert told.epoch_s == pytest.approx(0.4 + rows / 1e4 + between, rel=0.05)
+
+
+def test_a_calibration_cannot_say_more_than_epochs_took_beside_their_tasks(journal):
+    """The engine was busy when it was probed: an epoch without rows took 2 s then."""
+    program, records = journal
+    busy = replace(COSTS, epoch_s=1.8)
+    told = [r | {"levels_ms": {"0": 20.0, "1": 280.0, "2": 100.0}} for r in records]
+    found = measure_flow(program, told, busy, cores=2)
+
+    assert found.job_fixed_s(2) == pytest.approx(0.3)
+    assert found.model.predict(EpochSettings(2, 400, {})).epoch_s == pytest.approx(1.0, rel=0.05)
+
+
+def test_batch_rows_of_a_measured_flow_are_what_a_start_takes(journal):
+    """A filter runs inside the source's task: nothing is sent to it."""
+    program, records = journal
+    found = measure_flow(program, records, COSTS, cores=2)
+
+    chosen = tune_epochs(found.model).settings.batch_rows
+    assert set(chosen) == {"even->first", "first->second"}
+    assert batching_of(program.graph, dict(chosen)) is not None
+
+
+def test_only_epochs_with_the_cores_of_the_last_one_count(journal):
+    program, records = journal
+    grown = [r | {"cores": 2 if i < 3 else 4} for i, r in enumerate(records)]
+
+    assert measure_flow(program, grown, COSTS, cores=4).epochs == 3
 
 
 def test_without_rows_nothing_can_be_said(journal):

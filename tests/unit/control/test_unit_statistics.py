@@ -140,6 +140,32 @@ def test_the_bottleneck_is_the_resource_with_the_greatest_use(watched: Watching)
     assert found(bytes_per_second=10.0) == "bytes"
 
 
+def test_time_that_is_not_in_operators_counts_for_the_bottleneck(watched: Watching) -> None:
+    """Operators take 30 % of a slot, crossing and the rest of the tasks 70 %; memory is at 68 %."""
+    times = {
+        "operator_ms": {"first": [150.0, 150.0], "second": [0.0, 0.0]},
+        "task_ms": {"0": 500.0, "1": 500.0},
+    }
+    held = {str(slot): {"rows": 1, "bytes": 1000} for slot in range(SLOTS)}
+    period = Period.of(as_if(watched, **times, state={"first": held, "second": held}), 0)
+    measured = period.measure(watched.tables, Capacity(state_bytes=8000), 1.0)
+
+    assert measured.use["time"] == pytest.approx(100)
+    assert 50 < measured.use["memory"] < 100
+    assert measured.resource == "time"
+    assert measured.slot_loads(measured.situation.home).sum() == pytest.approx(100)
+
+
+def test_bytes_are_those_that_cross_slots(watched: Watching) -> None:
+    edge = {"local_rows": 30, "remote_rows": 30, "local_bytes": 9000, "remote_bytes": 600}
+    edge["between_slots"] = True
+    period = Period.of(as_if(watched, edges={"first->second": edge}, operator_ms={}), 0)
+    measured = period.measure(watched.tables, Capacity(bytes_per_second=1000.0), 1.0)
+
+    assert measured.resource == "bytes"
+    assert measured.use["bytes"] == pytest.approx(60), "1200 bytes of 2000, at the second operator"
+
+
 def test_what_operators_do_not_account_for_is_shared_by_all_slots(watched: Watching) -> None:
     times = {"operator_ms": {"first": [50.0, 50.0]}, "task_ms": {"0": 100.0, "1": 100.0}}
     period = Period.of(as_if(watched, **times), 0)

@@ -57,14 +57,6 @@ def test_a_looped_day_begins_again():
     assert edits_job.loop(edits, range(day - 1, day + 2)) == [range(day - 1, day), range(2)]
 
 
-def test_both_choices_process_every_row_once():
-    edits = edits_job.edits_of(edits_job.generated_day(500), speed=480, groups=3, k=2)
-    potc = edits_job.BothChoices(4)
-    loads = potc.loads(edits, range(edits.minutes))
-    assert potc.sent.sum(axis=1).tolist() == [500, 500, len(edits.top)]
-    assert loads.sum() >= potc.sent.sum()
-
-
 def test_collocating_the_first_edge_halves_the_load_of_the_airline_job():
     flights = airline_job.flights_of(airline_job.generated_flights(2), 20)
     nodes = 10
@@ -83,6 +75,14 @@ def test_the_balance_bench_tells_all_it_should():
     planners = {"milp", "headgate", "flux", "potc", "hash"}
     for field in ("load_distance_pct", "migrations", "plan_seconds"):
         assert set(found[field]) == planners
+    assert all({"mean", "max"} == set(found["load_distance_pct"][p]) for p in planners)
+    for planner in planners - {"potc"}:
+        lines = found["raw"][planner]
+        for distance, bound, gap in zip(
+            lines["distance"], lines["bound"], lines["gap"], strict=True
+        ):
+            assert distance == pytest.approx(bound + gap)
+    assert set(found["bound_pct"]) == set(found["gap_pct"]) == planners - {"potc"}
     assert found["migrations"]["hash"] == 0
     assert found["load_distance_pct"]["milp"]["mean"] <= found["load_distance_pct"]["hash"]["mean"]
     assert max(found["raw"]["headgate"]["migrations"]) <= BALANCE_QUICK.migrations_max
@@ -98,5 +98,6 @@ def test_the_albic_bench_tells_all_it_should():
         "periods_to_collocation",
     ):
         assert set(found[field]) == {"albic", "cola", "headgate"}
+    assert set(found["bound_pct"]) == set(found["gap_pct"]) == {"albic"}
     assert found["load_index"]["headgate"] < 100
     assert max(found["raw"]["headgate"]["migrations"]) <= ALBIC_QUICK.migrations_max

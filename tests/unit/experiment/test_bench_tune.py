@@ -8,6 +8,7 @@ from headgate.experiment.bench.tune import (
     CONFIGURATIONS,
     NAMES,
     four_settings,
+    is_same,
     options_for,
     ratios,
 )
@@ -46,6 +47,26 @@ def test_the_flows_compile_and_take_a_batch_size_on_every_exchange(name: str) ->
     exchanging = {e.id for e in program.graph.edges if program.graph.exchanges(e)}
     assert set(batching.rows) == exchanging
     assert program.levels == {"linear-road": 4, "sentiment": 1}[name]
+
+
+@pytest.mark.parametrize(
+    ("best", "same"),
+    [
+        (Setting(2, None, 100), True),
+        (Setting(2, 10, 100), False),
+        (Setting(4, None, 100), False),
+        (Setting(2, None, 50), False),
+    ],
+)
+def test_a_grid_whose_best_is_the_optimizers_own_setting_is_told(best: Setting, same: bool) -> None:
+    assert is_same(Setting(2, {"a->b": 8_388_608}, 100), best) is same
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_grid_reaches_as_far_as_the_optimizer_may_go(name: str) -> None:
+    options = options_for(name)
+
+    assert max(options.grid_rows) == options.rows_max
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,11 +22,12 @@ from headgate.testing import ListSource, run
 
 pytest.importorskip("py3langid")
 pytest.importorskip("snowballstemmer")
+pytest.importorskip("vaderSentiment")
 
 
-def by_hand(post: int, text: str) -> list[tuple[int, str, str]]:
+def by_hand(post: int, text: str | None) -> list[tuple[int, str, str]]:
     """What the fifteen steps make of one text."""
-    if words.languages()(text)[0] != "en":
+    if text is None or words.languages()(text)[0] != "en":
         return []
     return [
         (post, *judged_by_hand(sentence.strip()))
@@ -48,14 +51,18 @@ def judged_by_hand(sentence: str) -> tuple[str, str]:
     for at, (word, part) in enumerate(joined):
         before = [w.lower().replace("’", "'") for w, _ in joined[max(0, at - 3) : at]]
         # The last negator counts: a word that negates is negated by those before it, too.
-        score = words.lexicon().get(words.stemmer().stemWord(word.lower()), 0.0)
+        score = words.lexicon().get(word.lower())
+        if score is None:
+            stem = words.stemmer().stemWord(word.lower())
+            score = words.lexicon().get(stem, 0.0)
         total += -score if any(w in words.NEGATORS for w in before) else score
         if part in words.NOUNS and score == 0.0:
             told = re.sub("['’]s?", "", word.lower())
             if told not in words.STOP_WORDS and len(told) > 1:
                 attributes.append(told)
+    total = round(total, 1) + 0.0
     verdict = "positive" if total > 0 else "negative" if total < 0 else "neutral"
-    return verdict, f"<li><b>{round(total, 1):g}</b> {', '.join(attributes)}</li>"
+    return verdict, f"<li><b>{total:g}</b> {', '.join(attributes)}</li>"
 
 
 def flow_of(epochs: list[pa.Table]) -> hg.Flow:
@@ -97,6 +104,22 @@ def test_any_words_are_judged_as_by_hand(texts: list[str]) -> None:
     assert sorted(found) == sorted(wanted)
 
 
+def test_a_null_text_is_dropped_and_stops_nothing() -> None:
+    texts = [None, "This is a good day for all of us in Denver.", None]
+    table = pa.table([[1, 2, 3], texts], schema=TEXTS)
+
+    done = run(flow_of([table, table.slice(0, 1)]), slots=2)
+
+    assert [(r["post"], r["verdict"]) for r in done.rows("sentences")] == [(2, "positive")]
+
+
+def test_the_lexicon_knows_words_and_the_stems_of_others() -> None:
+    assert words.lexicon()["good"] > 0 > words.lexicon()["terrible"]
+    assert "protecting" not in words.lexicon()
+    assert words.lexicon()[words.stemmer().stemWord("protecting")] > 0
+    assert not {"ordinary", "new", "local"} & words.lexicon().keys()
+
+
 def test_it_has_the_papers_steps_and_the_first_shuffle_is_enough() -> None:
     graph = flow_of([generated_texts(1, seed=1, epoch=0)]).graph()
 
@@ -115,9 +138,19 @@ def test_real_texts_are_taken_in_order_and_again_from_the_start(tmp_path: Path) 
     assert short_texts(2, seed=0, epoch=1).equals(generated_texts(2, seed=0, epoch=1))
 
 
-def test_a_missing_library_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "py3langid", None)
-    words.languages.cache_clear()
+@pytest.mark.parametrize(
+    ("package", "of"),
+    [
+        ("py3langid", words.languages),
+        ("snowballstemmer", words.stemmer),
+        ("vaderSentiment.vaderSentiment", words.lexicon),
+    ],
+)
+def test_a_missing_library_says_how_to_get_it(
+    package: str, of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    of.cache_clear()
 
     with pytest.raises(HeadgateError, match="headgate\\[examples\\]"):
-        words.languages()
+        of()

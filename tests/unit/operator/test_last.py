@@ -94,4 +94,4 @@ def test_wrong_declarations_are_refused() -> None:
         Last("v", emit="running")
     nested = pa.schema({"k": pa.int64(), "v": pa.struct({"x": pa.int64()})})
     with pytest.raises(SchemaMismatch, match="'v'"):
-        Last("v").state_fields(nested, ["k"])
+        Last("v").declared(nested, ["k"])

@@ -116,6 +116,6 @@ def test_wrong_declarations_are_refused() -> None:
     with pytest.raises(DeclarationError, match="function"):
         Update("name", OUT)  # type: ignore[arg-type]
     with pytest.raises(DeclarationError, match="pyarrow schema"):
-        Update(remember, {"a": "int"})
+        Update(remember, 17)
     with pytest.raises(DeclarationError, match="'batch' or 'dicts'"):
         Update(remember, OUT, rows_as="pandas")  # type: ignore[arg-type]

@@ -2,8 +2,33 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 from headgate.planner import incremental_kernel, refine
 from headgate.planner.compiling import compile_kernels
+
+TESTS = Path(__file__).parents[2]
+A_PLAN_OF_UNITS = """
+from headgate.planner import adjacency
+from headgate.planner.allocation import annealing, greedy
+from headgate.planner.compiling import compile_allocation_kernels
+
+def compiled():
+    kernels = adjacency._both_directions, greedy._drain, greedy._even, annealing.anneal
+    return [kernel.signatures for kernel in kernels]
+
+compile_allocation_kernels()
+before = compiled()
+assert all(before), before
+
+from unit.control.test_allocation_manager import hot, managed
+managed(1000)
+managed(1000, "allocation")
+hot("allocation")
+assert compiled() == before, compiled()
+"""
 
 
 def test_the_kernels_of_a_plan_are_compiled() -> None:
@@ -11,3 +36,8 @@ def test_the_kernels_of_a_plan_are_compiled() -> None:
 
     for kernel in (incremental_kernel.place_keys, incremental_kernel.take_pairs, refine._exchanges):
         assert kernel.signatures, f"{kernel.__name__} is not compiled yet"
+
+
+def test_no_kernel_of_units_is_compiled_while_a_flow_plans() -> None:
+    """In a process of its own: here others have planned already."""
+    subprocess.run([sys.executable, "-c", A_PLAN_OF_UNITS], check=True, cwd=TESTS)

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 
 from headgate.errors import EngineError
 from headgate.runtime.stream import EpochStream
@@ -75,6 +76,36 @@ def test_who_waits_for_the_end_waits_for_the_second_query() -> None:
     second.stop()
     waiting.join(PATIENCE_S)
     assert ended == [None] and not stream.is_active
+
+
+class InterruptedSleep(Py4JJavaError):
+    """As Py4J tells it, with a Java stack that is long."""
+
+    def __init__(self) -> None:
+        pass
+
+    def __str__(self) -> str:
+        told = "An error occurred while calling z:java.lang.Thread.sleep.\n"
+        return told + ": java.lang.InterruptedException: sleep interrupted" + "\n\tat a.B(C)" * 500
+
+
+def test_what_spark_hears_of_a_stop_is_short_and_says_so() -> None:
+    """With the Java stack Spark's own overflowed, at every hand-over."""
+    first = Query()
+
+    def sleep(milliseconds: int) -> None:
+        assert first.awaitTermination()
+        raise InterruptedSleep
+
+    context = first.context
+    context._jvm.java.lang.Thread.sleep = sleep
+    with pytest.raises(Exception, match="sleep interrupted") as heard:
+        stream_of(first, lambda rows: Query()).hand_over(50, context)
+
+    proxied = "py4j.protocol.Py4JJavaError: An error occurred while calling"  # Spark's words
+    assert str(heard.value).startswith(proxied)
+    assert "java.lang.InterruptedException" in str(heard.value)
+    assert len(str(heard.value)) < 200 and heard.value.__suppress_context__
 
 
 def test_a_start_that_fails_ends_the_flow_and_says_why() -> None:

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from tests.unit.slot.parts import batch, compiled, plan_for, source
 
 from headgate import Flow
-from headgate.errors import CustodyMismatch, HeadgateError, OperatorFailed
+from headgate.errors import CustodyMismatch, HeadgateError, OperatorFailed, SchemaMismatch
 from headgate.slot.failure import (
     DeadLetters,
     find_bad_rows,
+    first_bad_row,
     from_exception,
     from_record,
     sample_row,
@@ -116,10 +117,55 @@ def test_an_exception_of_user_code_is_reported_with_place_sample_and_trace(plan:
     assert 'raise KeyError("price")' in error.trace
 
 
-def test_an_error_of_headgate_stays_what_it_is(plan: EpochPlan) -> None:
-    mismatch = CustodyMismatch("lost", epoch=4)
+def test_an_error_of_headgate_keeps_its_type_and_learns_where_it_happened(plan: EpochPlan) -> None:
+    placed = from_exception(CustodyMismatch("lost", epoch=3), "parse", plan, 1, None)
 
-    assert from_exception(mismatch, "parse", plan, 1, None) is mismatch
+    assert type(placed) is CustodyMismatch
+    assert placed.fields == {"operator": "parse", "slot": 1, "epoch": 3}
+    assert str(placed) == "lost (operator 'parse', slot 1)"
+    assert from_exception(placed, "other", plan, 2, None) is placed
+
+
+@pytest.mark.parametrize("kind", [SchemaMismatch, OperatorFailed])
+def test_an_error_that_user_code_has_caused_is_reported_as_its_operators(
+    plan: EpochPlan, kind: type[HeadgateError]
+) -> None:
+    error = from_exception(kind("no such column", column="n"), "parse", plan, 1, batch(k=[7]))
+
+    assert type(error) is OperatorFailed
+    assert (error.operator, error.slot, error.epoch, error.sample) == ("parse", 1, 4, "{'k': 7}")
+    assert "no such column" in error.reason
+    assert from_exception(error, "other", plan, 2, None) is error
+
+
+@examples(100)
+@given(count=st.integers(0, 70), data=st.data())
+def test_one_more_pass_finds_a_row_that_fails_alone(count: int, data: st.DataObject) -> None:
+    bad = data.draw(st.sets(st.integers(0, max(0, count - 1)), max_size=6)) if count else set()
+    calls, seen, undone = 0, 0, 0
+
+    def attempt(rows: np.ndarray) -> None:
+        nonlocal calls, seen
+        calls, seen = calls + 1, seen + len(rows)
+        if bad & set(rows.tolist()):
+            raise ValueError
+
+    def undo() -> None:
+        nonlocal undone
+        undone += 1
+
+    found = first_bad_row(count, attempt, undo)
+
+    assert found == min(bad, default=None)
+    assert seen <= count + 1 and calls <= count.bit_length() + 1 and undone == calls
+
+
+def test_a_batch_that_fails_only_as_a_whole_blames_no_row() -> None:
+    def attempt(rows: np.ndarray) -> None:
+        if len(rows) > 3:
+            raise MemoryError
+
+    assert first_bad_row(8, attempt) is None
 
 
 def test_a_sample_is_short() -> None:

@@ -298,7 +298,19 @@ def test_a_null_key_can_stop_the_flow() -> None:
 
     error = caught.value
     assert (error.operator, error.slot, error.epoch) == ("next", 1, 4)
-    assert error.sample == {"k": None, "v": "1"}
+    assert error.sample == "{'k': None, 'v': '1'}"
+    assert "slot 1, epoch 4" in str(error) and "nulls='error'" in error.reason
+    assert "dead_letters" not in str(error)
+
+
+def test_a_null_key_in_a_source_task_names_the_partition() -> None:
+    program = grouped("fields", nulls="error")
+    post = Post(program, plan_for(program), None)
+
+    with pytest.raises(OperatorFailed) as caught:
+        post.send(rows_of([None]))
+
+    assert caught.value.slot == post.box.producer
 
 
 def test_any_null_part_makes_a_composite_key_null() -> None:

@@ -152,7 +152,8 @@ def test_event_time_is_read_even_if_nobody_else_wants_it() -> None:
 def test_a_window_asks_for_its_time_and_its_item() -> None:
     flow = Flow("f")
     window = Tumbling("1 minute", time="t")
-    source(flow, WIDE).key_by("b").process(TopK("a", k=2, window=window), name="top").to(nothing)
+    rows = source(flow, WIDE, event_time="t")
+    rows.key_by("b").process(TopK("a", k=2, window=window), name="top").to(nothing)
 
     assert carried(compiled(flow), "top") == [("a", "b", "t")]
 
@@ -242,7 +243,7 @@ def test_a_program_pickles_without_frames_and_sink_functions() -> None:
 def test_a_description_says_what_stored_state_depends_on() -> None:
     flow = Flow("f")
     window = Tumbling("1 minute", time="t")
-    rows = source(flow, WIDE, name="in")
+    rows = source(flow, WIDE, name="in", event_time="t")
     rows.key_by("a").process(Sum("b", window=window), name="sum").to_memory("out")
     rows.map(nothing, "a string", name="tidy").to(nothing, name="call")
 

@@ -44,7 +44,8 @@ def counted(epochs: list[list[int | None]]) -> Flow:
         [{"k": k, "item": f"item {i % 3}", "t": second(i)} for i, k in enumerate(epoch)]
         for epoch in epochs
     ]
-    keyed = flow.source(ListSource("k bigint, item string, t timestamp", rows)).key_by("k")
+    source = ListSource("k bigint, item string, t timestamp", rows)
+    keyed = flow.source(source, event_time="t").key_by("k")
     keyed.process(Count(), name="count").to_memory("out")
     keyed.process(TopK("item", k=2, window=FOREVER), name="top")
     return flow

@@ -151,10 +151,11 @@ WRONG: dict[str, tuple[Callable[[Stream], Stream], str]] = {
 def test_a_wrong_answer_is_refused_with_a_reason(mistake: str) -> None:
     declare, reason = WRONG[mistake]
 
-    with pytest.raises(WrongOutput) as caught:
+    with pytest.raises(OperatorFailed) as caught:
         run(declare)
 
-    assert reason in str(caught.value)
+    assert isinstance(caught.value.__cause__, WrongOutput)
+    assert reason in caught.value.reason
 
 
 @pytest.mark.parametrize(
@@ -176,12 +177,16 @@ def test_a_wrong_row_stops_the_flow_and_is_shown(answer: Any, reason: str) -> No
     assert caught.value.sample == "{'k': 3, 'v': None}"
 
 
-def test_an_exception_without_dead_letters_passes_through() -> None:
+def test_an_exception_without_dead_letters_stops_the_flow_and_shows_a_row_it_comes_from() -> None:
     def fails(rows: pa.RecordBatch) -> Any:
-        raise ZeroDivisionError
+        if 3 in rows.column("k").to_pylist():
+            raise ZeroDivisionError
+        return shout(rows)
 
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(OperatorFailed, match="ZeroDivisionError") as caught:
         run(lambda s: s.map(fails, OUT))
+
+    assert caught.value.sample == "{'k': 3, 'v': None}"
 
 
 # --- dead letters -----------------------------------------------------------------------------

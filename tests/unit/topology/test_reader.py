@@ -53,6 +53,7 @@ class Recorder:
 )
 def test_limit_is_an_option_of_the_source(reader, limit):
     assert reader.limit(900) == limit
+    assert reader.takes_rows == bool(limit)
 
 
 def test_rows_of_parquet_files_are_read_from_their_footers(tmp_path):
@@ -61,7 +62,15 @@ def test_rows_of_parquet_files_are_read_from_their_footers(tmp_path):
     reader = hg.Reader("parquet", path=str(tmp_path), schema="k bigint")
 
     assert reader.limit(100) == {"maxFilesPerTrigger": "5"}
-    assert hg.Reader("parquet", path=str(tmp_path / "none")).limit(100) == {}
+
+
+def test_parquet_files_that_are_not_there_yet_can_be_told_later(tmp_path, caplog):
+    reader = hg.Reader("parquet", path=str(tmp_path), schema="k bigint")
+
+    assert reader.takes_rows and reader.limit(100) == {}
+    assert "epochs are not limited to 100 rows" in caplog.text and "rows_per_file" in caplog.text
+    pq.write_table(pa.table({"k": range(50)}), tmp_path / "0.parquet")
+    assert reader.limit(100) == {"maxFilesPerTrigger": "2"}
 
 
 def test_a_reader_opens_with_and_without_a_wish():

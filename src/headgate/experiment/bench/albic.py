@@ -5,7 +5,9 @@ flights. All planners begin with the same allocation, which is even in numbers a
 random, and see the same loads; those that take a migration budget get the same (in key groups).
 After each plan the same day is measured again under the new allocation: units next to their
 partners cost less. The load of a period includes the migrations that were made in it: a state row
-that moves costs what a row costs that crosses nodes.
+that moves costs what a row costs that crosses nodes. `bound_pct` and `gap_pct` are of plans with
+loads as measured, which is what ALBIC makes; the loads that `cola` and `headgate` plan with depend
+on the allocation, and no bound is known for them.
 """
 
 from __future__ import annotations
@@ -27,15 +29,16 @@ from headgate.experiment.airline_job import (
     situation_of,
 )
 from headgate.experiment.bench.edges import DATA_VARIABLE, data_folder
+from headgate.experiment.bench.plan_runs import Lines, Runner, means
 from headgate.experiment.record import Machine
-from headgate.planner.allocation.allocator import make_allocator
 from headgate.planner.allocation.measures import load_distance, load_index
 from headgate.planner.allocation.model import I32, Nodes
 from headgate.planner.allocation.plan import Limits
 
 Say = Callable[[str], None]
-Lines = dict[str, list[float]]
 PLANNERS = ("albic", "cola", "headgate")
+BOUNDED = ("albic",)
+SETTLED = ("collocation", "index")
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ def run_albic(options: AlbicOptions, say: Say, data: Path | None = None) -> dict
     rng = np.random.default_rng(options.seed)
     start = np.concatenate([rng.permutation(groups) % options.nodes for _ in range(3)])
     raw = {p: _follow(p, flights, start.astype(np.int32), options, say) for p in PLANNERS}
-    end = {p: {k: float(np.mean(v[-options.settled :])) for k, v in raw[p].items()} for p in raw}
+    end = {p: {k: float(np.mean(raw[p][k][-options.settled :])) for k in SETTLED} for p in raw}
     goal = 0.99 * end["albic"]["collocation"]
     return {
         "data": name,
@@ -76,7 +79,9 @@ def run_albic(options: AlbicOptions, say: Say, data: Path | None = None) -> dict
         "load_index": {p: end[p]["index"] for p in raw},
         "migrations_per_period": {p: float(np.mean(raw[p]["migrations"])) for p in raw},
         "periods_to_collocation": {p: _first(raw[p]["collocation"], goal) for p in raw},
-        "plan_seconds": {p: float(np.mean(raw[p]["seconds"])) for p in raw},
+        "plan_seconds": means(raw, "seconds"),
+        "bound_pct": means(raw, "bound"),
+        "gap_pct": means(raw, "gap"),
         "raw": raw,
         "options": asdict(options),
         "machine": asdict(Machine.here()),
@@ -93,16 +98,16 @@ def _read(options: AlbicOptions, groups: int, data: Path | None, say: Say) -> tu
 
 def _follow(name: str, flights: Flights, start: I32, options: AlbicOptions, say: Say) -> Lines:
     """One planner, period by period."""
-    planner, home, nodes = make_allocator(name), start, Nodes.alike(options.nodes)
+    planner, home, nodes = Runner(name), start, Nodes.alike(options.nodes)
     limits = Limits(float(options.migrations_max), options.distance_max_pct, options.seconds)
     remote = remote_over_row(flights.delayed_share, options.nodes)
     per_day = len(flights.airplane) / flights.days
     row = 50.0 * options.nodes / (per_day * (2.0 + flights.delayed_share) * 2.0)
-    kept = ("collocation", "distance", "planned", "index", "migrations", "seconds")
+    kept = ("collocation", "distance", "planned", "index", "migrations", "seconds", "bound", "gap")
     lines: Lines = {key: [] for key in kept}
     for period in range(options.periods):
         situation = situation_of(flights, period, home, nodes, row, remote)
-        plan = planner.plan(situation, limits)
+        plan, seconds = planner.plan(situation, limits)
         after = situation.after(plan.node)
         moved = 2.0 * remote * row * options.state_rows_per_group * plan.migrations
         begin = situation_of(flights, period, start, nodes, row, remote)
@@ -112,7 +117,10 @@ def _follow(name: str, flights: Flights, start: I32, options: AlbicOptions, say:
         lines["planned"].append(plan.distance_pct)
         lines["index"].append(load_index(now, float(begin.units.load.sum())))
         lines["migrations"].append(float(plan.migrations))
-        lines["seconds"].append(plan.seconds)
+        lines["seconds"].append(seconds)
+        if name in BOUNDED:
+            lines["bound"].append(plan.bound_pct)
+            lines["gap"].append(plan.gap_pct)
         home = plan.node
         if period % 20 == 19 or period == options.periods - 1:
             index = lines["index"][-1]

@@ -5,6 +5,9 @@ the same hash placement, see the same loads, and have the same migration budget,
 key groups, as the paper's maxMigrations. The load distance is that right after the migrations of
 a period, in percent of the mean load, as in the paper; `next` is that of the period after, whose
 loads no planner has seen. Figures leave out the first periods, in which the budget is too small.
+`bound_pct` is the load distance that no plan of these loads, homes and budget can go below, as
+proven by the planner's solver or by counting; `gap_pct` is how far a plan is above it. PoTC (see
+`both_choices`) allocates nothing, so there is none.
 """
 
 from __future__ import annotations
@@ -17,10 +20,11 @@ from typing import Any
 import numpy as np
 
 from headgate.experiment.bench.edges import DATA_VARIABLE, data_folder
+from headgate.experiment.bench.plan_runs import Lines, Runner, means
+from headgate.experiment.both_choices import BothChoices
 from headgate.experiment.edits_job import (
     FILE,
     OPERATORS,
-    BothChoices,
     Edits,
     edits_of,
     generated_day,
@@ -29,7 +33,6 @@ from headgate.experiment.edits_job import (
     read_edits,
 )
 from headgate.experiment.record import Machine
-from headgate.planner.allocation.allocator import make_allocator
 from headgate.planner.allocation.measures import distance_of, load_distance, lower_bound
 from headgate.planner.allocation.model import Nodes, Situation, Units
 from headgate.planner.allocation.plan import Limits
@@ -52,7 +55,7 @@ class BalanceOptions:
     seconds: float = 1.5
 
 
-QUICK = BalanceOptions(nodes=5, groups=20, periods=4, warm_up=1, migrations_max=10, seconds=0.2)
+QUICK = BalanceOptions(nodes=5, groups=20, periods=3, warm_up=1, migrations_max=10, seconds=0.2)
 
 
 def run_balance(options: BalanceOptions, say: Say, data: Path | None = None) -> dict[str, Any]:
@@ -96,19 +99,19 @@ def _periods(edits: Edits, options: BalanceOptions) -> list[Any]:
     ]
 
 
-def _both_choices(edits: Edits, options: BalanceOptions) -> dict[str, list[float]]:
+def _both_choices(edits: Edits, options: BalanceOptions) -> Lines:
     potc, nodes = BothChoices(options.nodes), Nodes.alike(options.nodes)
     found = []
     for period in range(options.periods):
         parts = [potc.loads(edits, part) for part in _minutes(edits, period, options)]
         found.append(distance_of(np.sum(parts, axis=0), nodes))
     still = [0.0] * len(found)
-    return {"distance": found, "next": found, "migrations": still, "seconds": still, "bound": still}
+    return {"distance": found, "next": found, "migrations": still, "seconds": still}
 
 
 def _compare(
     periods: list[Any], options: BalanceOptions, budget: float, say: Say
-) -> dict[str, dict[str, list[float]]]:
+) -> dict[str, Lines]:
     count = len(OPERATORS) * options.groups
     operator = np.repeat(np.arange(len(OPERATORS), dtype=np.int32), options.groups)
     start = (np.arange(count) % options.groups % options.nodes).astype(np.int32)
@@ -116,21 +119,23 @@ def _compare(
     limits = Limits(budget, options.distance_max_pct, options.seconds)
     found = {}
     for name in PLANNERS:
-        planner, home = make_allocator(name), start
-        lines: dict[str, list[float]] = {
-            "distance": [], "next": [], "migrations": [], "seconds": [], "bound": []
-        }  # fmt: skip
+        planner, home = Runner(name), start
+        kept = ("distance", "next", "migrations", "seconds", "bound", "gap")
+        lines: Lines = {key: [] for key in kept}
         for period in range(options.periods):
             units = Units(OPERATORS, operator, scale * periods[period].ravel(), np.ones(count))
             situation = Situation(units, Nodes.alike(options.nodes), home, period=period)
-            plan = planner.plan(situation, limits)
+            plan, seconds = planner.plan(situation, limits)
             home = plan.node
             seen = replace(units, load=scale * periods[period + 1].ravel())
-            lines["distance"].append(load_distance(situation, home))
+            distance = load_distance(situation, home)
+            bound = max(plan.bound_pct, lower_bound(situation, budget))
+            lines["distance"].append(distance)
             lines["next"].append(load_distance(replace(situation, units=seen, home=home), home))
             lines["migrations"].append(float(plan.migrations))
-            lines["seconds"].append(plan.seconds)
-            lines["bound"].append(lower_bound(situation, budget))
+            lines["seconds"].append(seconds)
+            lines["bound"].append(bound)
+            lines["gap"].append(max(0.0, distance - bound))
         found[name] = lines
         say(
             f"{name}: load distance {np.mean(lines['distance']):.2f} %, at most "
@@ -140,7 +145,7 @@ def _compare(
     return found
 
 
-def _summary(found: dict[str, dict[str, list[float]]], options: BalanceOptions) -> dict[str, Any]:
+def _summary(found: dict[str, Lines], options: BalanceOptions) -> dict[str, Any]:
     def spread(values: list[float]) -> dict[str, float]:
         settled = values[options.warm_up :]
         return {"mean": float(np.mean(settled)), "max": float(np.max(settled))}
@@ -148,7 +153,9 @@ def _summary(found: dict[str, dict[str, list[float]]], options: BalanceOptions) 
     return {
         "load_distance_pct": {n: spread(x["distance"]) for n, x in found.items()},
         "next_load_distance_pct": {n: spread(x["next"]) for n, x in found.items()},
-        "migrations": {n: float(np.mean(x["migrations"])) for n, x in found.items()},
-        "plan_seconds": {n: float(np.mean(x["seconds"])) for n, x in found.items()},
+        "migrations": means(found, "migrations"),
+        "plan_seconds": means(found, "seconds"),
+        "bound_pct": means(found, "bound", options.warm_up),
+        "gap_pct": means(found, "gap", options.warm_up),
         "raw": found,
     }

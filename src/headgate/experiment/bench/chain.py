@@ -4,7 +4,8 @@ Every contestant counts the same files and is checked against one batch group-by
 turns in alternating order; a figure is the median of its rounds, and the raw rounds are kept. The
 fast Spark contestants get `warmup` epochs before the clock runs, since the JVM is still compiling
 for some ten seconds; the slow ones (whose one epoch is tens of seconds, or whose time is not the
-JVM's) get one or none.
+JVM's) get one or none. `headgate` has both counts split, as Spark's own group-by has;
+`headgate_keyed` is the same flow without, where every row goes to the slot of its key.
 """
 
 from __future__ import annotations
@@ -91,6 +92,7 @@ def run_chain(options: ChainOptions, say: Say) -> dict[str, Any]:
         }
         entries: dict[str, Entry] = {
             "headgate": Entry("fast", options.warmup, contestant.run),
+            "headgate_keyed": Entry("fast", options.warmup, partial(contestant.run, split=False)),
             "numpy": Entry("fast", options.warmup, numpy_limit.run),
             "headgate_large": Entry("large", options.large_warmup, contestant.run),
             "numpy_large": Entry("large", options.large_warmup, numpy_limit.run),
@@ -165,6 +167,7 @@ def _figures(
     ratios = {
         f"headgate_over_{name}": ours / rates[name] for name in ("tws", "native") if name in rates
     }
+    ratios["headgate_over_headgate_keyed"] = ours / rates["headgate_keyed"]
     if python_rivals:
         ratios["headgate_over_better_of_bytewax_and_pathway"] = ours / max(python_rivals)
     if "pathway_csv" in rates:

@@ -89,6 +89,7 @@ def main(options: dict[str, Any], folder: Path) -> None:
                 "levels_ms": r["levels_ms"],
                 "attempts": r["attempts"],
                 "hosts": r["hosts"],
+                "cores": r["cores"],
                 "moved_rows": sum(r["moved_rows"].values()),
                 "state_rows": sum(s["rows"] for op in r["state"].values() for s in op.values()),
             }

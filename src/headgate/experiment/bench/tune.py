@@ -8,12 +8,15 @@ of the paper, simulated.
 - `only_batching`: one slot, the optimizer's batches.
 
 A slot hosts an instance of every operator, so slots are the degree of parallelism of all of them.
-Without batching epochs hold fewer rows (`single_rows`), or one would take minutes: enough that the
-fixed cost of an epoch is a small part (`fixed_share` says how small). What is kinder than in the
-paper: an operator still sees all rows that have arrived at once, however they travelled.
+Without batching epochs hold fewer rows (`single_rows`), or one would take minutes; `fixed_share`
+says how much of them is the fixed cost of an epoch. What is kinder than in the paper: an operator
+still sees all rows that have arrived at once, however they travelled.
 
-Every cell of the grid is run once. The best of many noisy numbers is too good, so the best cell
-then takes part in the rounds with the four, and that is what the optimizer is compared with.
+No epoch may have more than `GROWTH` times the rows of the largest probe, the bound that `headgate
+tune` keeps too. The grid is fixed before anything is measured, and reaches up to that bound. Every
+cell is run once. The best of many noisy numbers is too good, so the best cell then takes part in
+the rounds with the four, and that is what the optimizer is compared with. If the best cell is what
+the optimizer chose, the two ought to be equal, and what they differ by is noise: `same_setting`.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from statistics import median
 from typing import Any
 
 from headgate.control.measured_flow import measure_flow
+from headgate.control.tuner import GROWTH
 from headgate.experiment.baselines import spark_query
 from headgate.experiment.bench.tune_flows import (
     CORES,
@@ -40,7 +44,7 @@ from headgate.experiment.bench.tune_flows import (
     run_once,
 )
 from headgate.experiment.record import Machine, side_by_side
-from headgate.planner.tuning.epoch_model import EpochModel, EpochSettings
+from headgate.planner.tuning.epoch_model import WAITS, EpochModel, EpochSettings
 from headgate.planner.tuning.epochs import TunedEpochs, tune_epochs
 from headgate.runtime.calibration import ProbeSizes, calibrate
 
@@ -52,25 +56,28 @@ BEST = "grid_best"
 
 @dataclass(frozen=True)
 class TuneOptions:
-    """Sizes; `rows_max` bounds an epoch. The grid is slots x batch rows x share of the epoch.
+    """Sizes. The grid is slots x batch rows x rows per epoch.
 
     The probe's epochs have two sizes, so that what an epoch costs without rows shows.
     """
 
     flow: str = "linear-road"
     probe_rows: tuple[int, ...] = (50_000, 50_000, 400_000, 50_000, 400_000, 50_000, 400_000)
-    rows_max: int = 2_000_000
-    single_rows: int = 20_000
-    epochs: int = 4
+    single_rows: int = 150_000
+    epochs: int = 3
     warmup: int = 1
     rounds: int = 5
     grid_slots: tuple[int, ...] = (1, 2, 4)
     grid_batch: tuple[int | None, ...] = (1_000, None)
-    grid_rows: tuple[float, ...] = (0.25, 1.0)
+    grid_rows: tuple[int, ...] = (800_000, 3_200_000)
     grid_epochs: int = 2
     probe_sizes: ProbeSizes = field(default_factory=lambda: ProbeSizes(rounds=2))
     simulated_messages: int = 40_000
     seed: int = 7
+
+    @property
+    def rows_max(self) -> int:
+        return GROWTH * max(self.probe_rows)
 
 
 def options_for(flow: str, *, quick: bool = False) -> TuneOptions:
@@ -79,13 +86,12 @@ def options_for(flow: str, *, quick: bool = False) -> TuneOptions:
         return TuneOptions(
             flow,
             probe_rows=(500, 2_000, 500, 2_000) if flow == "linear-road" else (50, 100, 50, 100),
-            rows_max=4_000 if flow == "linear-road" else 200,
             single_rows=500 if flow == "linear-road" else 50,
             epochs=2,
             rounds=1,
             grid_slots=(2,),
             grid_batch=(None,),
-            grid_rows=(1.0,),
+            grid_rows=(1_000 if flow == "linear-road" else 100,),
             grid_epochs=2,
             probe_sizes=ProbeSizes(messages=200, mega_bytes=2, levels=2, rounds=1),
             simulated_messages=2_000,
@@ -94,19 +100,19 @@ def options_for(flow: str, *, quick: bool = False) -> TuneOptions:
         return TuneOptions(
             flow,
             probe_rows=(500, 500, 2_000, 500, 2_000),
-            rows_max=6_000,
-            single_rows=6_000,
-            epochs=4,
+            single_rows=16_000,
             grid_slots=(1, 2),
             grid_batch=(100, None),
-            grid_rows=(0.5, 1.0),
-            grid_epochs=2,
+            grid_rows=(4_000, 16_000),
         )
     return TuneOptions(flow)
 
 
 def run_tune(options: TuneOptions, say: Say) -> dict[str, Any]:
-    """Rows per second and latency by configuration, the grid's best, and what was decided why."""
+    """Rows per second and latency by configuration, the grid's best, and what was decided why.
+
+    Latency is that of a row that comes at any time: half an epoch until its own begins, and that.
+    """
     flow = paper_flow(options.flow, options.seed)
     with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
         work = Path(folder)
@@ -120,8 +126,7 @@ def run_tune(options: TuneOptions, say: Say) -> dict[str, Any]:
         settings = _settings(tuned, options)
         for line in tuned.why:
             say(line)
-        rows = tuned.settings.rows_per_epoch
-        grid = _grid(flow, measured.model, rows, options, work, say)
+        grid = _grid(flow, measured.model, options, work, say)
         settings |= {BEST: _best_of(grid)}
         kept: dict[str, list[Timed]] = {name: [] for name in settings}
 
@@ -143,8 +148,9 @@ def run_tune(options: TuneOptions, say: Say) -> dict[str, Any]:
     return {
         "flow": options.flow,
         "rows_per_s": rates,
-        "latency_ms": {n: 1e3 * kept[n][0].rows / rates[n] for n in CONFIGURATIONS},
+        "latency_ms": {n: 1e3 * WAITS * kept[n][0].rows / rates[n] for n in CONFIGURATIONS},
         "grid_best_rows_per_s": best,
+        "same_setting": is_same(settings["optimized"], settings[BEST]),
         "optimize_seconds": optimize_s,
         "ratios": ratios(rates, best),
         "predicted_rows_per_s": {n: _predicted(measured.model, s) for n, s in settings.items()},
@@ -204,10 +210,7 @@ def _predicted(model: EpochModel, setting: Setting) -> float:
 
 def _settings(tuned: TunedEpochs, options: TuneOptions) -> dict[str, Setting]:
     chosen = tuned.settings
-    sending = {
-        name: rows for name, rows in chosen.batch_rows.items() if name in _sending(options.flow)
-    }
-    optimized = Setting(chosen.slots, sending, chosen.rows_per_epoch)
+    optimized = Setting(chosen.slots, dict(chosen.batch_rows), chosen.rows_per_epoch)
     return four_settings(optimized, options.single_rows)
 
 
@@ -217,20 +220,15 @@ def _best_of(grid: list[dict[str, Any]]) -> Setting:
     return Setting(best["slots"], best["batch"], best["rows_per_epoch"])
 
 
-def _sending(name: str) -> set[str]:
-    """Edges that send batches; the optimizer's model has those inside a task too."""
-    graph = program_of(paper_flow(name, 0)).graph
-    return {
-        f"{graph.nodes[e.producer].name}->{graph.nodes[e.consumer].name}"
-        for e in graph.edges
-        if graph.exchanges(e)
-    }
+def is_same(optimized: Setting, best: Setting) -> bool:
+    """Is the grid's best what the optimizer chose? Its batches are as large as they may be."""
+    chosen = (optimized.slots, optimized.rows_per_epoch)
+    return best.batch is None and chosen == (best.slots, best.rows_per_epoch)
 
 
 def _grid(
     flow: PaperFlow,
     model: EpochModel,
-    rows_per_epoch: int,
     options: TuneOptions,
     work: Path,
     say: Say,
@@ -239,8 +237,8 @@ def _grid(
     found = []
     for slots in options.grid_slots:
         for batch in options.grid_batch:
-            for share in options.grid_rows:
-                setting = Setting(slots, batch, max(1, round(rows_per_epoch * share)))
+            for rows in options.grid_rows:
+                setting = Setting(slots, batch, rows)
                 taken = run_once(flow, setting, epochs=options.grid_epochs, warmup=1, work=work)
                 told = {"rows_per_s": taken.rows_per_s, "predicted": _predicted(model, setting)}
                 found.append(asdict(setting) | told)

@@ -3,8 +3,8 @@
 Autonomic Load Balancing with Integrated Collocation (Madsen et al. 2017), steps 1 to 4. Units that
 are together stay together: sets of them move as one. Each call adds the pair with the most rows
 that is not collocated yet, as a constraint, and solves. If loads then differ too much, sets are cut
-smaller and all is solved again. Loads are those measured: what collocation will save is not
-foreseen.
+smaller and all is solved again, until loads are even enough, no set can be cut or time is up. Loads
+are those measured: what collocation will save is not foreseen.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ import numpy as np
 from headgate.planner.adjacency import I64
 from headgate.planner.allocation.collocation import collocated_sets, significant, split_sets
 from headgate.planner.allocation.measures import lower_bound
-from headgate.planner.allocation.milp import solve
+from headgate.planner.allocation.milp import SOLVER_SHARE, solve
 from headgate.planner.allocation.milp_program import FREE, Blocks, MilpSettings
 from headgate.planner.allocation.model import I32, Bools, Situation
 from headgate.planner.allocation.plan import Limits, Plan, describe
-from headgate.planner.allocation.reasons import reasons_for
 
 Clock = Callable[[], float]
+TURN_SHARE = 0.4
+"""Of the time that is left, for one turn: sets may have to be cut smaller several times."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +36,12 @@ class AlbicSettings:
         score_factor: sF, a pair counts above so many times its sender's average.
         partition_load_pct: maxPL to begin with, in percent of a node's mean load.
         shrink: Factor of maxPL each time the load distance is above maxLD.
-        tries: How often that is done.
         seed: Of ties and of the partitioner.
     """
 
     score_factor: float = 1.5
     partition_load_pct: float = 50.0
     shrink: float = 0.5
-    tries: int = 4
     seed: int = 0
     milp: MilpSettings = field(default_factory=MilpSettings)
 
@@ -67,35 +66,41 @@ class AlbicPlanner:
         sets = collocated_sets(situation, counts)
         share = float(situation.units.load.sum()) / situation.nodes.staying_capacity
         load_max = max(own.partition_load_pct / 100.0 * share, 1e-300)
+        lightest = float(situation.units.load[situation.units.load > 0].min(initial=np.inf))
         best, best_distance = situation.home.astype(np.int32), np.inf
         notes: tuple[str, ...] = ()
-        for turn in range(own.tries):
+        deadline = began + SOLVER_SHARE * limits.seconds
+        before = -1
+        while before < 0 or (load_max >= lightest and self._clock() < deadline):
             pieces = split_sets(situation, sets, load_max, budget, own.seed)
-            blocks = _blocks(situation, pieces)
+            load_max *= own.shrink
+            if (count := int(pieces.max(initial=-1)) + 1) == before:
+                continue  # maxPL is smaller, but no set is cut by it
+            before = count
+            blocks, now = _blocks(situation, pieces), self._clock()
             fixed, pair = improve(situation, counts, pieces, budget, rng)
             node, _, told = solve(
                 replace(blocks, fixed=fixed),
                 budget,
                 0.0,
-                began + limits.seconds * (turn + 1) / own.tries,
+                now + (deadline - now) * TURN_SHARE,
                 own.milp,
                 self._clock,
             )
             distance = blocks.distance(node)
             if distance < best_distance:
                 best, best_distance, notes = node[pieces], distance, (*pair, *told)
-            if distance <= limits.distance_max_pct or len(blocks.load) == len(pieces):
+            if distance <= limits.distance_max_pct or count == len(pieces):
                 break
-            load_max *= own.shrink
         found = describe(
             situation,
             best,
             self.name,
             limits,
             bound_pct=lower_bound(situation, budget),
-            reasons=reasons_for(situation, best),
             notes=notes,
             as_measured=True,
+            for_rows=True,
             seconds=self._clock() - began,
         )
         found.check(situation, limits)

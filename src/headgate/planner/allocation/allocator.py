@@ -8,7 +8,8 @@ from collections.abc import Callable
 from headgate.errors import HeadgateError
 from headgate.planner.allocation.albic import AlbicPlanner
 from headgate.planner.allocation.baselines import ColaPlanner, FluxPlanner, HashPlanner
-from headgate.planner.allocation.integrated import IntegratedPlanner
+from headgate.planner.allocation.integrated import IntegratedPlanner, IntegratedSettings
+from headgate.planner.allocation.measures import Balance
 from headgate.planner.allocation.milp import MilpPlanner
 from headgate.planner.allocation.plan import Planner
 
@@ -24,8 +25,10 @@ ALLOCATORS: dict[str, Callable[[Clock], Planner]] = {
 }
 
 
-def make_allocator(name: str = "headgate", clock: Clock = time.perf_counter) -> Planner:
-    """A planner with its default settings.
+def make_allocator(
+    name: str = "headgate", clock: Clock = time.perf_counter, balance: Balance = "total"
+) -> Planner:
+    """A planner with its default settings; only "headgate" can even every operator by itself.
 
     Examples:
         >>> make_allocator("milp").name
@@ -33,4 +36,8 @@ def make_allocator(name: str = "headgate", clock: Clock = time.perf_counter) -> 
     """
     if name not in ALLOCATORS:
         raise HeadgateError(f"no planner named {name!r}; there are {', '.join(ALLOCATORS)}")
-    return ALLOCATORS[name](clock)
+    if balance == "total":
+        return ALLOCATORS[name](clock)
+    if name != "headgate":
+        raise HeadgateError(f"{name!r} evens the total load; take 'headgate' for every operator's")
+    return IntegratedPlanner(IntegratedSettings(balance=balance), clock)

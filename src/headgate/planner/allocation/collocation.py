@@ -53,12 +53,14 @@ def collocated_sets(situation: Situation, counts: Bools) -> I64:
 def split_sets(situation: Situation, sets: I64, load_max: float, cost_max: float, seed: int) -> I64:
     """Sets cut so that none is heavier than `load_max` or costlier than `cost_max`, if possible.
 
-    Vertices weigh what is further above its maximum, migration cost or load (ties: load).
+    Vertices weigh what is further above its maximum, migration cost or load; at random if both are.
     """
     load, cost = situation.units.load, situation.migration_cost
     loads, costs = np.bincount(sets, load), np.bincount(sets, cost)
     by_load = loads / load_max
     by_cost = np.zeros(len(costs)) if math.isinf(cost_max) else costs / max(cost_max, 1e-300)
+    coin = np.random.default_rng((seed, situation.period)).random(len(loads)) < 0.5
+    costly = (by_cost > by_load) | ((by_cost == by_load) & coin)
     pieces = sets.copy()
     count = len(loads)
     for s in np.flatnonzero(np.maximum(by_load, by_cost) > 1.0):
@@ -66,7 +68,7 @@ def split_sets(situation: Situation, sets: I64, load_max: float, cost_max: float
         parts = min(math.ceil(max(by_load[s], by_cost[s])), len(members))
         if parts < 2:
             continue
-        weight = cost[members] if by_cost[s] > by_load[s] else load[members]
+        weight = (cost if costly[s] else load)[members]
         part = _cut(situation, members, weight, parts, seed)
         pieces[members] = np.where(part > 0, count + part, s)
         count += parts

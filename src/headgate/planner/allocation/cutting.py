@@ -52,13 +52,13 @@ def cut_up(whole: Situation, can: Bools, merge_rate: F64, extras: Extras) -> Sit
     home = np.concatenate([whole.home, [node for _, node, _ in pieces]]).astype(np.int32)
     load = whole.base_load[owner] * share + flow.remote_load * flow.remote(home)
     own = whole.units
-    names = own.names or tuple(own.name(u) for u in range(count))
     units = Units(
         own.operators,
         own.operator[owner],
         load,
         np.concatenate([own.state_bytes, np.zeros(more)]),
-        (*names, *(f"{names[u]} on node {node}" for u, node, _ in pieces)),
+        own.names,
+        tuple(f"{own.name(u)} on node {node}" for u, node, _ in pieces),
     )
     return replace(whole, units=units, home=home, traffic=flow, cut=cut)
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 
@@ -25,12 +24,11 @@ from headgate.planner.adjacency import F64, I64
 from headgate.planner.allocation.annealing import Field, Rules, anneal
 from headgate.planner.allocation.cutting import cut_lines
 from headgate.planner.allocation.greedy import greedy
-from headgate.planner.allocation.measures import lower_bound
+from headgate.planner.allocation.measures import Balance, balance_classes, class_loads, lower_bound
 from headgate.planner.allocation.milp import solve
 from headgate.planner.allocation.milp_program import Blocks, MilpSettings
 from headgate.planner.allocation.model import I32, Situation
 from headgate.planner.allocation.plan import Limits, Plan, describe
-from headgate.planner.allocation.reasons import reasons_for
 from headgate.planner.allocation.splitting import Splitter
 from headgate.planner.allocation.worth import (
     Worth,
@@ -65,7 +63,7 @@ class IntegratedSettings:
         seed: Of the random steps.
     """
 
-    balance: Literal["total", "operator"] = "total"
+    balance: Balance = "total"
     margin: float = 0.9
     least_gain_pct: float = 0.1
     strictness: tuple[float, ...] = (4.0, 12.0)
@@ -108,7 +106,8 @@ class IntegratedPlanner:
             self.name,
             limits,
             bound_pct=0.0 if free else None,
-            reasons=(*lines, *reasons_for(situation, node)),
+            first=lines,
+            balance=self.settings.balance,
             notes=notes,
             seconds=self._clock() - began,
         )
@@ -131,6 +130,7 @@ class IntegratedPlanner:
             lambda now, node: self._worth(now, node, limits).excess,
             lambda one, other: worth(other).beats(worth(one), least),
             limits,
+            self._clock,
         )
         return splitter.run(situation, (began + deadline) / 2, deadline)
 
@@ -140,13 +140,13 @@ class IntegratedPlanner:
         home = situation.home.astype(np.int32)
         talks = bool((situation.cut.whole if situation.cut else situation).traffic.total)
         best, worth = home, self._worth(situation, home, limits)
+        plain = greedy(situation, limits.migration_cost_max)
         if not len(home) or not situation.units.load.any():
-            return best, ()
+            return plain, ()  # at most a node that leaves is emptied
         least = self.settings.least_gain_pct / 100.0 * node_load(situation)
-        if not talks and worth.excess <= 0 and worth.left_behind <= 0:
+        if not talks and worth.excess <= 0 and not worth.left_behind:
             return best, ("within the limit already",)
         price = self._move_price(situation)
-        plain = greedy(situation, limits.migration_cost_max)
         if not talks:  # what the paper's program can do, it does best
             plain = self._program(situation, limits, plain, deadline)
         chosen = "stay"
@@ -157,11 +157,11 @@ class IntegratedPlanner:
             if strictness:
                 until = now + (deadline - now) * FIRST_SHARE
                 node = self._anneal(situation, limits, start, strictness, until)
-                node = _idle_at_home(situation, node)
+                node = _with_idle(situation, node, plain, limits.migration_cost_max)
             found = self._worth(situation, node, limits)
             if found.beats(worth, least + price * situation.cost_of(node)):
                 best, worth, chosen = node, found, name
-                if (strictness or not talks) and found.excess <= 0 and found.left_behind <= 0:
+                if (strictness or not talks) and found.excess <= 0 and not found.left_behind:
                     break
         return best, (chosen,)
 
@@ -187,7 +187,7 @@ class IntegratedPlanner:
 
     def _fits(self, situation: Situation, node: I32, limits: Limits) -> bool:
         worth = self._worth(situation, node, limits)
-        return worth.excess <= 0 and worth.left_behind <= 0
+        return worth.excess <= 0 and not worth.left_behind
 
     def _anneal(
         self,
@@ -234,17 +234,13 @@ class IntegratedPlanner:
         return self.settings.move_price_pct / 100.0 * float(situation.units.load.mean()) / mean
 
     def _worth(self, situation: Situation, node: I32, limits: Limits) -> Worth:
-        return worth_of(situation, node, self._classes(situation), limits)
-
-    def _classes(self, situation: Situation) -> I32:
-        if self.settings.balance == "operator":
-            return situation.units.operator.astype(np.int32)
-        return np.zeros(len(situation.units), np.int32)
+        return worth_of(situation, node, self.settings.balance, limits)
 
     def _field(self, situation: Situation, start: I32) -> Field:
         """An allocation as the search sees it."""
         nodes, traffic, units = situation.nodes, situation.traffic, len(situation.units)
-        kinds, (starts, other, weight) = self._classes(situation), situation.adjacency
+        kinds = balance_classes(situation, self.settings.balance)
+        starts, other, weight = situation.adjacency
         row = np.repeat(np.arange(units), np.diff(starts))
         heaviest = np.lexsort((weight, row))
         partner = np.full(units, -1, np.int64)
@@ -253,9 +249,6 @@ class IntegratedPlanner:
         cell = row * len(nodes) + start[other]
         toward = _summed(cell, weight, units * len(nodes)).reshape(units, len(nodes))
         near = nearness(situation)
-        load = situation.unit_loads(start)
-        classes = int(kinds.max(initial=0)) + 1
-        loads = _summed(kinds * np.int64(len(nodes)) + start, load, classes * len(nodes))
         moved = np.flatnonzero(start != situation.home)
         away, place = np.zeros(units, np.int64), np.zeros(units, np.int64)
         away[: len(moved)], place[moved] = moved, np.arange(len(moved))
@@ -274,7 +267,7 @@ class IntegratedPlanner:
             start.astype(np.int32),
             situation.home.astype(np.int32),
             situation.migration_cost,
-            loads.reshape(classes, len(nodes)),
+            class_loads(situation, start, self.settings.balance),
             nodes.capacity,
             nodes.leaving,
             away,
@@ -283,15 +276,20 @@ class IntegratedPlanner:
         )
 
 
-def _idle_at_home(situation: Situation, node: I32) -> I32:
-    """Units without load and rows stay: the search meets them by chance and leaves them anywhere.
+def _with_idle(situation: Situation, node: I32, plain: I32, budget: float) -> I32:
+    """Units without load and rows, which the search meets by chance and leaves anywhere.
 
-    Those of a node that leaves must go.
+    They stay. Those of a node that leaves go where the greedy takes them, as far as the budget
+    goes: nothing else would empty that node.
     """
-    t, home = situation.traffic, situation.home
-    busy = situation.units.load > 0
-    busy[t.sender] = busy[t.receiver] = True
-    return np.where(busy | situation.nodes.leaving[home], node, home).astype(np.int32)
+    t, home, leaving = situation.traffic, situation.home, situation.nodes.leaving
+    idle = ~(situation.units.load > 0)
+    idle[t.sender] = idle[t.receiver] = False
+    found = np.where(idle, home, node).astype(np.int32)
+    going = np.flatnonzero(idle & leaving[home] & ~leaving[plain])
+    paid = np.cumsum(situation.migration_cost[going]) <= budget - situation.cost_of(found)
+    found[going[paid]] = plain[going[paid]]
+    return found
 
 
 def _summed(cell: I64, values: F64, count: int) -> F64:

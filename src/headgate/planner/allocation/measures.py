@@ -9,12 +9,16 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 
 from headgate.planner.adjacency import F64
 from headgate.planner.allocation.model import I32, Nodes, Situation
 
 BISECTIONS = 40
+Balance = Literal["total", "operator"]
+"""What is to be even: the load of nodes, or the load that every operator gives them."""
 
 
 def mean_load(loads: F64, nodes: Nodes) -> float:
@@ -23,17 +27,36 @@ def mean_load(loads: F64, nodes: Nodes) -> float:
 
 
 def distance_of(loads: F64, nodes: Nodes) -> float:
-    """Load distance of node loads, in percent of the mean."""
-    mean = mean_load(loads, nodes)
-    if mean <= 0:
-        return 0.0
-    off = loads[nodes.staying] / nodes.capacity[nodes.staying] - mean
-    return 100.0 * float(np.abs(off).max()) / mean
+    """Load distance of node loads, in percent of the mean; of several rows of them the largest."""
+    mean = loads.sum(axis=-1, keepdims=True) / nodes.staying_capacity
+    off = np.abs(loads / nodes.capacity - mean)[..., nodes.staying]
+    return 100.0 * float((off / np.where(mean > 0, mean, np.inf)).max(initial=0.0))
 
 
-def load_distance(situation: Situation, node: I32, *, as_measured: bool = False) -> float:
-    """Load distance of an allocation, in percent of the mean."""
-    return distance_of(situation.node_loads(node, as_measured=as_measured), situation.nodes)
+def load_distance(
+    situation: Situation, node: I32, *, as_measured: bool = False, balance: Balance = "total"
+) -> float:
+    """Load distance of an allocation, in percent of the mean; by operator that of the worst."""
+    loads = class_loads(situation, node, balance, as_measured=as_measured)
+    return distance_of(loads, situation.nodes)
+
+
+def class_loads(
+    situation: Situation, node: I32, balance: Balance, *, as_measured: bool = False
+) -> F64:
+    """[class, node]: loads of what is evened together, all units or those of an operator."""
+    load = situation.units.load if as_measured else situation.unit_loads(node)
+    kinds = balance_classes(situation, balance)
+    classes, nodes = int(kinds.max(initial=0)) + 1, len(situation.nodes)
+    found = np.bincount(kinds * np.int64(nodes) + node, load, classes * nodes)
+    return found.astype(np.float64, copy=False).reshape(classes, nodes)
+
+
+def balance_classes(situation: Situation, balance: Balance) -> I32:
+    """The class of every unit."""
+    if balance == "operator":
+        return situation.units.operator.astype(np.int32)
+    return np.zeros(len(situation.units), np.int32)
 
 
 def load_index(now: float, at_start: float) -> float:
@@ -59,11 +82,6 @@ def lower_bound(situation: Situation, budget: float = np.inf) -> float:
     if int((load > 0).sum()) < int(nodes.staying.sum()):
         low = max(low, mean)
     return 100.0 * max(low, _paid_bound(situation, mean, budget), 0.0) / mean
-
-
-def gap(distance: float, bound: float) -> float:
-    """How far a load distance is above the proven bound, in percent points of the mean."""
-    return max(0.0, distance - bound)
 
 
 def _paid_bound(situation: Situation, mean: float, budget: float) -> float:

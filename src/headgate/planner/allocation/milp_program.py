@@ -30,7 +30,6 @@ class MilpSettings:
             points of the mean.
         variables_per_second: Size of a model that HiGHS is given, per second it has.
         window_nodes: Nodes of a reduced model, half of them the fullest, half the emptiest.
-        whole_percent: Round the mean up to a whole number, as the paper does.
         branches_max: Nodes of the branch-and-bound tree of one program; None: only time ends it.
             With a number, a plan does not depend on how fast the machine is.
     """
@@ -38,7 +37,6 @@ class MilpSettings:
     good_enough_pct: float = 0.1
     variables_per_second: int = 4_000
     window_nodes: int = 4
-    whole_percent: bool = False
     branches_max: int | None = None
 
 
@@ -126,8 +124,6 @@ def program(
     proven = 0.0
     if result.mip_dual_bound is not None and np.isfinite(result.mip_dual_bound):
         proven = 100.0 * max(float(result.mip_dual_bound) - 1.0, 0.0)
-    if settings.whole_percent:
-        proven = 0.0  # of another mean
     if result.x is None:
         return None, proven if result.status == 1 else 0.0
     node = start.copy()
@@ -140,9 +136,7 @@ def _run(
     blocks: Blocks, start: I32, cells: Cells, budget: float, seconds: float, settings: MilpSettings
 ) -> OptimizeResult:
     nodes, mean, rows = blocks.nodes, blocks.mean, cells.rows
-    middle = float(np.ceil(mean)) if settings.whole_percent else mean
-    level = middle / mean
-    now = np.abs(blocks.loads(start)[rows] / nodes.capacity[rows] - middle)[nodes.staying[rows]]
+    now = np.abs(blocks.loads(start)[rows] / nodes.capacity[rows] - mean)[nodes.staying[rows]]
     count = len(cells)
     rest = np.ones(len(blocks.load), np.bool_)
     rest[cells.units] = False
@@ -153,9 +147,9 @@ def _run(
         integrality=np.concatenate([np.ones(count), np.zeros(3)]),
         bounds=Bounds(
             np.concatenate([np.zeros(count), [1.0, 0.0, 0.0]]),
-            np.concatenate([np.ones(count), [1.0 + min(level, now.max() / mean), level, level]]),
+            np.concatenate([np.ones(count), [1.0 + min(1.0, now.max() / mean), 1.0, 1.0]]),
         ),
-        constraints=_constraints(blocks, cells, base, level, left),
+        constraints=_constraints(blocks, cells, base, left),
         options={
             "time_limit": max(seconds, 0.01),
             "mip_rel_gap": settings.good_enough_pct / 200.0,
@@ -164,9 +158,7 @@ def _run(
     )
 
 
-def _constraints(
-    blocks: Blocks, cells: Cells, base: F64, level: float, left: float
-) -> list[LinearConstraint]:
+def _constraints(blocks: Blocks, cells: Cells, base: F64, left: float) -> list[LinearConstraint]:
     """Constraints (1) to (4); (5) and "not worse than the start" are bounds of z."""
     nodes, count, rows = blocks.nodes, len(cells), cells.rows
     z, du, dl = count, count + 1, count + 2
@@ -189,8 +181,8 @@ def _constraints(
     lower = table([row, own, own], [each, np.full(k, z), np.full(k, dl)], [share, ones, -ones], k)
     found = [
         LinearConstraint(one, 1.0, 1.0),
-        LinearConstraint(upper, -np.inf, level - 1 - already),
-        LinearConstraint(lower, np.where(stays, level + 1 - already, -np.inf), np.inf),
+        LinearConstraint(upper, -np.inf, -already),
+        LinearConstraint(lower, np.where(stays, 2.0 - already, -np.inf), np.inf),
     ]
     if np.isfinite(left):
         scale = max(left, 1e-300)

@@ -28,22 +28,29 @@ Extras = Mapping[int, tuple[tuple[int, float], ...]]
 
 @dataclass(frozen=True)
 class Units:
-    """Loads and states of units; `operator` is a number into `operators`."""
+    """Loads and states of units; `operator` is a number into `operators`.
+
+    `pieces` are the names of pieces of units, which come last; `names` those of the others.
+    """
 
     operators: tuple[str, ...]
     operator: I32
     load: F64
     state_bytes: F64
     names: tuple[str, ...] = ()
+    pieces: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.load)
 
     def name(self, unit: int) -> str:
         """What people call a unit: its name, else its operator and its number within it."""
+        whole = len(self) - len(self.pieces)
+        if unit >= whole:
+            return self.pieces[unit - whole]
         if self.names:
             return self.names[unit]
-        first = int(np.searchsorted(self.operator, self.operator[unit]))
+        first = int(np.searchsorted(self.operator[:whole], self.operator[unit]))
         return f"{self.operators[self.operator[unit]]}[{unit - first}]"
 
 
@@ -190,11 +197,16 @@ class Situation:
 
     def collocation(self, node: I32) -> float:
         """The collocation factor of an allocation; merge rows of pieces are no part of it."""
+        return self.rows_of_keys.collocation(node)
+
+    @cached_property
+    def rows_of_keys(self) -> Traffic:
+        """The traffic without what pieces send to their owners."""
         if self.cut is None or not self.cut.extras:
-            return self.traffic.collocation(node)
+            return self.traffic
         t, owner = self.traffic, self.cut.owner
         rows = owner[t.sender] != owner[t.receiver]
-        return Traffic(t.sender[rows], t.receiver[rows], t.rate[rows]).collocation(node)
+        return Traffic(t.sender[rows], t.receiver[rows], t.rate[rows], t.remote_load)
 
     def moved(self, node: I32) -> I64:
         """Units that an allocation takes away from their home."""

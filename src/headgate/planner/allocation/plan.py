@@ -13,8 +13,9 @@ import numpy as np
 
 from headgate.errors import HeadgateError
 from headgate.planner.adjacency import F64
-from headgate.planner.allocation.measures import load_distance, lower_bound
+from headgate.planner.allocation.measures import Balance, load_distance, lower_bound
 from headgate.planner.allocation.model import I32, Extras, Situation
+from headgate.planner.allocation.reasons import reasons_for
 
 ROUNDING = 1e-9
 
@@ -42,8 +43,10 @@ class Limits:
 class Plan:
     """An allocation and its worth. Distances are in percent of the mean load.
 
+    `reasons` has a line for each move, heaviest units first, at most 1,000 and then how many more.
     `node` is where whole units are, and the owners of those that are cut; `extras` are the other
-    pieces, if any, and `loads` is what all of it makes of the nodes.
+    pieces, if any, and `loads` is what all of it makes of the nodes. `as_measured`: the distance is
+    that of loads as they are, without what collocation saves.
     """
 
     node: I32
@@ -58,6 +61,7 @@ class Plan:
     notes: tuple[str, ...] = field(default=())
     extras: Extras = field(default_factory=dict)
     loads: F64 = field(default_factory=lambda: np.empty(0))
+    as_measured: bool = False
 
     @property
     def pieces(self) -> int:
@@ -125,29 +129,38 @@ def describe(
     method: str,
     limits: Limits,
     *,
-    reasons: tuple[str, ...] = (),
+    first: tuple[str, ...] = (),
     seconds: float = 0.0,
     notes: tuple[str, ...] = (),
     bound_pct: float | None = None,
     as_measured: bool = False,
+    for_rows: bool | None = None,
+    balance: Balance = "total",
 ) -> Plan:
-    """A plan with its figures worked out."""
+    """A plan with its figures worked out, and why every unit moves after what is told `first`.
+
+    Planners of loads as measured are taken not to move units for their rows, unless they say so.
+    """
     moved = situation.moved(node)
     bound = lower_bound(situation, limits.migration_cost_max) if bound_pct is None else bound_pct
+    reasons = reasons_for(
+        situation,
+        node,
+        balance=balance,
+        as_measured=as_measured,
+        for_rows=not as_measured if for_rows is None else for_rows,
+    )
     return Plan(
         node,
         method,
-        load_distance(situation, node, as_measured=as_measured),
+        load_distance(situation, node, as_measured=as_measured, balance=balance),
         bound,
         situation.collocation(node),
         len(moved),
         float(situation.migration_cost[moved].sum()),
-        reasons or tuple(_plain(situation, node, int(u)) for u in moved[:1000]),
+        (*first, *reasons),
         seconds,
         notes,
         loads=situation.node_loads(node),
+        as_measured=as_measured,
     )
-
-
-def _plain(situation: Situation, node: I32, unit: int) -> str:
-    return f"{situation.units.name(unit)}: node {situation.home[unit]} -> {node[unit]}"

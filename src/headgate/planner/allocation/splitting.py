@@ -62,31 +62,41 @@ class Splitter:
         search: The best allocation of a situation, found by a deadline.
         excess: Load distance above the limit, in percent.
         better: Is the second allocation strictly better than the first, pieces priced?
+        clock: Looked at before every step; the best so far is taken when time is up.
     """
 
     search: Search
     excess: Callable[[Situation, I32], float]
     better: Callable[[Allocation, Allocation], bool]
     limits: Limits
+    clock: Callable[[], float]
 
     def run(self, situation: Situation, middle: float, deadline: float) -> Allocation:
         """From where we are: first with the pieces there are, then with more, if need be."""
         kept = self._trim(fused(situation, self.search(situation, middle)))
-        kept = self._joined(situation, kept, middle)
+        if self.clock() < deadline:
+            kept = self._joined(situation, kept, middle)
         if self.excess(*kept) <= 0:
             return kept
         best = kept
         for share in CUT_SHARES:
+            if self.clock() >= deadline:
+                return best
             made = shed(situation, situation.home, self.limits, share)
             made = fused(made[0], self.search(made[0], deadline))
-            best = self._best(kept, best, made)
+            best = self._best(kept, best, made, deadline)
             if self.excess(*best) <= 0:
                 return best
-        return self._best(kept, best, kept)
+        return self._best(kept, best, kept, deadline)
 
-    def _best(self, kept: Allocation, best: Allocation, made: Allocation) -> Allocation:
+    def _best(
+        self, kept: Allocation, best: Allocation, made: Allocation, deadline: float
+    ) -> Allocation:
         """The best of what there is, what was made, and that with what is too full still cut."""
-        for found in (self._trim(made), self._trim(shed(*made, self.limits))):
+        for cut_more in (False, True):
+            if self.clock() >= deadline:
+                break
+            found = self._trim(shed(*made, self.limits) if cut_more else made)
             if self._pays(kept, found) and self.better(best, found):
                 best = found
         return best

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from headgate.planner.adjacency import F64
-from headgate.planner.allocation.model import I32, Situation
+from headgate.planner.allocation.measures import Balance, load_distance
+from headgate.planner.allocation.model import I32, Situation, Traffic
 from headgate.planner.allocation.plan import Limits
 from headgate.planner.allocation.splitting import price_pct
 
@@ -19,19 +20,23 @@ NOTICED_PCT = 0.05
 class Worth:
     """What an allocation is worth, each part better if smaller; compared in this order.
 
+    `left_behind` are units on nodes that leave, those without load too, and `left_load` is theirs.
     `excess` is the load distance above the limit. The price of pieces is in the same percent, and
     the two are added up.
     """
 
-    left_behind: float
+    left_behind: int
+    left_load: float
     excess: float
     pieces: float
     traffic: float
 
     def beats(self, other: Worth, least_traffic: float) -> bool:
         """Strictly better, by more than a rounding error or a whim."""
-        if abs(self.left_behind - other.left_behind) > 1e-9:
+        if self.left_behind != other.left_behind:
             return self.left_behind < other.left_behind
+        if abs(self.left_load - other.left_load) > 1e-9:
+            return self.left_load < other.left_load
         mine, its = self.excess + self.pieces, other.excess + other.pieces
         if abs(mine - its) > NOTICED_PCT:
             return mine < its
@@ -40,21 +45,13 @@ class Worth:
         return self.traffic < other.traffic - least_traffic
 
 
-def worth_of(situation: Situation, node: I32, kinds: I32, limits: Limits) -> Worth:
-    """Loads are evened within each of the `kinds`, the balance classes of units."""
-    nodes = situation.nodes
-    load = situation.unit_loads(node)
-    classes = int(kinds.max(initial=0)) + 1
-    cell = kinds * np.int64(len(nodes)) + node
-    loads = np.bincount(cell, load, classes * len(nodes)).reshape(classes, -1)
-    mean = loads.sum(axis=1, keepdims=True) / nodes.staying_capacity
-    off = np.abs(loads / nodes.capacity - mean)[:, nodes.staying]
-    worst = 100.0 * float((off / np.where(mean > 0, mean, np.inf)).max(initial=0.0))
-    behind = nodes.leaving[node]
-    crumb = 1e-6 * max(float(situation.units.load.mean()), 1e-9) if len(load) else 0.0
+def worth_of(situation: Situation, node: I32, balance: Balance, limits: Limits) -> Worth:
+    """Loads are evened in total, or within every operator."""
+    behind = situation.nodes.leaving[node]
     return Worth(
-        float(load[behind].sum()) + crumb * float(behind.sum()),
-        max(0.0, worst - limits.distance_max_pct),
+        int(behind.sum()),
+        float(situation.unit_loads(node)[behind].sum()),
+        max(0.0, load_distance(situation, node, balance=balance) - limits.distance_max_pct),
         price_pct(situation),
         worth_of_a_row(situation) * far_rows(situation, node),
     )
@@ -69,9 +66,9 @@ def worth_of_a_row(situation: Situation) -> float:
     return 0.5 * float(situation.units.load.sum()) / situation.traffic.total
 
 
-def far_rows(situation: Situation, node: I32) -> float:
-    """Rows that leave their node; those to near nodes count in part."""
-    t, near = situation.traffic, nearness(situation)
+def far_rows(situation: Situation, node: I32, traffic: Traffic | None = None) -> float:
+    """Rows that leave their node, of this traffic or all; those to near nodes count in part."""
+    t, near = traffic or situation.traffic, nearness(situation)
     if not t.total:
         return 0.0
     if len(near):

@@ -79,6 +79,22 @@ class Calibration:
         )
 
 
+def same_engine(one: str, other: str, elastic: bool = False) -> bool:
+    """Were costs measured on such an engine? Costs that do not say where are taken at their word.
+
+    `elastic`: cores come and go, and say nothing about the engine.
+
+    Examples:
+        >>> same_engine("Spark 4.1.0, local, 2 cores", "Spark 4.1.0, local, 8 cores")
+        False
+        >>> same_engine("Spark 4.1.0, spark, 2 cores", "Spark 4.1.0, spark, 8 cores", elastic=True)
+        True
+    """
+    if elastic:
+        one, other = one.rpartition(",")[0], other.rpartition(",")[0]
+    return one in ("", other)
+
+
 def fit(probes: Sequence[Probe], message_bytes_max: int, engine: str = "") -> Calibration:
     """The five costs that explain the probes best."""
     if len(probes) < 5:

@@ -1,10 +1,10 @@
-"""The scaling rule of DS2 (Kalavri et al., OSDI 2018), as a baseline.
+"""DS2 (Kalavri et al., OSDI 2018) as a baseline: its rule, and its manager as it was released.
 
 From the time that instances were really busy DS2 gets an operator's true processing rate, and from
 the sources' rates the rate it must keep up with. The instances it needs are their quotient, rounded
-up. A decision is taken once per policy interval, from the median of the last `activation` of them,
-after `warm_up` intervals in which a change settles. It has no band: a quotient that crosses a whole
-number is a reconfiguration.
+up. The defaults are those of the manager in strymon-system/ds2 (`manager.rs`, `ds2.toml`): two
+policy intervals are skipped after the start and after every change, and one instance too many is
+no reason to change. That is its band; `RULE` goes without it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,26 @@ from headgate.planner.tuning.rescaler import Load, Rescale
 
 @dataclass(frozen=True)
 class Ds2Options:
-    """`headroom` is DS2's target rate ratio: 1 asks for exactly what comes."""
+    """The manager's settings, and two that it does not have.
 
-    warm_up: int = 1
+    Args:
+        warm_up: Policy intervals to skip after the start and after a change (`warm_up_time`).
+        activation: Evaluations since then before a change is made (`activation_time`). The last
+            of them decides.
+        factor: More instances than are needed, 0.25 for a quarter (`scaling_factor`).
+        spares_one: Do not give back a single instance, as the manager does not.
+        takes_median: Let the median of the last `activation` evaluations decide. The manager
+            leaves this open.
+    """
+
+    warm_up: int = 2
     activation: int = 1
-    headroom: float = 1.0
+    factor: float = 0.0
+    spares_one: bool = True
+    takes_median: bool = False
+
+
+RULE = Ds2Options(warm_up=1, spares_one=False)
 
 
 class Ds2:
@@ -33,22 +48,30 @@ class Ds2:
     def __init__(self, instances: int, options: Ds2Options | None = None) -> None:
         self.options = options or Ds2Options()
         self.instances = instances
-        self._warming = 0
-        self._wanted: deque[int] = deque(maxlen=self.options.activation)
+        self._begin()
 
     def observe(self, load: Load) -> Rescale | None:
         """A decision that is already taken into account, or None to stay."""
-        if self._warming:
-            self._warming -= 1
+        if self._skipped < self.options.warm_up:
+            self._skipped += 1
             return None
-        needed = load.demand * self.options.headroom
-        self._wanted.append(max(1, math.ceil(needed * (1 - ROUNDING))))
-        if len(self._wanted) < self.options.activation:
+        needed = load.demand * (1 + self.options.factor)
+        self._evaluated.append(max(1, math.ceil(needed * (1 - ROUNDING))))
+        if len(self._evaluated) < self.options.activation:
             return None
-        wanted = round(median(self._wanted))
-        if wanted == self.instances:
+        wanted = self._evaluated[-1]
+        if self.options.takes_median:
+            wanted = round(median(self._evaluated))
+        if not self._is_significant(wanted):
             return None
         self.instances = wanted
-        self._warming = self.options.warm_up
-        self._wanted.clear()
+        self._begin()
         return Rescale(wanted, f"{needed:.2f} true instances are needed")
+
+    def _is_significant(self, wanted: int) -> bool:
+        fewest = self.instances - 1 if self.options.spares_one else self.instances
+        return wanted > self.instances or wanted < fewest
+
+    def _begin(self) -> None:
+        self._skipped = 0
+        self._evaluated: deque[int] = deque(maxlen=self.options.activation)

@@ -49,6 +49,8 @@ class EpochModel:
         slots_seen: Slots with which the streams' remote shares were measured; 0 if they hold for
             any number.
         instance_s: What the operators of one slot take in an epoch, however few rows there are.
+        sending: Streams that send batch tuples; None: all do. Others stay inside a task.
+        elastic: Executors come and go with the slots; `cores` are those of `slots_seen`.
     """
 
     flow: FlowModel
@@ -60,10 +62,26 @@ class EpochModel:
     between_slots: frozenset[str] = frozenset()
     slots_seen: int = 0
     instance_s: float = 0.0
+    sending: frozenset[str] | None = None
+    elastic: bool = False
 
     def __post_init__(self) -> None:
         if self.levels < 1 or self.cores < 1:
             raise DeclarationError("an epoch has at least one level, and runs on at least one core")
+
+    def cores_for(self, slots: int) -> int:
+        """Cores that so many slots would have: where executors follow, at least one each."""
+        if not self.elastic:
+            return self.cores
+        share = slots / self.slots_seen if self.slots_seen else 1.0
+        return max(slots, math.ceil(self.cores * min(1.0, share)))
+
+    def at_once(self, slots: int) -> int:
+        """Slots that can be at work at the same time."""
+        return min(slots, self.cores_for(slots))
+
+    def sends(self, stream: Stream) -> bool:
+        return self.sending is None or stream.name in self.sending
 
     def shipped_per_row(self, stream: Stream, slots: int) -> float:
         """Rows that leave their slot, per row that the producer takes in."""
@@ -109,7 +127,8 @@ class EpochModel:
     def row_s(self, slots: int) -> float:
         """Seconds that a source row adds to an epoch: each part on as many cores as it can use."""
         source, slot = self.work_s(slots)
-        return source / min(self.source_tasks, self.cores) + slot / min(slots, self.cores)
+        cores = self.cores_for(slots)
+        return source / min(self.source_tasks, cores) + slot / self.at_once(slots)
 
     def messages(self, slots: int, rows: float, batch_rows: Mapping[str, int]) -> float:
         """Batch tuples of an epoch: per stream and pair of tasks as many as its rows fill."""
@@ -128,13 +147,13 @@ class EpochModel:
         costs = self.costs
         tasks = self.levels * slots + self.source_tasks
         fixed = costs.epoch_s + (self.levels + 1) * costs.level_s
-        fixed += tasks * costs.task_s / self.cores
-        return fixed + slots * self.instance_s / min(slots, self.cores)
+        fixed += tasks * costs.task_s / self.cores_for(slots)
+        return fixed + slots * self.instance_s / self.at_once(slots)
 
     def predict(self, settings: EpochSettings) -> EpochPrediction:
         """Seconds, rate and latency of epochs with these settings."""
         slots, rows = settings.slots, settings.rows_per_epoch
-        at_once = min(slots, self.cores)
+        at_once = self.at_once(slots)
         messages = self.messages(slots, rows, settings.batch_rows)
         fixed = self.fixed_s(slots)
         epoch_s = fixed + rows * self.row_s(slots) + messages * self.costs.message_s / at_once

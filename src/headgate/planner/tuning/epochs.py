@@ -4,10 +4,13 @@ A slot hosts an instance of every operator and runs them one after the other, so
 of parallelism, and the work that counts is the sum over all operators. What runs before the first
 exchange runs in source tasks, as many as the source has partitions, whatever the number of slots.
 An epoch is itself a batch: its fixed cost F is shared by its rows, as n is by the rows of a
-message. So the paper's equations hold one floor up: the fewest slots that are more than work x
-rate (equation 4), and the smallest epoch that keeps up (equation 2 with n = F). Nothing leaves a
-task before an epoch's level is over, so a batch tuple smaller than B_max makes no row earlier:
-batches are as large as they may be.
+message. So the paper's equations hold one floor up: the smallest epoch that keeps up (equation 2
+with n = F), and the fewest slots for which there is one (equation 4, source tasks included).
+Nothing leaves a task before an epoch's level is over, so a batch tuple smaller than B_max makes no
+row earlier: batches are as large as they may be.
+
+A latency target is met by other slots and smaller epochs, but never at the price of falling behind:
+rows that are not processed are later than any target.
 """
 
 from __future__ import annotations
@@ -72,41 +75,46 @@ def tune_epochs(
     rows_max: int | None = None,
     epoch_bytes_max: int = EPOCH_BYTES_MAX,
 ) -> TunedEpochs:
-    """Slots, rows per epoch and batch rows; linear in the flow's size, and in slots without a rate.
+    """Slots, rows per epoch and batch rows; linear in the flow's size, and in slots.
 
     Args:
         rate: Source rows per second to keep up with; without one, as fast as the cores allow.
-        latency_s: Target for the mean latency of a row. It bounds the epoch; throughput is then
-            what such epochs give.
+        latency_s: Target for the mean latency of a row. No epoch is made so small for it that the
+            flow falls behind the rate; without a rate it may cost a fifth of the throughput.
         slots_max: At most so many (default: one per core, more would only add tasks). Without a
             rate, the fewest that give nearly as much as the best.
         slots: Do not choose slots, these are given.
         rows_max: No epoch is to have more rows, for reasons that the model does not know.
         epoch_bytes_max: Source bytes of one epoch in one slot.
     """
-    why: list[str] = []
-    size = _Size(rate, latency_s, rows_max, epoch_bytes_max)
-    most = slots_max or model.cores
-    if slots is None and rate is None:
-        slots = _fewest_of_the_fast(model, min(most, model.cores), size, why)
-    elif slots is None:
-        slots = _slots_for(model, rate or 0.0, most, why)
-    settings, reasons = _settings(model, slots, size)
-    per_row = model.per_row(slots)
+    goal = _Goal(rate, latency_s, rows_max, epoch_bytes_max)
+    if slots is not None:
+        chosen, why = _try(model, slots, goal), list[str]()
+    elif rate is not None:
+        chosen, why = _fewest_that_keep_up(model, slots_max or model.cores, goal, rate)
+    else:
+        most = slots_max or model.cores
+        chosen, why = _fastest(model, most if model.elastic else min(most, model.cores), goal)
+    why += chosen.why
+    if not chosen.in_time:
+        best = chosen.prediction.latency_s
+        why.append(f"a mean latency of {latency_s:g} s cannot be met; the best is {best:.2g} s")
+    per_row = model.per_row(chosen.slots)
     total = sum(per_row.values())
     heaviest = max(per_row, key=lambda name: per_row[name])
     share = {name: spent / total if total else 0.0 for name, spent in per_row.items()}
     where = " (in source tasks)" if heaviest in model.at_source else ""
-    why += [*reasons, f"{heaviest}{where} has {share[heaviest]:.0%} of the work per row"]
-    told = model.predict(settings)
+    why.append(f"{heaviest}{where} has {share[heaviest]:.0%} of the work per row")
     source_rate = model.flow.source_rate or 1.0
-    rates = {n: r / source_rate * told.rows_per_s for n, r in model.flow.rate_in.items()}
-    return TunedEpochs(settings, told, share, heaviest, tuple(why), rates)
+    rates = {
+        n: r / source_rate * chosen.prediction.rows_per_s for n, r in model.flow.rate_in.items()
+    }
+    return TunedEpochs(chosen.settings, chosen.prediction, share, heaviest, tuple(why), rates)
 
 
 @dataclass(frozen=True)
-class _Size:
-    """What an epoch's rows have to satisfy."""
+class _Goal:
+    """What an epoch has to satisfy."""
 
     rate: float | None
     latency_s: float | None
@@ -114,84 +122,127 @@ class _Size:
     epoch_bytes_max: int
 
 
-def _settings(model: EpochModel, slots: int, size: _Size) -> tuple[EpochSettings, list[str]]:
+@dataclass(frozen=True)
+class _Tried:
+    """The best epoch for some number of slots. `keeps_up`: with the rate, with room for bursts."""
+
+    settings: EpochSettings
+    prediction: EpochPrediction
+    keeps_up: bool
+    in_time: bool
+    why: tuple[str, ...]
+
+    @property
+    def slots(self) -> int:
+        return self.settings.slots
+
+
+def _try(model: EpochModel, slots: int, goal: _Goal) -> _Tried:
     """Rows per epoch for so many slots, and batches as large as they may be."""
     flow, costs = model.flow, model.costs
-    batch = {s.name: costs.batch_rows_max(s.row_bytes) for s in flow.streams}
-    at_once = min(slots, model.cores)
-    fixed = model.fixed_s(slots) + min(slots * slots, 1e9) * costs.message_s / at_once
-    rows, reason = _rows(fixed, model.row_s(slots), size.rate, size.latency_s)
-    why = [reason]
-    fitting = _rows_that_fit(flow, slots, size.epoch_bytes_max)
+    sending = [s for s in flow.streams if model.sends(s)]
+    batch = {s.name: costs.batch_rows_max(s.row_bytes) for s in sending}
+    fixed_s, row_s = _with_messages(model, slots, batch)
+    rows, keeps_up, why = _rows(fixed_s, row_s, goal)
+    fitting = _rows_that_fit(flow, slots, goal.epoch_bytes_max)
     if rows > fitting:
         rows = fitting
         why.append(f"an epoch is cut to {rows:,} rows, what slots should hold at once")
-    if size.rows_max is not None and rows > size.rows_max:
-        rows = size.rows_max
+    if goal.rows_max is not None and rows > goal.rows_max:
+        rows = goal.rows_max
         why.append(f"an epoch is cut to {rows:,} rows, as asked for")
-    return EpochSettings(slots, rows, batch), why
+    settings = EpochSettings(slots, rows, batch)
+    told = model.predict(settings)
+    keeps_up = keeps_up and (goal.rate is None or told.rows_per_s >= goal.rate * (1 - ROUNDING))
+    late = goal.latency_s is not None and told.latency_s > goal.latency_s * (1 + ROUNDING)
+    return _Tried(settings, told, keeps_up, not late, tuple(why))
 
 
-def _fewest_of_the_fast(model: EpochModel, most: int, size: _Size, why: list[str]) -> int:
-    """As fast as the cores allow, with as few slots as that takes: each costs tasks and messages
-    that no model sees in full.
-    """
-    rates = {}
+def _with_messages(model: EpochModel, slots: int, batch: Mapping[str, int]) -> tuple[float, float]:
+    """Seconds of an epoch without rows, and of a row, with all the messages that they may need."""
+    rate = model.flow.source_rate or 1.0
+    sent = {
+        s.name: model.flow.rate_in[s.producer] / rate * model.shipped_per_row(s, slots)
+        for s in model.flow.streams
+        if s.name in batch
+    }
+    message_s = model.costs.message_s / model.at_once(slots)
+    pairs = slots * slots * sum(rows > 0 for rows in sent.values())
+    full = sum(rows / batch[name] for name, rows in sent.items())
+    return model.fixed_s(slots) + pairs * message_s, model.row_s(slots) + full * message_s
+
+
+def _fewest_that_keep_up(
+    model: EpochModel, most: int, goal: _Goal, rate: float
+) -> tuple[_Tried, list[str]]:
+    tried: list[_Tried] = []
     for slots in range(1, most + 1):
-        settings, _ = _settings(model, slots, size)
-        rates[slots] = model.predict(settings).rows_per_s
-    best = max(rates.values())
-    slots = next(n for n, rate in rates.items() if rate >= FEWER * best)
-    source, slot = model.work_s(slots)
-    share = slot / (source + slot) if source + slot else 0.0
-    why.append(
-        f"{slots} of {most} slots: predicted {rates[slots]:,.0f} rows/s, at best {best:,.0f}; "
-        f"{share:.0%} of the work is done in slots"
-    )
-    return slots
-
-
-def _slots_for(model: EpochModel, rate: float, most: int, why: list[str]) -> int:
-    """Equation 4 for the work that slots do, which grows with them: fewer rows stay at home."""
-    for slots in range(1, most + 1):
-        slot_s = model.work_s(slots)[1]
-        needed = max(1, math.floor(rate * slot_s / HEADROOM * (1 + ROUNDING)) + 1)
-        if needed <= slots:
+        tried.append(_try(model, slots, goal))
+        if tried[-1].keeps_up and tried[-1].in_time:
             break
-    short = f"; {needed} would be needed" if needed > slots else ""
-    why.append(
-        f"{slots} slots: {slot_s * 1e6:,.3g} us per row x {rate:,.0f} rows/s, busy at most "
-        f"{HEADROOM:.0%}{short}"
+    enough = [t for t in tried if t.keeps_up]
+    if not enough:
+        return _fewest_of_the_fast(model, tried, most)
+    soonest = min(t.prediction.latency_s for t in enough)
+    chosen = tried[-1]
+    if not (chosen.keeps_up and chosen.in_time):
+        chosen = next(t for t in enough if t.prediction.latency_s <= soonest / FEWER)
+    source_s, slot_s = (1e6 * spent for spent in model.work_s(chosen.slots))
+    told = (
+        f"{slot_s:,.3g} us per row in slots, {source_s:,.3g} in {model.source_tasks} source tasks"
     )
-    return slots
+    return chosen, [f"{chosen.slots} slots: {told}, busy at most {HEADROOM:.0%}"]
 
 
-def _rows(
-    fixed_s: float, row_s: float, rate: float | None, latency_s: float | None
-) -> tuple[int, str]:
+def _fastest(model: EpochModel, most: int, goal: _Goal) -> tuple[_Tried, list[str]]:
+    """As fast as the cores allow, in time if that costs no more than a fifth of it."""
+    tried = [_try(model, slots, goal) for slots in range(1, most + 1)]
+    best = max(t.prediction.rows_per_s for t in tried)
+    in_time = [t for t in tried if t.in_time and t.prediction.rows_per_s >= HEADROOM * best]
+    return _fewest_of_the_fast(model, in_time or tried, most)
+
+
+def _fewest_of_the_fast(
+    model: EpochModel, tried: list[_Tried], most: int
+) -> tuple[_Tried, list[str]]:
+    """As few slots as nearly the best takes: each costs more than any model sees."""
+    best = max(t.prediction.rows_per_s for t in tried)
+    chosen = next(t for t in tried if t.prediction.rows_per_s >= FEWER * best)
+    source, slot = model.work_s(chosen.slots)
+    share = slot / (source + slot) if source + slot else 0.0
+    why = (
+        f"{chosen.slots} of {most} slots: predicted {chosen.prediction.rows_per_s:,.0f} rows/s, "
+        f"at best {best:,.0f}; {share:.0%} of the work is done in slots"
+    )
+    return chosen, [why]
+
+
+def _rows(fixed_s: float, row_s: float, goal: _Goal) -> tuple[int, bool, list[str]]:
     """The smallest epoch that keeps up; with nothing to keep up with, one that wastes little."""
-    spare = EFFICIENCY / (1 - EFFICIENCY)
-    efficient = spare * fixed_s / row_s if row_s > 0 else ROWS_MAX
-    if rate is not None:
-        left = 1 / (rate / HEADROOM) - row_s
-        if left > 0:
+    rows = _rows_with(EFFICIENCY, fixed_s, row_s)
+    told, keeps_up = f"{EFFICIENCY:.0%} of an epoch's time is for rows", True
+    if goal.rate is not None:
+        left = HEADROOM / goal.rate - row_s
+        keeps_up = left > ROUNDING * row_s
+        if keeps_up:
             rows = fixed_s / left
-            told = f"the smallest epoch that keeps up with {rate:,.0f} rows/s"
+            told = f"the smallest epoch that keeps up with {goal.rate:,.0f} rows/s"
         else:
-            rows = efficient
-            told = f"{rate:,.0f} rows/s are more than the slots can do"
-    else:
-        rows = efficient
-        told = f"{EFFICIENCY:.0%} of an epoch's time is for rows"
-    if latency_s is not None:
-        within = (latency_s / WAITS - fixed_s) / row_s if row_s > 0 else rows
-        if within < rows:
-            rows = within
-            told = f"the largest epoch within {latency_s:g} s"
-            if within < 1:
-                told += f", which cannot be met: an epoch without rows takes {fixed_s:.2g} s"
-    rows = max(1, math.ceil(rows * (1 - ROUNDING)))
-    return rows, f"{rows:,} rows per epoch: {told}"
+            told = f"{goal.rate:,.0f} rows/s are more than the slots can do"
+    elif goal.latency_s is not None and row_s > 0:
+        within = (goal.latency_s / WAITS - fixed_s) / row_s
+        least = _rows_with(HEADROOM, fixed_s, row_s)
+        if least <= within < rows:
+            rows, told = math.floor(within), f"the largest epoch within {goal.latency_s:g} s"
+        elif within < least:
+            rows, told = least, f"{HEADROOM:.0%} of an epoch's time is for rows, latency or not"
+    count = max(1, math.ceil(rows * (1 - ROUNDING)))
+    return count, keeps_up, [f"{count:,} rows per epoch: {told}"]
+
+
+def _rows_with(efficiency: float, fixed_s: float, row_s: float) -> float:
+    """Rows of an epoch that spends this share of its time on them."""
+    return efficiency / (1 - efficiency) * fixed_s / row_s if row_s > 0 else ROWS_MAX
 
 
 def _rows_that_fit(flow: FlowModel, slots: int, epoch_bytes_max: int) -> int:

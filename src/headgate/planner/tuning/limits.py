@@ -14,8 +14,11 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
 
 from headgate.errors import DeclarationError
 from headgate.planner.tuning.cost_model import EngineCosts, FlowModel
@@ -27,7 +30,16 @@ from headgate.planner.tuning.optimizer import (
     instances_for,
     optimize,
 )
-from headgate.planner.tuning.prediction import Configuration, one_each, predict, work_of
+from headgate.planner.tuning.prediction import (
+    Configuration,
+    one_each,
+    predict,
+    share_and_latency,
+    share_of,
+    work_of,
+)
+
+F64 = npt.NDArray[np.float64]
 
 CORES_SLACK = 0.01  # throughput given up for smaller batches when all cores are busy
 HEADROOMS = (1.0, 1.1, 1.25, 1.5, 2.0)
@@ -87,20 +99,32 @@ def shared_instances(
 
 
 def _fastest(flow: FlowModel, costs: EngineCosts, limits: Limits) -> Tuned:
-    best = _shared(flow, costs, limits, costs.message_bytes_max)
+    best = _shared(flow, costs, limits, _capped(flow, costs, costs.message_bytes_max))
     work = work_of(flow, costs, best.batch_rows)
     why = _reasons(flow, work, best, limits)
     return explained(flow, costs, best, why, limits.cores)
 
 
-def _shared(
-    flow: FlowModel, costs: EngineCosts, limits: Limits, cap: int, headroom: float = 1.0
-) -> Configuration:
-    """Instances for batches of at most `cap` rows, then the smallest batches that do as well."""
+@dataclass(frozen=True)
+class _Capped:
+    """Batches of at most so many rows, and the work that each step has with them."""
+
+    largest: dict[str, int]
+    work: dict[str, float]
+
+
+def _capped(flow: FlowModel, costs: EngineCosts, cap: int) -> _Capped:
     largest = {name: min(cap, _largest_batch(flow, costs, name)) for name in flow.order}
-    work = work_of(flow, costs, largest)
+    return _Capped(largest, work_of(flow, costs, largest))
+
+
+def _shared(
+    flow: FlowModel, costs: EngineCosts, limits: Limits, capped: _Capped, headroom: float = 1.0
+) -> Configuration:
+    """Instances for capped batches, then the smallest batches that do as well."""
+    largest, work = capped.largest, capped.work
     dop = shared_instances(flow, work, limits.instances, headroom=headroom)
-    share = predict(flow, costs, Configuration(dop, largest), limits.cores).share
+    share = share_of(work, dop, limits.cores)
     used = {
         name: max(1, math.ceil(headroom * share * seconds * (1 - ROUNDING)))
         for name, seconds in work.items()
@@ -129,37 +153,38 @@ def _within_cores(
         return batch
     least = sum(work_of(flow, costs, largest).values())
     allowed = max(least * (1 + CORES_SLACK), cores)
-    put_out = {
-        name: flow.rate_in[name] * sum(s.rows_per_row for s in flow.outputs[name])
-        for name in flow.order
-    }
-    most = max(put_out.values()) or 1.0
+    names = list(batch)
+    put_out = np.array(
+        [flow.rate_in[n] * sum(s.rows_per_row for s in flow.outputs[n]) for n in names]
+    )
+    part = put_out / (put_out.max() or 1.0)
+    small = np.array([batch[n] for n in names], np.float64)
+    large = np.array([largest[n] for n in names], np.float64)
+    place = {name: number for number, name in enumerate(names)}
+    producer = np.array([place[s.producer] for s in flow.streams], np.intp)
+    rows = np.array([flow.rate_in[s.producer] * s.shipped_per_row for s in flow.streams])
+    fitting = np.array([costs.batch_rows_max(s.row_bytes) for s in flow.streams])
 
-    def at(floor: int) -> dict[str, int]:
-        return {
-            name: min(largest[name], max(batch[name], math.ceil(floor * put_out[name] / most)))
-            for name in batch
-        }
+    def at(floor: int) -> F64:
+        return np.minimum(large, np.maximum(small, np.ceil(floor * part)))
 
+    def shipping_s(rows_per_batch: F64) -> float:
+        messages = rows / np.minimum(rows_per_batch[producer], fitting)
+        return costs.message_s * float(messages.sum())
+
+    others = least - shipping_s(large)
     low, high = 1, costs.message_bytes_max * 1024
     while low < high:
         middle = (low + high) // 2
-        if sum(work_of(flow, costs, at(middle)).values()) <= allowed:
+        if others + shipping_s(at(middle)) <= allowed:
             high = middle
         else:
             low = middle + 1
-    return at(low)
+    return {name: int(count) for name, count in zip(names, at(low), strict=True)}
 
 
 def _within_latency(flow: FlowModel, costs: EngineCosts, limits: Limits, target_s: float) -> Tuned:
-    def merit(configuration: Configuration) -> tuple[float, ...]:
-        told = predict(flow, costs, configuration, limits.cores)
-        if told.latency_s > target_s:
-            return (0.0, -told.latency_s, 0.0, 0.0)
-        used = sum(configuration.dop.values())
-        return (1.0, round(told.share, 6), -used, -told.latency_s)
-
-    best = max(_candidates(flow, costs, limits), key=merit)
+    best = _soonest_of_the_fast(flow, costs, limits, target_s)
     why = _reasons(flow, work_of(flow, costs, best.batch_rows), best, limits)
     tuned = explained(flow, costs, best, why, limits.cores)
     if tuned.prediction.latency_s <= target_s:
@@ -168,11 +193,30 @@ def _within_latency(flow: FlowModel, costs: EngineCosts, limits: Limits, target_
     return Tuned(tuned.choices, tuned.prediction, tuned.bottleneck, missed + tuned.why)
 
 
-def _candidates(flow: FlowModel, costs: EngineCosts, limits: Limits) -> Iterator[Configuration]:
+def _soonest_of_the_fast(
+    flow: FlowModel, costs: EngineCosts, limits: Limits, target_s: float
+) -> Configuration:
+    """The best of all caps and headrooms: within the target, then by rows, instances, latency.
+
+    From large caps to small ones: with smaller batches no more rows get through. So once one is in
+    time, caps that let less through need not be looked at.
+    """
     most = max(_largest_batch(flow, costs, name) for name in flow.order)
-    for cap in (2**k for k in range(most.bit_length() + 1)):
+    found: list[tuple[tuple[float, ...], Configuration]] = []
+    for cap in (2**k for k in reversed(range(most.bit_length() + 1))):
+        capped = _capped(flow, costs, cap)
         for headroom in HEADROOMS:
-            yield _shared(flow, costs, limits, cap, headroom)
+            tried = _shared(flow, costs, limits, capped, headroom)
+            if any(tried == configuration for _, configuration in found):
+                continue
+            share, latency_s = share_and_latency(flow, costs, tried, limits.cores)
+            merit: tuple[float, ...] = (0.0, -latency_s, 0.0, 0.0)
+            if latency_s <= target_s:
+                merit = (1.0, round(share, 6), -sum(tried.dop.values()), -latency_s)
+            found.append((merit, tried))
+            if headroom == 1.0 and any(m[0] and m[1] > share + 1e-6 for m, _ in found):
+                return max(found, key=lambda entry: entry[0])[1]
+    return max(found, key=lambda entry: entry[0])[1]
 
 
 def _source_dop(flow: FlowModel) -> dict[str, int]:

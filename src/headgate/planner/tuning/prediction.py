@@ -73,22 +73,47 @@ def predict(
 ) -> Prediction:
     """Rates and latency; with `cores`, instances share them. Linear in the flow's size."""
     work = work_of(flow, costs, configuration.batch_rows)
-    busy = {name: work[name] / configuration.dop[name] for name in flow.order}
-    limit = max(flow.order, key=lambda name: busy[name])
-    slowest = busy[limit]
-    if cores is not None and (total := sum(work.values()) / cores) > slowest:
-        slowest = total
-    share = 1.0 if slowest <= 1.0 else 1.0 / slowest
+    share, latency = share_and_latency(flow, costs, configuration, cores, work)
     steps = {
         name: StepPrediction(
             rate_in=share * flow.rate_in[name],
             rate_out=share * flow.rate_in[name] * sum(s.rows_per_row for s in flow.outputs[name]),
-            busy=share * busy[name],
+            busy=share * work[name] / configuration.dop[name],
         )
         for name in flow.order
     }
-    latency = _latency(flow, costs, configuration, steps)
+    limit = max(flow.order, key=lambda name: steps[name].busy)
     return Prediction(share, share * flow.source_rate, latency, limit, steps)
+
+
+def share_and_latency(
+    flow: FlowModel,
+    costs: EngineCosts,
+    configuration: Configuration,
+    cores: float | None = None,
+    work: Mapping[str, float] | None = None,
+) -> tuple[float, float]:
+    """What a search compares: the share of the rate that gets through, and the longest path."""
+    work = work_of(flow, costs, configuration.batch_rows) if work is None else work
+    share = share_of(work, configuration.dop, cores)
+    ready: dict[str, float] = {}
+    for name in flow.order:
+        busy = share * work[name] / configuration.dop[name]
+        ready[name] = 0.0
+        for stream in flow.inputs[name]:
+            passes = _actual_processing_s(flow, costs, configuration, share, busy, stream)
+            ready[name] = max(ready[name], ready[stream.producer] + passes)
+    return share, max(ready.values())
+
+
+def share_of(
+    work: Mapping[str, float], dop: Mapping[str, int], cores: float | None = None
+) -> float:
+    """The share of the sources' rate that gets through."""
+    slowest = max(seconds / dop[name] for name, seconds in work.items())
+    if cores is not None:
+        slowest = max(slowest, sum(work.values()) / cores)
+    return 1.0 if slowest <= 1.0 else 1.0 / slowest
 
 
 def work_of(
@@ -100,37 +125,24 @@ def work_of(
     }
 
 
-def _latency(
-    flow: FlowModel,
-    costs: EngineCosts,
-    configuration: Configuration,
-    steps: Mapping[str, StepPrediction],
-) -> float:
-    ready: dict[str, float] = {}
-    for name in flow.order:
-        waits = (
-            ready[s.producer] + _actual_processing_s(flow, costs, configuration, steps, s)
-            for s in flow.inputs[name]
-        )
-        ready[name] = max(waits, default=0.0)
-    return max(ready.values())
-
-
 def _actual_processing_s(
     flow: FlowModel,
     costs: EngineCosts,
     configuration: Configuration,
-    steps: Mapping[str, StepPrediction],
+    share: float,
+    busy: float,
     stream: Stream,
 ) -> float:
-    """Shipping (waiting for the batch included), queueing and pure processing of a mean row."""
+    """Shipping (waiting for the batch included), queueing and pure processing of a mean row.
+
+    `share` of the sources' rate comes; `busy` is the consumer.
+    """
     batch = rows_of(costs, stream, configuration.batch_rows[stream.producer])
-    consumer = flow.step[stream.consumer]
-    rate = steps[stream.producer].rate_in * stream.rows_per_row
+    ppt_s = flow.step[stream.consumer].ppt_s
+    rate = share * flow.rate_in[stream.producer] * stream.rows_per_row
     buffers = configuration.dop[stream.producer] * configuration.dop[stream.consumer]
     filling = (batch - 1) / 2 * buffers / rate if rate > 0 else 0.0
     shipping = filling + costs.message_s + batch * stream.row_bytes * costs.byte_s
-    busy = steps[stream.consumer].busy
-    own_batch = (batch - 1) / 2 * consumer.ppt_s
-    before_it = busy / (2 * max(1 - busy, SLACK_MIN)) * batch * consumer.ppt_s
-    return shipping + own_batch + before_it + consumer.ppt_s
+    own_batch = (batch - 1) / 2 * ppt_s
+    before_it = busy / (2 * max(1 - busy, SLACK_MIN)) * batch * ppt_s
+    return shipping + own_batch + before_it + ppt_s

@@ -2,9 +2,10 @@
 
 Every observation says how many rows came, and what a row costs. Their product is the demand, in
 instances that are never idle. Too few instances are corrected at once, with room above the recent
-peak. Too many are given back only when even the peak of a whole horizon would fit in fewer, and if
-what that saves over the next horizon is more than the move costs. In between nothing happens: the
-band between the two is the hysteresis.
+peak. Too many are given back only when even the peak of a whole horizon would fit in fewer, and
+when those idle all the while have cost as much as a move does: the rule of ski rental, by which
+waiting never wastes more than moving would. In between nothing happens: the band between the two
+is the hysteresis.
 
 Invariant: two decisions in opposite directions are at least a horizon apart, since giving back
 needs a whole horizon seen with the present count.
@@ -15,6 +16,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from headgate.errors import DeclarationError
 from headgate.planner.tuning.optimizer import ROUNDING
@@ -40,8 +42,9 @@ class RescaleOptions:
         high: Busier than this for `patience` observations, and more instances are added.
         target: How busy the recent peak is to keep them after a change.
         low: Fewer instances must not be busier than this at the peak of the horizon.
-        horizon: Observations that must agree before anything is given back.
-        move_cost: What a change costs, in instances times observations.
+        horizon: Observations that must agree, at the least, before anything is given back.
+        move_cost: What a change costs, in instances times observations: one idle instance is kept
+            for that many observations.
     """
 
     high: float = 0.95
@@ -49,7 +52,7 @@ class RescaleOptions:
     low: float = 0.85
     patience: int = 2
     horizon: int = 20
-    move_cost: float = 15.0
+    move_cost: float = 120.0
     least: int = 1
     most: int = 1 << 16
 
@@ -77,7 +80,8 @@ class Rescaler:
     def __init__(self, instances: int, options: RescaleOptions | None = None) -> None:
         self.options = options or RescaleOptions()
         self.instances = instances
-        self._seen: deque[Load] = deque(maxlen=self.options.horizon)
+        kept = max(self.options.horizon, math.ceil(self.options.move_cost))
+        self._seen: deque[Load] = deque(maxlen=kept)
 
     def observe(self, load: Load) -> Rescale | None:
         """A decision that is already taken into account, or None to stay."""
@@ -88,9 +92,9 @@ class Rescaler:
             self._seen.clear()
         return decision
 
-    def limit(self, most: int) -> None:
-        """No more than so many from now on: the cluster has shrunk, say, or more would not help."""
-        self.options = replace(self.options, most=max(most, self.options.least))
+    def limit(self, least: int, most: int) -> None:
+        """No fewer and no more than so many from now on; what runs is not changed by that."""
+        self.options = replace(self.options, least=least, most=max(least, most))
 
     def moved(self, instances: int) -> None:
         """Somebody else has decided; a new horizon begins."""
@@ -109,19 +113,22 @@ class Rescaler:
         return Rescale(wanted, why)
 
     def _shrink(self) -> Rescale | None:
-        if len(self._seen) < self.options.horizon:
-            return None
-        peak = max(load.demand for load in self._seen)
-        wanted = self._fit(peak)
-        saved = (self.instances - wanted) * self.options.horizon
-        busy = peak / wanted
-        if wanted >= self.instances or saved <= self.options.move_cost or busy > self.options.low:
-            return None
-        why = (
-            f"the peak of {self.options.horizon} observations, {peak:.2f}, keeps {wanted} "
-            f"{busy:.0%} busy; {self.instances - wanted} fewer pay for the move"
-        )
-        return Rescale(wanted, why)
+        peaks = accumulate((load.demand for load in reversed(self._seen)), max)
+        for count, peak in enumerate(peaks, start=1):
+            wanted = self._fit(peak)
+            idle = self.instances - wanted
+            if idle < 1:
+                return None
+            if count < self.options.horizon or idle * count < self.options.move_cost:
+                continue
+            if peak > self.options.low * wanted:
+                return None
+            why = (
+                f"the peak of {count} observations, {peak:.2f}, keeps {wanted} "
+                f"{peak / wanted:.0%} busy; the {idle} idle ones have cost as much as the move"
+            )
+            return Rescale(wanted, why)
+        return None
 
     def _fit(self, demand: float) -> int:
         wanted = math.ceil(demand / self.options.target * (1 - ROUNDING))

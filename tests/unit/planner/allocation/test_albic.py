@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from headgate.planner.allocation.albic import AlbicPlanner, AlbicSettings, improve
 from headgate.planner.allocation.collocation import collocated_sets, significant, split_sets
+from headgate.planner.allocation.milp_program import MilpSettings
 from headgate.planner.allocation.model import Nodes, Situation, Traffic, Units
 from headgate.planner.allocation.plan import Limits
 from unit.planner.allocation.clusters import airline, situations
@@ -120,14 +122,49 @@ def heap(sets=4):
 
 def test_sets_are_cut_smaller_until_the_load_distance_is_allowed():
     """Step 4: with maxPL of all the load nothing moves; each retry halves it."""
-    whole = AlbicSettings(score_factor=0.5, partition_load_pct=400.0, tries=1)
-    stuck = AlbicPlanner(whole).plan(heap(), Limits(np.inf, 5.0, seconds=1.0))
-    assert stuck.distance_pct == pytest.approx(100)
-    freed = AlbicPlanner(replace(whole, tries=4)).plan(heap(), Limits(np.inf, 5.0, seconds=1.0))
+    whole = AlbicSettings(score_factor=0.5, partition_load_pct=400.0)
+    lax = AlbicPlanner(whole).plan(heap(), Limits(np.inf, 120.0, seconds=1.0))
+    assert lax.migrations == 0, "100 % is allowed: nothing is cut"
+    freed = AlbicPlanner(whole).plan(heap(), Limits(np.inf, 5.0, seconds=1.0))
     assert freed.distance_pct <= 5
     assert freed.collocation >= 0.8, "cut where few rows are"
-    lax = AlbicPlanner(replace(whole, tries=4)).plan(heap(), Limits(np.inf, 120.0, seconds=1.0))
-    assert lax.migrations == 0, "100 % is allowed: nothing is cut"
+
+
+def test_sets_are_cut_until_nothing_is_left_to_cut():
+    """A budget of 60 small units cannot even 400 on one node, but it is used by single units."""
+    rng = np.random.default_rng(0)
+    n = 400
+    chain = np.arange(n - 1)
+    flow = Traffic(chain, chain + 1, rng.uniform(80, 90, n - 1))
+    names = tuple(f"o{i}" for i in range(n))
+    units = Units(names, np.arange(n, dtype=np.int32), rng.gamma(2, 1, n), np.ones(n))
+    situation = Situation(units, Nodes.alike(4), np.zeros(n, np.int32), flow)
+    ticks = itertools.count()
+    planner = AlbicPlanner(
+        AlbicSettings(score_factor=0.5, milp=MilpSettings(variables_per_second=0)),
+        clock=lambda: next(ticks) / 1000,
+    )
+    plan = planner.plan(situation, Limits(60.0, 2.0, seconds=10.0))
+
+    heaviest = np.sort(units.load)[-60:].sum()
+    left = units.load.sum() - heaviest
+    best = 100 * (left / (units.load.sum() / 4) - 1)
+    assert plan.distance_pct == pytest.approx(best, rel=0.02), "the 60 heaviest have gone"
+
+
+def test_ties_of_cost_and_load_are_broken_at_random():
+    """By load the first units of a chain are half of the set, by cost the last."""
+    n = 24
+    chain = np.arange(n - 1)
+    flow = Traffic(chain, chain + 1, np.ones(n - 1))
+    load = np.where(np.arange(n) < 6, 3.0, 1.0)
+    units = Units(("a",), np.zeros(n, np.int32), load, load[::-1].copy())
+    situation = Situation(units, Nodes.alike(2), np.zeros(n, np.int32), flow)
+    sizes = set()
+    for seed in range(20):
+        pieces = split_sets(situation, np.zeros(n, np.int64), 18.0, 18.0, seed)
+        sizes.add(int((pieces == pieces[0]).sum()) < n / 2)
+    assert sizes == {True, False}
 
 
 @settings(max_examples=20, deadline=None)

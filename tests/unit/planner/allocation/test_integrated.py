@@ -106,7 +106,7 @@ def test_every_move_is_explained_in_a_line():
         np.array([0, 0, 0, 1], np.int32),
     )
     evened = planner().plan(heavy, Limits())
-    assert "evens loads: node 0 has 150.0 % of the mean" in evened.reasons[0]
+    assert "evens loads: without it node 0 would have 150.0 % of the mean" in evened.reasons[0]
 
 
 def test_each_operator_is_evened_if_asked():

@@ -15,7 +15,7 @@ from headgate.planner.allocation.cutting import after, cut_up, fused
 from headgate.planner.allocation.integrated import IntegratedPlanner, IntegratedSettings
 from headgate.planner.allocation.model import Nodes, Situation, Traffic, Units
 from headgate.planner.allocation.plan import Limits
-from headgate.planner.allocation.splitting import CUT_SHARES, PIECE_PCT
+from headgate.planner.allocation.splitting import CUT_SHARES, PIECE_PCT, Splitter
 from headgate.planner.allocation.worth import worth_of
 from unit.planner.allocation.clusters import situations
 
@@ -109,14 +109,14 @@ def test_pieces_that_meet_are_one_and_weigh_the_same(situation, seed):
 def test_a_plan_that_may_cut_is_never_worse_than_one_that_may_not(situation, limit):
     limits = Limits(np.inf, limit, seconds=4.0)
     start = whole_again(situation)
-    kinds = np.zeros(len(start.units), np.int32)
     plain = planner().plan(start.cut.whole, limits)
     plan = planner().plan(start, limits)
     made = after(start, plan.node, plan.extras)
-    then = worth_of(made, made.home, np.zeros(len(made.units), np.int32), limits)
-    without = worth_of(start, plain.node, kinds, limits)
-    assert then.left_behind <= without.left_behind + 1e-9
-    if then.left_behind >= without.left_behind - 1e-9:
+    then = worth_of(made, made.home, "total", limits)
+    without = worth_of(start, plain.node, "total", limits)
+    behind = then.left_behind, then.left_load
+    assert behind <= (without.left_behind, without.left_load + 1e-9)
+    if behind >= (without.left_behind, without.left_load - 1e-9):
         assert then.excess + then.pieces <= without.excess + 0.05
     assert plan.distance_pct == pytest.approx(then.excess + limit, abs=1e-6) or not then.excess
 
@@ -219,3 +219,25 @@ def test_loads_that_tremble_do_not_make_cuts_come_and_go():
             changes += plan.extras.keys() != cut.extras.keys()
             situation = after(now, plan.node, plan.extras)
         assert changes <= 2, share
+
+
+@pytest.mark.parametrize(("ticks", "searches"), [([], 3), ([0.0, 0.0], 2), ([9.0], 1)])
+def test_no_step_begins_when_time_is_up(ticks, searches):
+    """The first search is always made; without a clock that runs, both rounds of cuts are too."""
+    made = []
+    times = iter(ticks)
+
+    def search(situation, _):
+        made.append(situation)
+        return situation.home
+
+    splitter = Splitter(
+        search,
+        excess=lambda *_: 100.0,
+        better=lambda *_: False,
+        limits=Limits(),
+        clock=lambda: next(times, 9.0 if ticks else 0.0),
+    )
+    splitter.run(one_heavy(), 0.5, 1.0)
+
+    assert len(made) == searches

@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from headgate.errors import DeclarationError
 from headgate.experiment.paper_flows import STORM, linear_road
-from headgate.planner.tuning.limits import Limits, optimize_within
+from headgate.planner.tuning.limits import (
+    HEADROOMS,
+    Limits,
+    _capped,
+    _shared,
+    _soonest_of_the_fast,
+    optimize_within,
+)
 from headgate.planner.tuning.optimizer import optimize
 from headgate.planner.tuning.prediction import Configuration, predict
 from unit.planner.tuning.flow_models import chains, costs
@@ -78,6 +85,31 @@ def test_a_latency_target_is_met_or_said_to_be_out_of_reach(flow, engine, target
     tuned = optimize_within(flow, engine, Limits(latency_s=target))
 
     assert tuned.prediction.latency_s <= target or "cannot be met" in tuned.why
+
+
+@settings(max_examples=40)
+@given(
+    flow=chains(),
+    engine=costs,
+    target=st.floats(1e-4, 1.0),
+    cores=st.none() | st.integers(1, 16),
+)
+def test_what_the_search_leaves_out_is_not_better(flow, engine, target, cores):
+    """Against every cap of batches with every headroom."""
+    limits = Limits(cores=cores, latency_s=target)
+    caps = [_capped(flow, engine, 2**k) for k in range(18)]
+    every = [_shared(flow, engine, limits, cap, room) for cap in caps for room in HEADROOMS]
+    told = [predict(flow, engine, configuration, cores) for configuration in every]
+    in_time = [p.share for p in told if p.latency_s <= target]
+
+    chosen = _soonest_of_the_fast(flow, engine, limits, target)
+
+    found = predict(flow, engine, chosen, cores)
+    if in_time:
+        assert found.latency_s <= target
+        assert found.share >= max(in_time) - 2e-6
+    else:
+        assert found.latency_s == pytest.approx(min(p.latency_s for p in told))
 
 
 def test_latency_is_bought_with_throughput():

@@ -17,7 +17,7 @@ from unit.planner.tuning.flow_models import chains, costs
 
 
 def test_table_1_of_the_paper():
-    """Linear Road from its published sizes and times: dop and batch of every step."""
+    """Linear Road: dop and batch of every step, from inputs of which most are fitted to them."""
     tuned = optimize(linear_road(), STORM)
 
     chosen = {c.name: (c.dop, c.batch_rows) for c in tuned.choices}

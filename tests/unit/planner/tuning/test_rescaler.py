@@ -34,10 +34,24 @@ def test_nothing_is_given_back_before_a_whole_horizon_agrees():
     assert scaler.observe(loads(1)[0]).instances == 2
 
 
-def test_a_saving_that_does_not_pay_for_the_move_is_left():
-    scaler = Rescaler(3, RescaleOptions(horizon=5, move_cost=10))
+@pytest.mark.parametrize(("instances", "waits"), [(3, 30), (4, 15), (5, 10), (12, 5)])
+def test_idle_instances_are_kept_until_they_have_cost_as_much_as_a_move(instances, waits):
+    """Two would do. The more are idle, the sooner they have cost 30; never within the horizon."""
+    scaler = Rescaler(instances, RescaleOptions(horizon=5, move_cost=30))
 
-    assert [scaler.observe(load) for load in loads(*[1.5] * 20)] == [None] * 20
+    said = [scaler.observe(load) for load in loads(*[1.5] * waits)]
+
+    assert said[:-1] == [None] * (waits - 1)
+    assert said[-1].instances == 2
+
+
+def test_a_peak_is_remembered_for_as_long_as_waiting_is_cheaper_than_a_move():
+    """One of three is idle for long enough, but for a moment it was not."""
+    scaler = Rescaler(3, RescaleOptions(horizon=5, move_cost=30))
+
+    said = [scaler.observe(load) for load in loads(*[1.5] * 20, 2.5, *[1.5] * 30)]
+
+    assert [at for at, decision in enumerate(said) if decision] == [50]
 
 
 def test_the_cluster_is_the_limit():
@@ -45,6 +59,16 @@ def test_the_cluster_is_the_limit():
 
     assert scaler.observe(loads(50)[0]).instances == 3
     assert scaler.observe(loads(50)[0]) is None
+
+
+def test_bounds_hold_for_what_is_asked_for_and_leave_what_runs():
+    scaler = Rescaler(4, RescaleOptions(patience=1, horizon=2, move_cost=1))
+
+    scaler.limit(4, 4)
+    assert [scaler.observe(load) for load in loads(9, 9, 1, 1, 1)] == [None] * 5
+    scaler.limit(2, 6)
+    assert [d.instances for load in loads(1, 1, 1) if (d := scaler.observe(load))] == [2]
+    assert scaler.observe(loads(9)[0]).instances == 6
 
 
 @settings(max_examples=50)
@@ -79,17 +103,35 @@ def test_options_that_would_undo_each_other_are_refused():
         RescaleOptions(high=0.7, low=0.9)
 
 
-def test_ds2_takes_the_quotient_and_lets_a_change_settle():
-    scaler = Ds2(2, Ds2Options(warm_up=1))
-
-    decisions = [scaler.observe(load) for load in loads(2.5, 9.0, 4.2)]
-
-    assert [d.instances if d else None for d in decisions] == [3, None, 5]
+def decided(scaler: Ds2, *demands: float) -> list[int | None]:
+    return [d.instances if (d := scaler.observe(load)) else None for load in loads(*demands)]
 
 
-def test_ds2_takes_the_median_of_its_activation():
-    scaler = Ds2(2, Ds2Options(activation=3))
+def test_ds2_skips_its_warm_up_at_the_start_and_after_a_change():
+    scaler = Ds2(2, Ds2Options(warm_up=2))
 
-    decisions = [scaler.observe(load) for load in loads(1.5, 9.0, 2.5)]
+    assert decided(scaler, 9.0, 9.0, 2.5, 9.0, 9.0, 4.2) == [None, None, 3, None, None, 5]
 
-    assert [d.instances if d else None for d in decisions] == [None, None, 3]
+
+def test_ds2_as_released_leaves_one_instance_too_many_alone():
+    """`consider_change` in its manager.rs; the bare rule gives it back."""
+    assert decided(Ds2(4, Ds2Options(warm_up=0)), 2.5, 1.5) == [None, 2]
+    assert decided(Ds2(4, Ds2Options(warm_up=0, spares_one=False)), 2.5, 1.5) == [3, 2]
+
+
+def test_the_scaling_factor_of_ds2_adds_a_share_of_what_is_needed():
+    assert decided(Ds2(1, Ds2Options(warm_up=0, factor=0.5)), 3.8) == [6]
+
+
+def test_the_last_evaluation_of_the_activation_time_decides_unless_the_median_does():
+    as_released = Ds2Options(warm_up=0, activation=3)
+    with_median = Ds2Options(warm_up=0, activation=3, takes_median=True)
+
+    assert decided(Ds2(2, as_released), 1.5, 2.5, 9.0) == [None, None, 9]
+    assert decided(Ds2(2, with_median), 1.5, 2.5, 9.0) == [None, None, 3]
+
+
+def test_evaluations_that_changed_nothing_count_for_the_activation_time():
+    scaler = Ds2(2, Ds2Options(warm_up=0, activation=2))
+
+    assert decided(scaler, 1.5, 1.5, 1.5, 4.5, 6.0) == [None, None, None, 5, None]

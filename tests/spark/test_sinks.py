@@ -1,0 +1,142 @@
+"""What leaves a flow on Spark: rows to sinks, errors of sinks, progress to listeners."""
+
+from __future__ import annotations
+
+import threading
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQueryListener
+from tests.spark.feeding import ONCE, read_files, write_epoch
+
+import headgate as hg
+from headgate.errors import SinkFailed, UnknownName
+
+SCHEMA = "k bigint, v bigint"
+WIDER = pa.schema(
+    {
+        "a": pa.uint8(),
+        "b": pa.uint32(),
+        "c": pa.uint64(),
+        "d": pa.list_(pa.uint16()),
+        "e": pa.string_view(),
+        "f": pa.date64(),
+        "g": pa.duration("us"),
+    }
+)
+
+
+def _wide(batch: pa.RecordBatch) -> pa.RecordBatch:
+    rows = [
+        {"a": 255, "b": 2**32 - 1, "c": 2**64 - 1, "d": [2**16 - 1], "e": "x", "f": 0, "g": 5}
+        for _ in range(batch.num_rows)
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=WIDER)
+
+
+def test_types_that_spark_has_no_word_for_reach_sinks_as_wider_ones(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    flow = hg.Flow("wide")
+    rows = flow.source(spark.createDataFrame([(1, 1)], SCHEMA)).map(_wide, WIDER, name="wide")
+    got: list[Any] = []
+    rows.to(lambda frame, epoch: got.extend(frame.collect()), name="function")
+    rows.to_table("table")
+
+    query = flow.start(spark, slots=1, checkpoint=tmp_path / "checkpoint")
+    query.awaitTermination()
+
+    for row in (*got, *query.table("table").collect()):
+        assert (row.a, row.b, row.c, row.d) == (255, 2**32 - 1, Decimal(2**64 - 1), [2**16 - 1])
+        assert (row.e, row.f.isoformat(), row.g.microseconds) == ("x", "1970-01-01", 5)
+    assert len(got) == 1
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_a_sink_that_raises_is_named_and_called_again_at_the_next_start(
+    spark: SparkSession, tmp_path: Path, streaming: bool
+) -> None:
+    write_epoch(tmp_path / "in", SCHEMA, 0, [{"k": 1, "v": 2}] * 3)
+    calls: list[tuple[int, int]] = []
+
+    def store(frame: Any, epoch: int) -> None:
+        calls.append((epoch, frame.count()))
+        if len(calls) == 1:
+            raise RuntimeError("db down")
+
+    def start() -> Any:
+        flow = hg.Flow("stored")
+        if streaming:
+            rows = flow.source(
+                lambda spark, folder=tmp_path / "in": read_files(spark, folder, SCHEMA),
+                schema=SCHEMA,
+            )
+        else:
+            rows = flow.source(spark.read.parquet(str(tmp_path / "in")))
+        rows.to(store, name="db")
+        place = f"file:{tmp_path / 'checkpoint'}"
+        return flow.start(spark, slots=1, checkpoint=place, trigger=ONCE if streaming else None)
+
+    broken = start()
+    with pytest.raises(SinkFailed, match="committed") as caught:
+        broken.awaitTermination()
+    start().awaitTermination()
+
+    assert (caught.value.sink, caught.value.epoch) == ("db", 0)
+    assert caught.value.reason == "RuntimeError: db down"
+    assert broken.exception() is caught.value
+    assert calls == [(0, 3), (0, 3)]
+    assert (tmp_path / "checkpoint" / "headgate.json").exists()
+
+
+class _Heard(StreamingQueryListener):
+    def __init__(self) -> None:
+        self.progress: dict[int, Any] = {}
+        self.ended = threading.Event()
+
+    def onQueryStarted(self, event: Any) -> None: ...
+
+    def onQueryProgress(self, event: Any) -> None:
+        self.progress[event.progress.batchId] = event.progress
+
+    def onQueryTerminated(self, event: Any) -> None:
+        self.ended.set()
+
+
+def test_a_listener_of_the_users_sees_the_flow_and_its_rows(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Also with two sources and a sink that reads its rows twice: no row is counted twice."""
+    for epoch in range(2):
+        write_epoch(tmp_path / "a", SCHEMA, epoch, [{"k": k, "v": 1} for k in range(20)])
+        write_epoch(tmp_path / "b", SCHEMA, epoch, [{"k": k, "v": 1} for k in range(5)])
+    flow = hg.Flow("heard")
+    both = [flow.source(read_files(spark, tmp_path / n, SCHEMA), name=n) for n in ("a", "b")]
+    rows = both[0].union(both[1])
+    rows.to(lambda frame, epoch: (frame.count(), frame.collect()), name="twice")
+    counts = rows.key_by("k").process(hg.Count(), name="counts")
+    counts.to_memory("out")
+    heard = _Heard()
+    spark.streams.addListener(heard)
+    try:
+        query = flow.start(spark, slots=2, checkpoint=tmp_path / "checkpoint", trigger=ONCE)
+        query.awaitTermination()
+        assert heard.ended.wait(60)
+    finally:
+        spark.streams.removeListener(heard)
+
+    assert {p.name for p in heard.progress.values()} == {"heard"}
+    ours = {p["batchId"]: p for p in query.recentProgress}
+    assert [ours[epoch]["numInputRows"] for epoch in (0, 1)] == [25, 25]
+    for epoch, theirs in heard.progress.items():
+        assert theirs.numInputRows == ours[epoch]["numInputRows"]
+        assert (str(theirs.id), str(theirs.runId)) == (query.id, query.runId)
+    for ask, there in ((query.rows, "out"), (query.state, "counts"), (query.table, "none")):
+        with pytest.raises(UnknownName, match=f"it has {there}"):
+            ask("nope")
+    with pytest.raises(UnknownName, match="no table or Parquet sink 'out'"):
+        query.table("out")

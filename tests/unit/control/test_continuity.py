@@ -1,0 +1,176 @@
+"""Spark's checkpoint must go on where the manifests end; anything else is an error."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.unit.control.parts import coordinator, quiet
+
+from headgate.control.checkpoint import Checkpoint
+from headgate.control.continuity import TICK, check_sources, check_start, source_changes
+from headgate.control.coordinator import EpochResult
+from headgate.errors import ForeignCheckpoint, IncompatibleFlow
+from headgate.slot.plan import EpochPlan
+
+
+def never(plan: EpochPlan) -> EpochResult:
+    raise AssertionError("no operator may run")
+
+
+def plans(folder: Path, epoch: int, rows: str = "rows") -> None:
+    """What Spark does before it calls for an epoch."""
+    path = folder / "spark" / "offsets" / str(epoch)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"v1\n{rows} of {epoch}")
+
+
+def start(folder: Path, query_id: str | None = "q") -> None:
+    at = coordinator(folder)
+    check_start(at.checkpoint, at.last, query_id)
+
+
+def run(folder: Path, epoch: int, query_id: str = "q") -> None:
+    last = Checkpoint(str(folder)).last_epoch()
+    tasks = quiet if last is None or epoch > last else never
+    coordinator(folder).run_epoch(epoch, query_id, tasks)
+
+
+def test_another_query_may_not_go_on_from_this_state(tmp_path: Path) -> None:
+    run(tmp_path, 0)
+
+    for epoch in (0, 1):
+        with pytest.raises(ForeignCheckpoint):
+            coordinator(tmp_path).run_epoch(epoch, "other", never)
+
+
+def test_an_epoch_may_not_be_skipped(tmp_path: Path) -> None:
+    at = coordinator(tmp_path)
+    with pytest.raises(ForeignCheckpoint):
+        at.run_epoch(1, "q", never)
+    at.run_epoch(0, "q", quiet)
+
+    with pytest.raises(ForeignCheckpoint):
+        at.run_epoch(2, "q", never)
+
+
+def test_a_vanished_checkpoint_of_the_engine_is_noticed_once_there_is_state(tmp_path: Path) -> None:
+    start(tmp_path, None)
+    run(tmp_path, 0)
+
+    start(tmp_path)
+    with pytest.raises(ForeignCheckpoint):
+        start(tmp_path, None)
+
+
+def test_only_the_last_epoch_may_be_replayed(tmp_path: Path) -> None:
+    """Spark asks again for one that is older only if its checkpoint is an old copy."""
+    for epoch in range(3):
+        run(tmp_path, epoch)
+    run(tmp_path, 2)
+
+    with pytest.raises(ForeignCheckpoint, match="older than this flow's state"):
+        run(tmp_path, 1)
+
+
+def test_a_replayed_epoch_must_be_the_one_that_was_committed(tmp_path: Path) -> None:
+    plans(tmp_path, 0)
+    run(tmp_path, 0)
+    run(tmp_path, 0)
+    start(tmp_path)
+    plans(tmp_path, 0, "other rows")
+
+    with pytest.raises(ForeignCheckpoint, match="planned other rows for epoch 0"):
+        run(tmp_path, 0)
+    with pytest.raises(ForeignCheckpoint, match="planned other rows for epoch 0"):
+        start(tmp_path)
+
+
+def test_an_old_copy_of_sparks_checkpoint_is_noticed_at_start(tmp_path: Path) -> None:
+    plans(tmp_path, 0)
+    run(tmp_path, 0)
+    shutil.copytree(tmp_path / "spark", tmp_path / "copy")
+    plans(tmp_path, 1)
+    run(tmp_path, 1)
+    shutil.rmtree(tmp_path / "spark")
+    shutil.copytree(tmp_path / "copy", tmp_path / "spark")
+
+    with pytest.raises(ForeignCheckpoint, match="has no plan of epoch 1"):
+        start(tmp_path)
+
+
+def test_state_of_before_offsets_were_kept_goes_on(tmp_path: Path) -> None:
+    run(tmp_path, 0)
+    path = tmp_path / "manifests" / "e000000000.json"
+    told = json.loads(path.read_text()) | {"format": 2}
+    for new in ("digest", "describe", "offsets"):
+        del told[new]
+    path.write_text(json.dumps(told))
+    plans(tmp_path, 0)
+
+    start(tmp_path)
+    run(tmp_path, 0)
+    run(tmp_path, 1)
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"id"'])
+def test_a_query_id_that_cannot_be_read_is_a_clear_error(tmp_path: Path, content: str) -> None:
+    (tmp_path / "spark").mkdir()
+    (tmp_path / "spark" / "metadata").write_text(content)
+
+    with pytest.raises(ForeignCheckpoint, match="spark/metadata"):
+        Checkpoint(str(tmp_path)).spark_query_id()
+
+
+# --- sources ----------------------------------------------------------------------------------
+
+TICK_ON = "tick was switched on (by tick=True, or a TTL); start with tick=False"
+
+
+@pytest.mark.parametrize(
+    ("after", "told"),
+    [
+        (["a", "b", "c"], ["source 'c' is new"]),
+        (["b"], ["source 'a' is gone"]),
+        (["b", "a"], ["sources were a, b, and are b, a"]),
+        (["b", "c"], ["sources were a, b, and are b, c"]),
+        (["a", "b", TICK], [TICK_ON]),
+        (["a", TICK], [TICK_ON, "source 'b' is gone"]),
+        (["a", "b"], []),
+        (["a", "renamed"], []),
+    ],
+)
+def test_changes_of_sources_that_offsets_cannot_follow_are_told(
+    after: list[str], told: list[str]
+) -> None:
+    assert source_changes(["a", "b"], after) == told
+
+
+def test_a_tick_that_is_gone_is_told() -> None:
+    assert source_changes(["a", TICK], ["a"]) == ["tick was switched off; start with tick=True"]
+    assert len(source_changes(["a", TICK], ["a", "b"])) == 2
+
+
+def test_sources_are_kept_from_the_first_epoch_that_spark_plans(tmp_path: Path) -> None:
+    place = coordinator(tmp_path).checkpoint
+    check_sources(place, ["in"])
+    check_sources(place, ["in", "other"])  # Spark has planned nothing with the first ones
+    plans(tmp_path, 0)
+    coordinator(tmp_path)
+
+    with pytest.raises(IncompatibleFlow, match="by their position: source 'other' is gone"):
+        check_sources(place, ["in"])
+    check_sources(place, ["in", "other"])
+
+
+def test_a_checkpoint_that_did_not_keep_its_sources_knows_their_names(tmp_path: Path) -> None:
+    place = coordinator(tmp_path).checkpoint
+    plans(tmp_path, 0)
+
+    with pytest.raises(IncompatibleFlow, match="source 'other' is new"):
+        check_sources(place, ["in", "other"])
+    check_sources(place, ["in", TICK])
+    with pytest.raises(IncompatibleFlow, match="tick"):
+        check_sources(place, ["in"])

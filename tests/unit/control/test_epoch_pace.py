@@ -1,0 +1,134 @@
+"""Waiting rows and steady streams, told apart; idle time, seen or not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headgate.control.epoch_pace import overhead_s, pace_of
+
+BESIDE_S = 0.2
+
+
+def records(
+    *,
+    limit: int | None,
+    rate: float = 1_000.0,
+    noise: float = 0.05,
+    count: int = 64,
+    seed: int = 1,
+    every_s: float = 0.0,
+    tells: bool = True,
+) -> list[dict[str, Any]]:
+    """Epochs of a backlog behind a limit, or of a stream that brings what has come meanwhile."""
+    rng = np.random.default_rng(seed)
+    made, now, rows, trigger = [], 0.0, limit or round(rate), 0.0
+    for epoch in range(count):
+        job = (0.4 + rows * 2e-4) * np.exp(rng.normal(0, noise))
+        made.append({"epoch": epoch, "rows": rows, "now_ms": 1e3 * now, "job_ms": 1e3 * job})
+        if tells and epoch:
+            made[-1]["last_trigger_ms"] = 1e3 * trigger
+        trigger = job + BESIDE_S
+        apart = max(trigger, every_s)
+        now += apart
+        rows = limit or max(1, round(rate * apart * np.exp(rng.normal(0, noise))))
+    return made
+
+
+@settings(max_examples=30)
+@given(
+    seed=st.integers(0, 10_000),
+    noise=st.floats(0.05, 0.3),
+    limited=st.booleans(),
+    tells=st.booleans(),
+)
+def test_rows_wait_behind_a_limit_and_never_in_a_stream(seed, noise, limited, tells):
+    told = records(limit=1_000 if limited else None, noise=noise, seed=seed, tells=tells)
+
+    found = pace_of(told).rows_wait
+    assert found is not (not limited)
+    assert noise < 0.15 or not limited or found is True
+
+
+@given(seed=st.integers(0, 100), noise=st.floats(0.0, 0.3), every_s=st.sampled_from([1.0, 1.5]))
+def test_a_trigger_s_rhythm_is_no_limit(seed, noise, every_s):
+    told = records(limit=None, noise=noise, every_s=every_s, seed=seed)
+
+    assert pace_of(told, interval=True).rows_wait is not True
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-9, 0.01])
+def test_epochs_that_hardly_differ_say_nothing(noise):
+    assert pace_of(records(limit=1_000, noise=noise)).rows_wait is None
+    assert pace_of([]).rows_wait is None
+
+
+@settings(max_examples=30)
+@given(
+    seed=st.integers(0, 10_000),
+    noise=st.floats(0.0, 0.2),
+    file_s=st.floats(0.02, 0.5),
+    load=st.floats(0.1, 0.9),
+)
+def test_files_that_come_in_a_rhythm_do_not_wait(seed, noise, file_s, load):
+    """Epochs take the files that are there, so their sizes move in steps.
+
+    At the very pace of the epochs each takes as many: nothing tells that from a limit.
+    """
+    rng = np.random.default_rng(seed)
+    told, now, seen, trigger = [], 0.0, 0, 0.0
+    for epoch in range(64):
+        wait = max(0.0, (seen + 1) * file_s - now)  # Spark waits for the next file
+        now += wait
+        files = int(now / file_s + 1e-9) - seen
+        seen += files
+        job = (0.3 + files * load * file_s) * np.exp(rng.normal(0, noise))
+        told.append({"epoch": epoch, "rows": 100 * files, "now_ms": 1e3 * now, "job_ms": 1e3 * job})
+        if epoch:
+            told[-1]["last_trigger_ms"] = 1e3 * trigger
+        trigger = job + BESIDE_S
+        now += trigger
+
+    alike = len({r["rows"] for r in told[1:]}) == 1
+    assert alike or pace_of(told).rows_wait is not True
+
+
+def test_an_idle_flow_has_no_rows_that_wait():
+    """Each epoch has what a burst brought, which is always the same."""
+    told = records(limit=1_000, every_s=5.0)
+
+    found = pace_of(told, told_rows=1_000)
+    assert found.rows_wait is False and not found.is_busy
+    assert found.idle_share == pytest.approx(0.85, abs=0.05)
+
+
+@pytest.mark.parametrize(("told_rows", "waits"), [(1_000, True), (1_050, True), (5_000, False)])
+def test_epochs_that_meet_what_sources_were_told(told_rows, waits):
+    even = records(limit=1_000, noise=0.0)
+
+    assert pace_of(even, told_rows=told_rows).rows_wait is waits
+
+
+def test_what_the_source_says_counts_more_than_what_epochs_look_like():
+    behind = [r | {"last_rows_wait": True} for r in records(limit=None)]
+    abreast = [r | {"last_rows_wait": False} for r in records(limit=1_000)]
+
+    assert pace_of(behind).rows_wait is True
+    assert pace_of(abreast, told_rows=1_000).rows_wait is False
+
+
+def test_all_rows_of_a_run_over_what_is_there_wait():
+    assert pace_of(records(limit=None, every_s=5.0), all_there=True).rows_wait is True
+
+
+def test_what_lies_between_jobs_is_what_spark_says_or_the_shorter_gaps():
+    waiting = records(limit=1_000, every_s=5.0)
+    silent = [{k: v for k, v in r.items() if k != "last_trigger_ms"} for r in waiting]
+
+    assert overhead_s(waiting) == pytest.approx(BESIDE_S)
+    assert overhead_s(silent) == 1.0  # at most
+    assert overhead_s(records(limit=1_000, tells=False)) == pytest.approx(BESIDE_S)

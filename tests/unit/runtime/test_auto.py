@@ -1,0 +1,140 @@
+"""What a start with "auto" begins with: whose costs, how many slots, which rows per epoch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import headgate as hg
+from headgate.control.checkpoint import Checkpoint
+from headgate.control.tuning_file import SavedTuning, load_tuning, save_tuning
+from headgate.errors import DeclarationError
+from headgate.planner.tuning.calibration import Calibration
+from headgate.planner.tuning.cost_model import EngineCosts
+from headgate.planner.tuning.epoch_model import EpochPrediction, EpochSettings
+from headgate.planner.tuning.epochs import TunedEpochs
+from headgate.runtime.auto import SAVED, AutoStart, known_costs, resolve
+from headgate.testing import ListSource
+
+COSTS = EngineCosts(1e-4, 5e-9, task_s=0.02, epoch_s=0.05)
+HERE = "Spark 4.1.1, local, 2 cores"
+
+
+def calibration(engine: str = HERE) -> Calibration:
+    return Calibration(COSTS, (), 0.0, engine)
+
+
+def tuned(slots: int) -> TunedEpochs:
+    settings = EpochSettings(slots, 1_000, {})
+    return TunedEpochs(settings, EpochPrediction(1, 1, 1, 1, 1), {}, "op", ())
+
+
+def two_cores() -> Any:
+    """As much of a session as a start that probes nothing asks for."""
+    conf = SimpleNamespace(get=lambda name, default=None: default)
+    jvm = SimpleNamespace(Runtime=SimpleNamespace(getRuntime=lambda: runtime))
+    runtime = SimpleNamespace(availableProcessors=lambda: 8)
+    context = SimpleNamespace(master="local[2]", getConf=lambda: conf, _jvm=jvm)
+    return SimpleNamespace(sparkContext=context, version="4.1.1")
+
+
+def start(folder: Path, *, slots_max: int | None = None, **options: Any) -> AutoStart:
+    flow = hg.Flow("f")
+    rows = flow.source(ListSource("k bigint", []), name="in")
+    rows.key_by("k").process(hg.Count(), name="op").to_memory("out")
+    given = {"slots": None, "parallelism": "auto", "batch": "auto", "latency_s": None} | options
+    return resolve(flow, two_cores(), checkpoint=str(folder), slots_max=slots_max, **given)
+
+
+@pytest.mark.parametrize(
+    ("saved", "slots_max", "begins"), [(8, 2, 2), (8, None, 2), (8, 1, 1), (1, None, 1)]
+)
+def test_saved_slots_are_taken_as_far_as_there_is_room(tmp_path, saved, slots_max, begins):
+    """Eight slots of a larger machine were taken, whatever `slots_max` said."""
+    save_tuning(Checkpoint(str(tmp_path)).storage, SavedTuning(calibration(), tuned(saved)))
+
+    found = start(tmp_path, slots_max=slots_max)
+
+    assert found.slots == begins
+    assert found.rows_per_epoch == 1_000
+    assert found.facts()["tuned"]["calibrated"] == SAVED
+
+
+def test_slots_that_are_given_are_not_asked_to_fit(tmp_path):
+    found = start(tmp_path, parallelism=8, calibration=calibration())
+
+    assert found.slots == 8
+
+
+def probing() -> tuple[list[str], dict[str, Any]]:
+    said: list[str] = []
+    probe = {"probe": lambda: calibration("probed now"), "say": said.append, "elastic": False}
+    return said, probe
+
+
+def test_costs_of_the_same_engine_are_not_measured_again():
+    said, probe = probing()
+    saved = SavedTuning(calibration(), tuned(1))
+
+    assert known_costs(saved, None, HERE, **probe) == (saved, SAVED)
+    unnamed = SavedTuning(calibration(""), None)
+    assert known_costs(unnamed, None, HERE, **probe) == (unnamed, SAVED)
+    assert said == []
+
+
+@pytest.mark.parametrize(
+    "engine",
+    ["Spark 4.1.1, local, 8 cores", "Spark 4.2.0, local, 2 cores", "Spark 4.1.1, spark, 2 cores"],
+)
+def test_another_engine_is_measured_and_that_is_said(engine):
+    said, probe = probing()
+
+    found, why = known_costs(SavedTuning(calibration(engine), tuned(1)), None, HERE, **probe)
+
+    assert found == SavedTuning(calibration("probed now"), tuned(1))
+    assert why == f"probed: the checkpoint's costs are those of {engine}, this is {HERE}"
+    assert len(said) == 1 and "a dozen small jobs" in said[0] and engine in said[0]
+
+
+def test_where_executors_come_and_go_other_cores_are_the_same_engine():
+    _, probe = probing()
+    saved = SavedTuning(calibration("Spark 4.1.1, spark, 2 cores"), None)
+    now = "Spark 4.1.1, spark, 6 cores"
+
+    assert known_costs(saved, None, now, **probe | {"elastic": True})[1] == SAVED
+    assert known_costs(saved, None, now, **probe)[1].startswith("probed")
+
+
+def test_the_first_start_says_that_it_takes_a_while():
+    said, probe = probing()
+
+    found, why = known_costs(None, None, HERE, **probe)
+
+    assert found.tuned is None and why == "probed: the first start with this checkpoint"
+    assert "flow.start(calibration=FILE)" in said[0]
+
+
+@pytest.mark.parametrize("of_tune", [False, True], ids=["calibrate", "tune"])
+def test_costs_come_from_a_file_and_stay_with_the_checkpoint(tmp_path, of_tune):
+    told = calibration("Spark 4.0.0, local, 1 cores")
+    file = tmp_path / "costs.json"
+    file.write_text(json.dumps(SavedTuning(told).to_json() if of_tune else told.to_json()))
+
+    found = start(tmp_path / "ck", calibration=file)
+
+    assert found.saved.calibration == told
+    assert found.calibrated == f"given, made on {told.engine}; this is {HERE}"
+    assert load_tuning(found.storage) == found.saved
+
+
+def test_a_file_without_costs_is_refused_with_a_way_out(tmp_path):
+    (tmp_path / "costs.json").write_text("[]")
+
+    with pytest.raises(DeclarationError, match="headgate calibrate --out"):
+        start(tmp_path / "ck", calibration=str(tmp_path / "costs.json"))
+    with pytest.raises(DeclarationError, match="holds no costs"):
+        start(tmp_path / "ck", calibration=tmp_path / "nowhere.json")

@@ -1,0 +1,94 @@
+"""Event time behind windows, and at the end of the input."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+import headgate as hg
+from headgate.operator.rows import EpochClock
+from headgate.slot.event_time import clocks_behind_windows
+from headgate.slot.program import Program, compile_flow
+from headgate.testing import ListSource, run
+from strategies import examples
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def at(seconds: int) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+def chained(epochs: list[list[dict[str, Any]]], first: str, second: str, time: str) -> hg.Flow:
+    flow = hg.Flow("chained")
+    rows = flow.source(ListSource("k string, ts timestamp", epochs), event_time="ts")
+    counts = rows.key_by("k").process(hg.Count(window=hg.Tumbling(first, time="ts")), name="first")
+    last = hg.Sum("count", window=hg.Tumbling(second, time=time))
+    counts.globally().process(last, name="second").to_memory("out")
+    return flow
+
+
+def compiled(first: str, second: str) -> Program:
+    return compile_flow(chained([], first, second, "window_start").graph())
+
+
+def test_what_a_window_emits_is_not_late_for_the_next_one() -> None:
+    epochs = [[{"k": "a", "ts": at(s)}] for s in (0, 30, 120, 125, 300)]
+
+    for time, start in (("window_start", 0), ("window_end", 60)):
+        result = run(chained(epochs, "1 minute", "1 minute", time))
+
+        first = result.rows("out")[0]
+        assert (first["window_start"], first["sum"]) == (at(start), 2)
+        assert all(not record["late_rows"] for record in result.records)
+
+
+def test_an_hour_is_not_late_for_minutes() -> None:
+    """A window that is shorter than the one before it waits until that one is closed."""
+    epochs = [[{"k": "a", "ts": at(s)}] for s in (0, 3_500, 3_700, 3_800)]
+
+    result = run(chained(epochs, "1 hour", "1 minute", "window_start"))
+
+    assert [(row["window_start"], row["sum"]) for row in result.rows("out")] == [(at(0), 2)]
+
+
+def test_when_the_input_ends_all_windows_close_one_after_the_other() -> None:
+    epochs = [[{"k": "a", "ts": at(s)} for s in range(0, 90, 3)], [{"k": "b", "ts": at(80)}]]
+
+    result = run(chained(epochs, "1 minute", "1 hour", "window_end"), input_ends=True)
+
+    assert [(row["window_start"], row["sum"]) for row in result.rows("out")] == [(at(0), 31)]
+    assert result.state("first") == result.state("second") == []
+    assert run(chained(epochs, "1 minute", "1 hour", "window_end")).rows("out") == []
+
+
+@examples(100)
+@given(
+    before=st.none() | st.integers(-(10**9), 10**9),
+    more=st.integers(0, 10**9),
+    size=st.integers(1, 10**8),
+)
+def test_rows_of_windows_that_are_open_are_never_late(
+    before: int | None, more: int, size: int
+) -> None:
+    """Whatever the first operator may still emit, the second has not closed."""
+    program = compiled(f"{size} microseconds", "7 microseconds")
+    clock = EpochClock(3, 0, (before or 0) + more, before)
+
+    behind = clocks_behind_windows(program, clock)["second"]
+
+    assert behind.late_us == behind.previous_watermark_us
+    if before is not None:
+        first_open = before // size * size  # it ends after what the first operator has closed
+        assert behind.late_us is not None and behind.late_us <= first_open
+        assert first_open <= before < first_open + size
+
+
+def test_operators_that_are_not_behind_windows_have_the_flows_time() -> None:
+    clocks = clocks_behind_windows(compiled("1 minute", "1 hour"), EpochClock(1, 0, 5))
+
+    assert set(clocks) == {"second"}
+    assert clocks_behind_windows(compiled("1 minute", "1 hour"), EpochClock(1, 0)) == {}
