@@ -2,7 +2,7 @@
 
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check unit spark bench lock clean
+.PHONY: help setup demo test check unit spark fuzz bench lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ unit:
 spark:
 	@echo "== Spark tests"
 	@$(BIN)/pytest -m "spark or cluster" $(PYTEST_ARGS)
+
+fuzz: setup  ## the property tests with other draws each time, and more of them
+	@$(BIN)/pytest -n auto --dist worksteal --ignore=tests/spark --hypothesis-profile=fuzz $(PYTEST_ARGS)
 
 bench: setup  ## the two-operator chain against plain Spark, on this machine
 	@$(BIN)/headgate bench chain
