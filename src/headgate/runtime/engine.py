@@ -20,6 +20,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from headgate.control.coordinator import EngineAborted, EpochResult
+from headgate.errors import EngineError
 from headgate.runtime.anchor import (
     ANCHOR_CONF,
     Anchor,
@@ -32,6 +33,7 @@ from headgate.runtime.anchor import (
 )
 from headgate.runtime.exchange import TUPLE_TYPE, apply_stage, arrow_stage
 from headgate.runtime.executors import tasks_at_once
+from headgate.runtime.missing_module import way_out
 from headgate.runtime.worker import PLAN_PROPERTY, Stage, pack_plan, slot_stage, source_stage
 from headgate.slot.batch_tuple import TUPLE_SCHEMA, anchor_row
 from headgate.slot.packing import packed
@@ -199,6 +201,8 @@ class SparkEngine:
             with self.between_epochs:
                 rows = last.collect()
         except (Py4JError, PySparkException) as problem:
+            if told := way_out(str(problem), str(context.pythonExec)):
+                raise EngineError(f"epoch {plan.epoch}: {told}", epoch=plan.epoch) from problem
             raise EngineAborted(_reason(problem)) from problem
         controls = [Control.from_bytes(row.payload) for row in rows]
         timings = [tuple(entry) for entry in self._reports.value if len(entry) == 5]

@@ -13,6 +13,7 @@ end against a plain fold.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -88,7 +89,12 @@ def _measured(run: Run, options: ElasticOptions) -> dict[str, Any]:
 def _embedded(command: list[str], options: ElasticOptions) -> subprocess.CompletedProcess[str]:
     """A process of its own, as a Spark session is for life; as many cores as there are."""
     return subprocess.run(
-        [sys.executable, *command], capture_output=True, text=True, check=False, timeout=TIMEOUT_S
+        [sys.executable, *command],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_S,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
     )
 
 
