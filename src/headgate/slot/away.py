@@ -17,7 +17,6 @@ import pyarrow as pa
 from headgate.operator.base import Output, StatefulOperator, as_output
 from headgate.operator.partial import Partials
 from headgate.operator.rows import KeyedRows
-from headgate.routing.hashing import hash_columns
 from headgate.routing.table import I32, RoutingTable
 from headgate.slot.failure import DeadLetters
 from headgate.slot.plan import EpochPlan
@@ -35,11 +34,8 @@ def staying(table: RoutingTable, slot: int) -> RoutingTable:
 
 def divide(plan: EpochPlan, node: Node, rows: Rows, slot: int) -> tuple[Rows | None, Rows | None]:
     """Rows whose keys this slot owns, and rows that are away; None for none."""
-    hashes = rows.hashes
-    if hashes is None:
-        hashes = hash_columns([rows.batch.column(name) for name in node.key], len(rows))
-        rows = Rows(rows.batch, rows.lineage, hashes, rows.origin)
-    owned = plan.tables[node.name].route(hashes.h) == slot
+    rows = rows.hashed_by(node.key)
+    owned = plan.tables[node.name].route(rows.hashes_by(node.key).h) == slot
     if owned.all():
         return rows, None
     if not owned.any():

@@ -81,7 +81,7 @@ class CostTiming:
         for part in range(int(part_of.max()) + 1):
             at = np.flatnonzero(part_of_row == part)
             some = rows if len(at) == len(rows) else rows.take(at)
-            placed = Rows(some.batch, {**some.lineage, _PLACE: at}, some.hashes, some.origin)
+            placed = Rows(some.batch, {**some.lineage, _PLACE: at}, some.hashed, some.origin)
             start = self._clock_ns()
             made.append(run_stateless(node, placed, dead))
             took_ms = (self._clock_ns() - start) / 1e6
@@ -122,7 +122,7 @@ def _in_order(made: list[Rows]) -> Rows:
     together = concat(made)
     lineage = dict(together.lineage)
     place = lineage.pop(_PLACE)
-    plain = Rows(together.batch, lineage, together.hashes, together.origin)
+    plain = Rows(together.batch, lineage, together.hashed, together.origin)
     if len(made) == 1:
         return plain
     return plain.take(np.argsort(place, kind="stable").astype(np.int64))

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headgate.routing.hashing import U64, hash_columns
+from headgate.routing.hashing import U64
 from headgate.routing.table import RoutingTable
 from headgate.slot.ahead import look_ahead
 from headgate.slot.away import staying
@@ -26,7 +26,7 @@ from headgate.slot.failure import operator_failed
 from headgate.slot.matrix import BufferMatrix
 from headgate.slot.plan import Control, EpochPlan, add_counts, pair
 from headgate.slot.program import Program
-from headgate.slot.rows import Rows
+from headgate.slot.rows import Hashed, Rows
 from headgate.slot.sharing import STAYS, ShareGroup, Targets
 from headgate.slot.statistics import Counting
 from headgate.topology.graph import SEVERAL_SLOTS, Edge
@@ -166,17 +166,18 @@ class Outbox:
             turn = self._turn.get(edge.id, self.producer)
             self._turn[edge.id] = turn + len(rows)
             return ((turn + np.arange(len(rows))) % self.plan.slots).astype(np.int32), rows
-        hashes = hash_columns([rows.batch.column(k) for k in edge.grouping.key], len(rows))
+        hashes = rows.hashes_by(edge.grouping.key)
+        hashed = Rows(rows.batch, rows.lineage, Hashed(edge.grouping.key, hashes))
         consumer = self.program.graph.nodes[edge.consumer].name
         self._count_pairs(rows, consumer, hashes.h)
         if self.slot is None and consumer in self.plan.away and edge.id in self.program.ahead:
             stops = self.program.ahead[edge.id]
             targets = look_ahead(self.plan, consumer, stops, rows.batch, hashes.h)
-            return targets, Rows(rows.batch, rows.lineage, hashes)
+            return targets, hashed
         targets = self._router(consumer).route(hashes.h)
         if edge.grouping.by in SEVERAL_SLOTS:
             targets = self._chooser(edge, consumer).choose(hashes.h, targets)
-        return targets, Rows(rows.batch, rows.lineage, hashes)
+        return targets, hashed
 
     def _count_pairs(self, rows: Rows, consumer: str, h: U64) -> None:
         origin = rows.origin

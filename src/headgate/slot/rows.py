@@ -3,7 +3,8 @@
 Lineage is a set of hidden int64 columns. `order` is the row's place in its source; it exists only
 in flows that have an ordered operator. It travels as ordinary Arrow columns on the wire. The
 *origin* is the key under which the row's last stateful operator had it; it serves statistics, stays
-in the slot and never becomes bytes.
+in the slot and never becomes bytes. Key hashes know the columns they were made of: who asks for
+those of another key gets new ones.
 """
 
 from __future__ import annotations
@@ -22,6 +23,16 @@ I64 = npt.NDArray[np.int64]
 LINEAGE_PREFIX = "__hg_"
 
 
+class Hashed(NamedTuple):
+    """Key hashes, and the columns of the same rows that they are the hashes of."""
+
+    key: tuple[str, ...]
+    hashes: KeyHashes
+
+    def take(self, rows: I64 | slice) -> Hashed:
+        return Hashed(self.key, KeyHashes(self.hashes.h[rows], self.hashes.check[rows]))
+
+
 class Origin(NamedTuple):
     """The operator that had these rows last, and the hash of the key it had each one under."""
 
@@ -35,7 +46,7 @@ class Rows:
 
     batch: pa.RecordBatch
     lineage: dict[str, I64] = field(default_factory=dict)
-    hashes: KeyHashes | None = None
+    hashed: Hashed | None = None
     origin: Origin | None = None
 
     def __len__(self) -> int:
@@ -52,28 +63,34 @@ class Rows:
 
     def at(self, operator: str, key: Sequence[str]) -> Rows:
         """These rows as an operator has them: hashed by its key, from now on their origin."""
-        hashes = self.hashes
-        if hashes is None:
-            hashes = hash_columns([self.batch.column(name) for name in key], len(self))
-        return replace(self, hashes=hashes, origin=Origin(operator, hashes.h))
+        rows = self.hashed_by(key)
+        return replace(rows, origin=Origin(operator, rows.hashes_by(key).h))
+
+    def hashes_by(self, key: Sequence[str]) -> KeyHashes:
+        """The hashes of this key; computed, unless these rows have them already."""
+        if self.hashed is not None and self.hashed.key == tuple(key):
+            return self.hashed.hashes
+        return hash_columns([self.batch.column(name) for name in key], len(self))
+
+    def hashed_by(self, key: Sequence[str]) -> Rows:
+        """These rows with the hashes of this key."""
+        hashes = self.hashes_by(key)
+        if self.hashed is not None and self.hashed.hashes is hashes:
+            return self
+        return replace(self, hashed=Hashed(tuple(key), hashes))
 
     def take(self, rows: I64) -> Rows:
         """The chosen rows, in the order given."""
-        hashes = self.hashes
-        if hashes is not None:
-            hashes = KeyHashes(hashes.h[rows], hashes.check[rows])
+        hashed = None if self.hashed is None else self.hashed.take(rows)
         lineage = {name: values[rows] for name, values in self.lineage.items()}
-        return Rows(self.batch.take(pa.array(rows)), lineage, hashes, self._origin_of(rows))
+        return Rows(self.batch.take(pa.array(rows)), lineage, hashed, self._origin_of(rows))
 
     def slice(self, start: int, length: int) -> Rows:
         """A view of consecutive rows; copies nothing."""
-        hashes = self.hashes
-        if hashes is not None:
-            stop = start + length
-            hashes = KeyHashes(hashes.h[start:stop], hashes.check[start:stop])
-        lineage = {name: values[start : start + length] for name, values in self.lineage.items()}
-        origin = self._origin_of(np.s_[start : start + length])
-        return Rows(self.batch.slice(start, length), lineage, hashes, origin)
+        part = slice(start, start + length)
+        hashed = None if self.hashed is None else self.hashed.take(part)
+        lineage = {name: values[part] for name, values in self.lineage.items()}
+        return Rows(self.batch.slice(start, length), lineage, hashed, self._origin_of(part))
 
     def derived(self, batch: pa.RecordBatch, origins: I64 | None) -> Rows:
         """Rows made from these, row i from `origins[i]` (None: from row i)."""
@@ -111,21 +128,21 @@ def wire_schema(schema: pa.Schema, lineage: Sequence[str] | dict[str, I64]) -> p
 
 
 def concat(parts: Sequence[Rows]) -> Rows:
-    """All rows of the parts, in order; key hashes survive only if every part has them."""
+    """All rows of the parts, in order; key hashes survive if every part has them, of one key."""
     if len(parts) == 1:
         return parts[0]
-    hashes = None
-    if all(p.hashes is not None for p in parts):
-        known = [p.hashes for p in parts if p.hashes is not None]
-        hashes = KeyHashes(
-            np.concatenate([k.h for k in known]), np.concatenate([k.check for k in known])
-        )
+    hashed = None
+    known = [p.hashed for p in parts if p.hashed is not None]
+    if len(known) == len(parts) and len({k.key for k in known}) == 1:
+        h = np.concatenate([k.hashes.h for k in known])
+        check = np.concatenate([k.hashes.check for k in known])
+        hashed = Hashed(known[0].key, KeyHashes(h, check))
     lineage = {name: np.concatenate([p.lineage[name] for p in parts]) for name in parts[0].lineage}
     origins = [p.origin for p in parts if p.origin is not None]
     origin = None
     if len(origins) == len(parts) and len({o.operator for o in origins}) == 1:
         origin = Origin(origins[0].operator, np.concatenate([o.h for o in origins]))
-    return Rows(pa.concat_batches([p.batch for p in parts]), lineage, hashes, origin)
+    return Rows(pa.concat_batches([p.batch for p in parts]), lineage, hashed, origin)
 
 
 def by_origin(parts: Sequence[Rows]) -> list[Rows]:

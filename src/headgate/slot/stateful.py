@@ -138,7 +138,7 @@ def run_on(
     undo = None if session is None else session.rollback
 
     def attempt(some: Rows) -> tuple[Rows | None, Output, KeyedRows]:
-        keyed = KeyedRows(some.batch, node.key, some.hashes)
+        keyed = KeyedRows(some.batch, node.key, some.hashes_by(node.key))
         output = process(keyed) if len(some) else Output()
         return _checked(output, some, schema), output, keyed
 

@@ -170,7 +170,7 @@ def test_rows_that_stay_in_the_slot_never_become_bytes() -> None:
 
     assert post.sent == []
     assert post.kept[0].batch.to_pylist() == rows_of([1, 2, None]).batch.to_pylist()
-    assert post.kept[0].hashes is not None
+    assert post.kept[0].hashed is not None
     assert post.control.sent == {}
 
 

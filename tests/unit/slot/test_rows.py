@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.routing.hashing import hash_columns
-from headgate.slot.rows import Rows, concat, wire_schema
+from headgate.slot.rows import Hashed, Rows, concat, wire_schema
 from strategies import examples
 
 NAMES = ("order", "origin")
@@ -28,7 +28,11 @@ def row_sets(draw: st.DrawFn, lineage: bool = True, hashed: bool | None = None) 
         [pa.array(values, pa.string()), pa.array(range(count), pa.int64())], ["k", "n"]
     )
     with_hashes = draw(st.booleans()) if hashed is None else hashed
-    return Rows(batch, hidden, hash_columns([batch.column(0)], count) if with_hashes else None)
+    return Rows(batch, hidden, hashed_by(batch, "k") if with_hashes else None)
+
+
+def hashed_by(batch: pa.RecordBatch, *key: str) -> Hashed:
+    return Hashed(key, hash_columns([batch.column(name) for name in key], batch.num_rows))
 
 
 def told(rows: Rows) -> list[tuple[Any, ...]]:
@@ -36,8 +40,9 @@ def told(rows: Rows) -> list[tuple[Any, ...]]:
     hidden = zip(*(values.tolist() for values in rows.lineage.values()), strict=True)
     hidden = list(hidden) if rows.lineage else [()] * len(rows)
     hashes = [None] * len(rows)
-    if rows.hashes is not None:
-        hashes = list(zip(rows.hashes.h.tolist(), rows.hashes.check.tolist(), strict=True))
+    if rows.hashed is not None:
+        h, check = rows.hashed.hashes
+        hashes = list(zip(h.tolist(), check.tolist(), strict=True))
     return list(zip(map(str, rows.batch.to_pylist()), hidden, hashes, strict=True))
 
 
@@ -72,8 +77,31 @@ def test_concat_keeps_the_rows_of_all_parts_in_order(parts: list[Rows]) -> None:
 def test_concat_forgets_hashes_that_not_every_part_has(parts: list[Rows], bare: Rows) -> None:
     joined = concat([*parts, bare])
 
-    assert joined.hashes is None
+    assert joined.hashed is None
     assert len(joined) == sum(map(len, parts)) + len(bare)
+
+
+@examples(60)
+@given(
+    parts=st.lists(row_sets(), min_size=1, max_size=3),
+    keys=st.lists(st.sampled_from([(), ("k",), ("n",), ("k", "n")]), min_size=4, max_size=4),
+)
+def test_whoever_asks_gets_the_hashes_of_the_key_they_ask_for(
+    parts: list[Rows], keys: list[tuple[str, ...]]
+) -> None:
+    """Whatever key the rows were hashed by before: a filter passes its rows on as they came."""
+    asked = keys.pop()
+    rows = concat([part.hashed_by(key) for part, key in zip(parts, keys, strict=False)])
+    kept = rows.take(np.arange(len(rows))[::2]).slice(0, len(rows) // 2)
+
+    for some in (rows, kept):
+        wanted = hashed_by(some.batch, *asked).hashes
+        for found in (
+            some.hashes_by(asked),
+            some.hashed_by(asked).hashes_by(asked),
+            some.at("operator", asked).hashes_by(asked),
+        ):
+            assert (found.h == wanted.h).all() and (found.check == wanted.check).all()
 
 
 @examples(60)
@@ -85,7 +113,7 @@ def test_lineage_crosses_the_wire(rows: Rows, offset: int) -> None:
     received = Rows.from_wire(pa.ipc.read_record_batch(sent.serialize(), schema), NAMES)
 
     assert sent.schema == schema
-    assert received.hashes is None
+    assert received.hashed is None
     assert told(received) == told(Rows(rows.batch, rows.lineage))
 
 
@@ -107,19 +135,19 @@ def test_derived_rows_take_the_lineage_of_their_origins() -> None:
 
 def test_derived_rows_drop_the_hashes_of_a_key_that_may_have_changed() -> None:
     batch = pa.RecordBatch.from_pydict({"a": [1]})
-    rows = Rows(batch, {}, hash_columns([batch.column(0)], 1))
+    rows = Rows(batch, {}, hashed_by(batch, "a"))
 
-    assert rows.derived(batch, None).hashes is None
+    assert rows.derived(batch, None).hashed is None
 
 
 def test_select_keeps_what_follows_the_rows() -> None:
     batch = pa.RecordBatch.from_pydict({"a": [1], "b": [2]})
-    rows = Rows(batch, {"order": np.array([7])}, hash_columns([batch.column(0)], 1))
+    rows = Rows(batch, {"order": np.array([7])}, hashed_by(batch, "a"))
 
     chosen = rows.select(["b"])
 
     assert chosen.batch.schema.names == ["b"]
     assert chosen.lineage["order"].tolist() == [7]
-    assert chosen.hashes is rows.hashes
+    assert chosen.hashed is rows.hashed
     assert rows.select(["a", "b"]) is rows
     assert rows.select(["b", "a"]).batch.schema.names == ["b", "a"]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -385,3 +386,29 @@ def test_an_ordered_operator_behind_a_split_one_sees_source_order(rows: list[Row
     plain = run_quickly(flow(False), slots=2, buckets=BUCKETS, partitions=3)
     done = run_quickly(flow(True), slots=2, buckets=BUCKETS, partitions=3)
     assert outcome(done) == outcome(plain)
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+@pytest.mark.parametrize("per_row", [False, True])
+@pytest.mark.parametrize("key", [(), ("a",), ("a", "b")])
+def test_a_keyed_filter_before_it_does_not_change_its_groups(
+    key: tuple[str, ...], per_row: bool, slots: int
+) -> None:
+    """A filter passes its rows on as they came, with what was known of them under its own key."""
+    given = [{"a": i % 7, "b": i % 3} for i in range(40)]
+
+    def flow(split: bool) -> Flow:
+        flow = Flow("f")
+        first = flow.source(ListSource("a bigint, b bigint", [given]))
+        first = first.key_by("b").process(Count(emit="rows"), name="first")
+        grouped = first.key_by(*key) if key else first.globally()
+        if per_row:
+            rows = grouped.filter_rows(lambda r: r["a"] != 5, name="some")
+        else:
+            rows = grouped.filter(pc.field("a") != 5, name="some")
+        rows.key_by("b").process(Count(), name="counted", split=split).to_memory("out")
+        return flow
+
+    done, plain = run_quickly(flow(True), slots=slots), run_quickly(flow(False), slots=slots)
+    assert outcome(done) == outcome(plain)
+    assert len(done.rows("out")) == 3
