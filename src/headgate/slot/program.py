@@ -98,8 +98,8 @@ class Program:
 
         Only between these can a placement keep a row in its slot. Rows that a split operator
         passes on are not where its key lives, but where the operator before it had them; those it
-        makes at the end of its epoch are. An operator with a grouping of its own for hot keys is in
-        no pair: its keys are not a planner's to place.
+        makes at the end of its epoch are. An operator without state, or with a grouping of its own
+        for hot keys, is in no pair: its keys are not a planner's to place.
         """
         return self._pairs(frozenset(self.placed))
 
@@ -119,10 +119,9 @@ class Program:
             arriving: set[str] = set()
             for edge in self.graph.inputs(node.id):
                 before = self.graph.nodes[edge.producer]
-                by_key = edge.grouping.kind == "fields"
                 if not self.graph.exchanges(edge):
                     arriving |= last[before.id]
-                elif by_key and (edge.grouping.by == "hash" or node.name in placed):
+                elif edge.grouping.kind == "fields" and node.name in placed:
                     found |= {(origin, node.name) for origin in last[before.id]}
             if node.split:
                 last[node.id] = arriving | ({node.name} if node.spec.emits_at_end else set())

@@ -69,6 +69,23 @@ def test_every_planner_moves_keys_under_a_running_flow_and_counts_stay_right(
         assert last < 0.2
 
 
+@pytest.mark.parametrize("planner", ["headgate", "online", "offline", "allocation", "albic"])
+def test_keyed_operators_without_state_are_no_planners_business(planner: str) -> None:
+    epochs = pairs(5)
+    flow = hg.Flow("pairs")
+    first = flow.source(ListSource("a long, b long", epochs))
+    for name, key in (("first", "a"), ("second", "b")):
+        first = first.key_by(key).process(hg.Count(emit="rows"), name=name).select("a", "b")
+    kept = first.key_by("b").filter(pc.field("b") >= 0, name="kept")
+    kept.key_by("a").process(hg.Count(), name="third").to_memory("out")
+
+    done = run(flow, slots=3, manager=Manager(planner=planner))
+
+    assert counted(done, "second", "b") == exact(epochs, "b")
+    assert counted(done, "third", "a") == exact(epochs, "a")
+    assert journal(done) and not any("failed" in plan for plan in journal(done))
+
+
 def test_a_large_plan_is_spread_over_epochs_hottest_first() -> None:
     epochs = pairs(8)
     manager = Manager(planner="offline", every_epochs=2, moves_max=10, born_local=False)

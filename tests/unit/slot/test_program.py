@@ -91,6 +91,17 @@ def test_an_operator_that_may_be_split_has_the_levels_of_one_that_is_not() -> No
     assert auto.auto == {"first", "second"}
 
 
+def test_pairs_are_of_operators_that_have_state() -> None:
+    flow = Flow("f")
+    first = source(flow, WIDE, name="in").key_by("a").process(Count(emit="rows"), name="first")
+    first.key_by("b").process(Count(), name="second").to(nothing)
+    first.key_by("b").filter(nothing, name="some").key_by("b").process(Count(), name="third").to(
+        nothing
+    )
+
+    assert compiled(flow).key_pairs == (("first", "second"),)
+
+
 # --- columns ----------------------------------------------------------------------------------
 
 
