@@ -8,7 +8,8 @@ Four ways of keeping, chosen by Arrow type alone:
     opaque   decimals, fixed_size_binary: fixed-width bytes, seen outside as an Arrow array
     heap     strings, binary, lists of numbers: bytes in a heap, seen outside as an Arrow array
 
-A value under a null is always zero, so equal content always has equal bytes.
+A value under a null is always zero, and a key has one spelling, so equal content always has equal
+bytes.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ import pyarrow.compute as pc
 
 from headgate.errors import SchemaMismatch
 from headgate.state.schema import StateSchema
+from headgate.state.spelling import one_spelling
 
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 Kind = Literal["number", "row", "opaque", "heap"]
 TOUCHED = "_touched_ms"
+KEY_PARTS = ("key.", "sub.")
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,8 @@ class ColumnLayout:
                 column=self.label,
                 rows=rows,
             )
+        if self.kind == "number" and self.name.startswith(KEY_PARTS):
+            return Values(one_spelling(values.data), values.valid)
         return values
 
     def arrow(self, values: Values) -> pa.Array:
@@ -190,7 +195,7 @@ class RowLayout:
 
     @cached_property
     def key_names(self) -> list[str]:
-        return [name for name in self.columns if name.startswith(("key.", "sub."))]
+        return [name for name in self.columns if name.startswith(KEY_PARTS)]
 
     @cached_property
     def value_names(self) -> list[str]:

@@ -29,7 +29,7 @@ from headgate.state.layout import RowLayout
 from headgate.state.memory import MappedMemory
 from headgate.state.table import HashTable
 
-_MAGIC = "headgate-warm-1"
+_MAGIC = "headgate-warm-2"
 _RETAINED_MAX = 64
 _retained: OrderedDict[str, tuple[str, str, HashTable]] = OrderedDict()
 

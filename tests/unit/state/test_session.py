@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from headgate.errors import SchemaMismatch
 from headgate.state import StateSchema, StateStore, Storage
 from headgate.state.rows import in_units
+from strategies import quick_folder
 from unit.state.keys import int_keys, keys_of
 
 SCHEMAS = {
@@ -295,6 +297,62 @@ def test_the_same_work_writes_the_same_bytes_under_the_same_name(tmp_path: Path)
     assert chains[0] == chains[1]
     for name in names:
         assert (tmp_path / "0" / name).read_bytes() == (tmp_path / "1" / name).read_bytes()
+
+
+FLOATS = StateSchema(
+    key=pa.schema([("k", pa.float64())]),
+    sub=pa.schema([("j", pa.float32())]),
+    values=pa.schema([("n", pa.int64())]),
+)
+NANS = np.array([0x7FF8 << 48, (0xFFF8 << 48) + (5 << 30)], np.uint64).view(np.float64)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    epochs=st.lists(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=3), max_size=5),
+    warm=st.booleans(),
+)
+def test_how_a_float_key_is_spelled_makes_no_difference(
+    epochs: list[list[tuple[bool, bool]]], warm: bool
+) -> None:
+    """There is one zero and one NaN, whichever came first, in a warm copy and in a new one."""
+
+    def files(*, spelled: bool, warm: bool) -> Any:
+        with quick_folder() as folder:
+            place = str(folder / "warm") if warm else None
+            store = StateStore(Storage.at(str(folder)), warm_dir=place, buckets=8, compact_after=2)
+            chain: Any = ()
+            for epoch, writes in enumerate(epochs):
+                with store.open("op", 0, FLOATS, chain, epoch=epoch, level=1, now_ms=0) as session:
+                    for minus, odd in writes:
+                        zero, nan = -0.0 if minus and spelled else 0.0, NANS[int(odd and spelled)]
+                        keys = keys_of(FLOATS, [(0.0, 9.0), (9.0, 0.0), (1.0, 2.0)])
+                        columns = [pa.array([zero, nan, 1.0]), pa.array([nan, zero, 2.0])]
+                        columns[1] = columns[1].cast(pa.float32())
+                        batch = pa.RecordBatch.from_arrays(columns, schema=FLOATS.row_key)
+                        session.write(replace(keys, columns=batch), {"n": np.full(3, epoch)})
+                    chain = session.commit()
+            return chain
+
+    assert files(spelled=True, warm=warm) == files(spelled=False, warm=False)
+
+
+def test_files_that_spell_a_float_key_otherwise_are_read_as_all_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Older releases wrote the spelling of the row that came first."""
+    keys = keys_of(FLOATS, [(-0.0, 1.0), (1.0, -0.0)])
+    with monkeypatch.context() as older, open_at(tmp_path, FLOATS) as session:
+        older.setattr("headgate.state.layout.one_spelling", lambda keys: keys)
+        session.write(keys, {"n": np.array([1, 2])})
+        chain = session.commit()
+
+    with open_at(tmp_path, FLOATS, chain) as session:
+        rows = session.all()
+        held = session.read(keys)
+
+    assert not np.signbit(rows["k"]).any() and not np.signbit(rows["j"]).any()
+    assert held.found.all()
 
 
 def test_a_delta_is_written_even_if_its_name_exists(tmp_path: Path) -> None:
