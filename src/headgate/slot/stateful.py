@@ -26,6 +26,8 @@ from headgate.state.session import StateSession
 from headgate.state.store import StateStore
 from headgate.topology.graph import Node
 
+AFTER_ALL = np.int64(np.iinfo(np.int64).max)  # the place of rows made when all others are in
+
 
 def open_state(
     program: Program,
@@ -178,7 +180,7 @@ def run_finish(
             f"finish returned {made.num_rows} rows, but emits_at_end says that it returns none"
         )
     batch = conform(made, program.node_schema[node.id])
-    lineage = {name: np.zeros(batch.num_rows, np.int64) for name in program.lineage}
+    lineage = {name: np.full(batch.num_rows, AFTER_ALL) for name in program.lineage}
     rows = Rows(batch, lineage)
     if plan.statistics_bytes and set(node.key) <= set(batch.schema.names):
         return Rows(batch, lineage, origin=rows.at(node.name, node.key).origin)

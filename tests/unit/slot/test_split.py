@@ -389,6 +389,30 @@ def test_an_ordered_operator_behind_a_split_one_sees_source_order(rows: list[Row
 
 
 @pytest.mark.parametrize("slots", [1, 3])
+@pytest.mark.parametrize("split", [False, True])
+def test_for_an_ordered_operator_rows_of_the_end_of_an_epoch_come_last(
+    slots: int, split: bool
+) -> None:
+    given = [{"k": i % 7, "n": i} for i in range(20)]
+
+    def told(_key: Any, rows: list[Row], _state: Any) -> tuple[Any, list[Row]]:
+        return None, [{"seen": [r["n"] for r in rows]}]
+
+    flow = Flow("f")
+    rows = flow.source(ListSource("k bigint, n bigint", [given]))
+    counts = rows.key_by("k").process(Count(), name="count", split=split)
+    counts = counts.map_rows(lambda r: {"k": r["k"], "n": -r["count"]}, "k bigint, n bigint")
+    seen = pa.schema([("seen", pa.list_(pa.int64()))])
+    ordered = hg.Update(told, output=seen, rows_as="dicts", ordered=True)
+    counts.union(rows).globally().process(ordered, name="told").to_memory("out")
+
+    (row,) = run_quickly(flow, slots=slots, buckets=BUCKETS, partitions=3).rows("out")
+
+    assert row["seen"][:20] == list(range(20))
+    assert sorted(row["seen"][20:]) == [-3] * 6 + [-2]
+
+
+@pytest.mark.parametrize("slots", [1, 3])
 @pytest.mark.parametrize("per_row", [False, True])
 @pytest.mark.parametrize("key", [(), ("a",), ("a", "b")])
 def test_a_keyed_filter_before_it_does_not_change_its_groups(
