@@ -2,8 +2,9 @@
 
 1,000 units on 20 nodes and 100,000 units on 200 nodes, loads gamma distributed, at random homes,
 with a budget that pays for a tenth of the units, without traffic and with a chain of three
-operators whose first two pair up. Kernels are compiled (or loaded) by a small plan first; that is
-printed apart. The bound is that of measured loads; with traffic there is none but 0.
+operators whose first two pair up. Then all units on node 0, as after scaling out, without traffic
+and with any budget. Kernels are compiled (or loaded) by a small plan first; that is printed apart.
+The bound is that of measured loads; with traffic there is none but 0.
 
     python benchmarks/bench_allocation.py [--repeat 3] [--scale 1.0]
 """
@@ -23,11 +24,14 @@ from headgate.planner.allocation.model import Nodes, Situation, Traffic, Units
 from headgate.planner.allocation.plan import Limits
 
 
-def cluster(units: int, nodes: int, seed: int, *, talks: bool) -> Situation:
-    """Units at random homes. Traffic: unit i to i + n, that to four of the last; n = units / 3."""
+def cluster(units: int, nodes: int, seed: int, *, talks: bool, crowded: bool = False) -> Situation:
+    """Units at random homes, or all on node 0.
+
+    Traffic: unit i to i + n, that to four of the last; n = units / 3.
+    """
     rng = np.random.default_rng(seed)
     load = rng.gamma(2.0, 1.0, units)
-    home = rng.integers(0, nodes, units).astype(np.int32)
+    home = rng.integers(0, 1 if crowded else nodes, units).astype(np.int32)
     operator = np.minimum(np.arange(units) // max(units // 3, 1), 2).astype(np.int32)
     traffic = Traffic.none()
     if talks:
@@ -48,12 +52,20 @@ def cluster(units: int, nodes: int, seed: int, *, talks: bool) -> Situation:
 
 
 def measure(
-    name: str, units: int, nodes: int, seconds: float, repeat: int, *, talks: bool
+    name: str,
+    units: int,
+    nodes: int,
+    seconds: float,
+    repeat: int,
+    *,
+    talks: bool,
+    crowded: bool = False,
 ) -> dict[str, Any]:
     lines: list[dict[str, float]] = []
     for seed in range(repeat):
-        situation = cluster(units, nodes, seed, talks=talks)
-        limits = Limits(0.1 * units, 5.0 if talks else 0.5, seconds)
+        situation = cluster(units, nodes, seed, talks=talks, crowded=crowded)
+        budget = np.inf if crowded else 0.1 * units
+        limits = Limits(budget, 5.0 if talks else 0.5, seconds)
         wall, cpu = time.perf_counter(), time.process_time()
         plan = make_allocator(name).plan(situation, limits)
         lines.append(
@@ -68,7 +80,15 @@ def measure(
                 "migrations": plan.migrations,
             }
         )
-    return {"planner": name, "units": units, "nodes": nodes, "traffic": talks, "runs": lines}
+    start = "one node" if crowded else "random"
+    return {
+        "planner": name,
+        "units": units,
+        "nodes": nodes,
+        "traffic": talks,
+        "start": start,
+        "runs": lines,
+    }
 
 
 def main() -> None:
@@ -83,9 +103,13 @@ def main() -> None:
     print(json.dumps({"first plans, kernels loaded or compiled, s": time.perf_counter() - start}))
     for units, nodes, seconds in ((1_000, 20, 0.5), (100_000, 200, 10.0)):
         for name in ("milp", "headgate"):
-            for talks in (False, True) if name == "headgate" else (False,):
-                size = int(units * chosen.scale)
-                found = measure(name, size, nodes, seconds, chosen.repeat, talks=talks)
+            size = int(units * chosen.scale)
+            for talks, crowded in ((False, False), (True, False), (False, True)):
+                if talks and name == "milp":
+                    continue
+                found = measure(
+                    name, size, nodes, seconds, chosen.repeat, talks=talks, crowded=crowded
+                )
                 print(json.dumps(found), flush=True)
 
 

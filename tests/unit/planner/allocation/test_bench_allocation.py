@@ -15,6 +15,8 @@ def test_it_measures_small_clusters() -> None:
         run = line["runs"][0]
         assert run["distance_pct"] <= run["distance_before_pct"]
         assert run["migrations"] <= 6
+    line = bench["measure"]("milp", 60, 4, 0.5, 1, talks=False, crowded=True)
+    assert line["runs"][0]["migrations"] > 6
 
 
 def test_it_measures_split_units() -> None:
