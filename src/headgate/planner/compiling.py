@@ -7,8 +7,11 @@ planner would miss the epochs it should plan for, or its deadline.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
+from headgate.planner.distance import Distances
 from headgate.planner.incremental import IncrementalPlanner
 from headgate.planner.incremental_words import SeenKeys, SeenPairs
 from headgate.planner.key_graph import KeyGraph
@@ -31,7 +34,10 @@ def compile_kernels(operators: int = 2) -> None:
 
 
 def compile_allocation_kernels() -> None:
-    """The same for planners of units, and the solver is loaded."""
+    """The same for planners of units, and the solver is loaded.
+
+    Time stands still for them: compiling takes longer than a plan may, and none is left out.
+    """
     from headgate.planner.allocation.allocator import make_allocator
     from headgate.planner.allocation.model import Nodes, Situation, Traffic, Units
     from headgate.planner.allocation.plan import Limits
@@ -39,7 +45,9 @@ def compile_allocation_kernels() -> None:
     operator = np.repeat(np.arange(2, dtype=np.int32), 2)
     units = Units(("a", "b"), operator, np.array([3.0, 1.0, 2.0, 2.0]), np.ones(4))
     pairs = Traffic(np.arange(2), 2 + np.arange(2), np.ones(2), 0.1)
-    for flow in (pairs, Traffic.none()):
-        tiny = Situation(units, Nodes.alike(2), np.zeros(4, np.int32), flow)
+    nodes = Nodes.alike(2)
+    hosts = replace(nodes, distances=Distances.of(["a", "b"]))
+    for on, flow in ((nodes, pairs), (hosts, pairs), (nodes, Traffic.none())):
+        tiny = Situation(units, on, np.zeros(4, np.int32), flow)
         for name in ("milp", "headgate"):
-            make_allocator(name).plan(tiny, Limits(4.0, seconds=0.05))
+            make_allocator(name, clock=lambda: 0.0).plan(tiny, Limits(4.0, seconds=0.05))

@@ -16,8 +16,10 @@ from headgate.planner.allocation import annealing, greedy
 from headgate.planner.compiling import compile_allocation_kernels
 
 def compiled():
-    kernels = adjacency._both_directions, greedy._drain, greedy._even, annealing.anneal
-    return [kernel.signatures for kernel in kernels]
+    graph = adjacency._both_directions, adjacency._strongest, adjacency._toward
+    rows = adjacency._across, adjacency._apart
+    moves = greedy._drain, greedy._put_all, greedy._even, annealing.anneal
+    return [kernel.signatures for kernel in (*graph, *rows, *moves)]
 
 compile_allocation_kernels()
 before = compiled()

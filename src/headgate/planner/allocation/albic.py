@@ -70,11 +70,12 @@ class AlbicPlanner:
         best, best_distance = situation.home.astype(np.int32), np.inf
         notes: tuple[str, ...] = ()
         deadline = began + SOLVER_SHARE * limits.seconds
-        before = -1
-        while before < 0 or (load_max >= lightest and self._clock() < deadline):
+        before, turn, took = -1, began, 0.0
+        while before < 0 or (load_max >= lightest and turn + took < deadline):
             pieces = split_sets(situation, sets, load_max, budget, own.seed)
             load_max *= own.shrink
             if (count := int(pieces.max(initial=-1)) + 1) == before:
+                turn = self._clock()
                 continue  # maxPL is smaller, but no set is cut by it
             before = count
             blocks, now = _blocks(situation, pieces), self._clock()
@@ -92,6 +93,7 @@ class AlbicPlanner:
                 best, best_distance, notes = node[pieces], distance, (*pair, *told)
             if distance <= limits.distance_max_pct or count == len(pieces):
                 break
+            turn, took = (ended := self._clock()), ended - turn  # the next may take as long
         found = describe(
             situation,
             best,

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from headgate.planner.adjacency import I64
+from headgate.planner.adjacency import F64, I64
 from headgate.planner.allocation.model import Bools, Situation
 from headgate.planner.metis import cut_graph
 
@@ -63,28 +63,43 @@ def split_sets(situation: Situation, sets: I64, load_max: float, cost_max: float
     costly = (by_cost > by_load) | ((by_cost == by_load) & coin)
     pieces = sets.copy()
     count = len(loads)
-    for s in np.flatnonzero(np.maximum(by_load, by_cost) > 1.0):
-        members = np.flatnonzero(sets == s)
+    insides = _Insides(situation, sets)
+    for s in np.flatnonzero(np.maximum(by_load, by_cost) > 1.0).tolist():
+        members = insides.units(s)
         parts = min(math.ceil(max(by_load[s], by_cost[s])), len(members))
         if parts < 2:
             continue
         weight = (cost if costly[s] else load)[members]
-        part = _cut(situation, members, weight, parts, seed)
+        part = insides.cut(s, weight, parts, seed)
         pieces[members] = np.where(part > 0, count + part, s)
         count += parts
     _, numbered = np.unique(pieces, return_inverse=True)
     return numbered.astype(np.int64)
 
 
-def _cut(situation: Situation, members: I64, weight: np.ndarray, parts: int, seed: int) -> I64:
-    if parts == len(members):
-        return np.arange(parts)
-    t = situation.traffic
-    place = np.full(len(situation.units), -1, np.int64)
-    place[members] = np.arange(len(members))
-    u, v = place[t.sender], place[t.receiver]
-    inside = (u >= 0) & (v >= 0) & (u != v)
-    found = cut_graph(
-        len(members), u[inside], v[inside], t.rate[inside], weight, parts, SPLIT_ALPHA, seed
-    )
-    return found.astype(np.int64)
+class _Insides:
+    """Units and pairs of every set, sorted once: sets are many, and so are pairs."""
+
+    def __init__(self, situation: Situation, sets: I64) -> None:
+        t, count = situation.traffic, np.arange(int(sets.max(initial=-1)) + 2)
+        self._units = np.argsort(sets, kind="stable")
+        self._first_unit = np.searchsorted(sets[self._units], count)
+        inside = np.flatnonzero((sets[t.sender] == sets[t.receiver]) & (t.sender != t.receiver))
+        self._pairs = inside[np.argsort(sets[t.sender[inside]], kind="stable")]
+        self._first_pair = np.searchsorted(sets[t.sender[self._pairs]], count)
+        self._place = np.empty(len(sets), np.int64)
+        self._traffic = t
+
+    def units(self, s: int) -> I64:
+        return self._units[self._first_unit[s] : self._first_unit[s + 1]]
+
+    def cut(self, s: int, weight: F64, parts: int, seed: int) -> I64:
+        """A part for each unit of a set."""
+        units, t = self.units(s), self._traffic
+        if parts == len(units):
+            return np.arange(parts)
+        self._place[units] = np.arange(len(units))
+        pairs = self._pairs[self._first_pair[s] : self._first_pair[s + 1]]
+        u, v = self._place[t.sender[pairs]], self._place[t.receiver[pairs]]
+        found = cut_graph(len(units), u, v, t.rate[pairs], weight, parts, SPLIT_ALPHA, seed)
+        return found.astype(np.int64)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from headgate.planner.adjacency import F64, I64
+from headgate.planner.adjacency import strongest, weight_toward
 from headgate.planner.allocation.annealing import Field, Rules, anneal
 from headgate.planner.allocation.cutting import cut_lines
 from headgate.planner.allocation.greedy import greedy
@@ -43,8 +43,8 @@ HOT, LUKEWARM, COLD = 0.03, 0.004, 0.0002
 """Heats of a search, in shares of a node's mean load."""
 PROGRAM_SHARE, PROGRAM_UNITS = 0.7, 5_000
 """Share of the time, and most units, for the paper's program; only without traffic."""
-SEARCH_SHARE, FIRST_SHARE, LEAST_STEPS = 0.7, 0.6, 1_000
-"""Share of the time for all searches, of what is left for the next, and least steps of a heat."""
+SEARCH_SHARE, FIRST_SHARE, PROBE_STEPS = 0.7, 0.6, 200
+"""Share of the time for all searches, of what is left for the next, and steps to tell the pace."""
 
 
 @dataclass(frozen=True)
@@ -197,20 +197,24 @@ class IntegratedPlanner:
         strictness: float,
         deadline: float,
     ) -> I32:
-        """The best allocation seen in one search that cools down; it ends cold if time is up."""
+        """The best allocation seen in one search that cools down.
+
+        How long a step takes depends on the traffic, a hundred times more or less. So a few are
+        timed first, and every heat gets the steps that its share of the time has room for.
+        """
         own, field = self.settings, self._field(situation, start)
         rules = self._rules(situation, limits, strictness)
         steps = int(np.clip(own.steps_per_unit * len(start), own.steps_min, own.steps_max))
         state = np.array([own.seed * 0x9E3779B97F4A7C15 % 2**64], np.uint64)
         best, worth = start, self._worth(situation, start, limits)
-        heats = [*np.geomspace(HOT, COLD, own.rounds), 0.0]
-        each, before = steps // own.rounds, self._clock()
-        for left, heat in zip(range(len(heats), 0, -1), heats, strict=True):
+        heats = [HOT, *np.geomspace(HOT, COLD, own.rounds), 0.0]
+        full, each, before = steps // own.rounds, PROBE_STEPS, self._clock()
+        for left, heat in zip(range(len(heats) - 1, -1, -1), heats, strict=True):
+            if before >= deadline:
+                break
             anneal(field, rules, state, each, heat * node_load(situation))
             now = self._clock()
-            if now > before and left > 1:  # as many steps as there is time for
-                most = (deadline - now) / (left - 1) * each / (now - before)
-                each = max(min(each, int(most)), LEAST_STEPS)
+            each = _as_many(full, each, now - before, (deadline - now) / max(left, 1))
             before = now
             if heat < LUKEWARM:
                 found = self._worth(situation, field.at, limits)
@@ -240,26 +244,18 @@ class IntegratedPlanner:
         """An allocation as the search sees it."""
         nodes, traffic, units = situation.nodes, situation.traffic, len(situation.units)
         kinds = balance_classes(situation, self.settings.balance)
-        starts, other, weight = situation.adjacency
-        row = np.repeat(np.arange(units), np.diff(starts))
-        heaviest = np.lexsort((weight, row))
-        partner = np.full(units, -1, np.int64)
-        bond = np.zeros(units)
-        partner[row[heaviest]], bond[row[heaviest]] = other[heaviest], weight[heaviest]
-        cell = row * len(nodes) + start[other]
-        toward = _summed(cell, weight, units * len(nodes)).reshape(units, len(nodes))
+        edges = situation.adjacency
+        partner, bond = strongest(edges)
+        toward = weight_toward(edges, start, len(nodes))
         near = nearness(situation)
         moved = np.flatnonzero(start != situation.home)
         away, place = np.zeros(units, np.int64), np.zeros(units, np.int64)
         away[: len(moved)], place[moved] = moved, np.arange(len(moved))
-        both = _summed(row, weight, units)
         return Field(
-            starts,
-            other,
-            weight,
+            *edges,
             partner,
             bond,
-            situation.base_load + traffic.remote_load * both,
+            situation.base_load + traffic.remote_load * toward.sum(axis=1),
             kinds,
             toward,
             toward @ near if len(near) else toward,
@@ -276,6 +272,13 @@ class IntegratedPlanner:
         )
 
 
+def _as_many(most: int, made: int, seconds: float, share: float) -> int:
+    """Steps for the next share of the time, if some were made in these seconds."""
+    if seconds <= 0:
+        return most
+    return min(max(int(made * share / seconds), 1), most)
+
+
 def _with_idle(situation: Situation, node: I32, plain: I32, budget: float) -> I32:
     """Units without load and rows, which the search meets by chance and leaves anywhere.
 
@@ -290,7 +293,3 @@ def _with_idle(situation: Situation, node: I32, plain: I32, budget: float) -> I3
     paid = np.cumsum(situation.migration_cost[going]) <= budget - situation.cost_of(found)
     found[going[paid]] = plain[going[paid]]
     return found
-
-
-def _summed(cell: I64, values: F64, count: int) -> F64:
-    return np.bincount(cell, values, count).astype(np.float64, copy=False)

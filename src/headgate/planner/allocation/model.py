@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headgate.errors import HeadgateError
-from headgate.planner.adjacency import F64, I64, Adjacency, adjacency_of
+from headgate.planner.adjacency import F64, I64, Adjacency, adjacency_of, weight_across
 from headgate.planner.distance import Distances
 
 I32 = npt.NDArray[np.int32]
@@ -82,12 +82,7 @@ class Traffic:
 
     def remote(self, node: I32) -> F64:
         """Rows that each unit sends to or gets from other nodes."""
-        far = node[self.sender] != node[self.receiver]
-        rate = self.rate[far]
-        return (
-            np.bincount(self.sender[far], rate, len(node))
-            + np.bincount(self.receiver[far], rate, len(node))
-        ).astype(np.float64, copy=False)
+        return weight_across(node, self.sender, self.receiver, self.rate)
 
 
 @dataclass(frozen=True)
@@ -176,18 +171,21 @@ class Situation:
         return adjacency_of(len(self.units), t.sender, t.receiver, t.rate)
 
     @cached_property
+    def remote(self) -> F64:
+        """Rows that each unit exchanges with other nodes, as things are."""
+        return self.traffic.remote(self.home)
+
+    @cached_property
     def base_load(self) -> F64:
         """What a unit costs wherever its partners are."""
-        paid = self.traffic.remote_load * self.traffic.remote(self.home)
+        paid = self.traffic.remote_load * self.remote
         return np.maximum(self.units.load - paid, 0.0)
 
     def unit_loads(self, node: I32) -> F64:
         """Loads as they would be under an allocation; at home they are those measured."""
         if not self.traffic.remote_load:
             return self.units.load
-        paid = self.traffic.remote_load * (
-            self.traffic.remote(node) - self.traffic.remote(self.home)
-        )
+        paid = self.traffic.remote_load * (self.traffic.remote(node) - self.remote)
         return np.maximum(self.units.load + paid, 0.0)
 
     def node_loads(self, node: I32, *, as_measured: bool = False) -> F64:

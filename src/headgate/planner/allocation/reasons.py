@@ -64,21 +64,20 @@ def _rows(count: float) -> str:
 def _nearest_rows(situation: Situation, node: I32, told: I64) -> list[tuple[F64, F64]]:
     """Rows of these units that go no further than a node, a host, a rack: at home and planned."""
     t, distances = situation.traffic, situation.nodes.distances
-    position = np.full(len(node), -1)
-    position[told] = np.arange(len(told))
-    found = []
-    for reach in range(len(KEPT) if distances is not None else 1):
-        rows = []
-        for at in (situation.home, node):
-            a, b = at[t.sender], at[t.receiver]
-            kept = a == b if distances is None else distances.near[a, b] <= reach
-            total = np.zeros(len(told))
-            for end in (t.sender, t.receiver):
-                mine = kept & (position[end] >= 0)
-                total += np.bincount(position[end[mine]], t.rate[mine], len(told))
-            rows.append(total)
-        found.append((rows[0], rows[1]))
-    return found
+    place = np.full(len(node), -1, np.int64)
+    place[told] = np.arange(len(told))
+    ends = [np.flatnonzero(place[end] >= 0) for end in (t.sender, t.receiver)]
+    classes = len(KEPT) + 1 if distances is not None else 2
+    rows = []
+    for at in (situation.home, node):
+        a, b = at[t.sender], at[t.receiver]
+        far = a != b if distances is None else np.minimum(distances.near[a, b], classes - 1)
+        total = np.zeros(len(told) * classes)
+        for end, mine in zip((t.sender, t.receiver), ends, strict=True):
+            cell = place[end[mine]] * classes + far[mine]
+            total += np.bincount(cell, t.rate[mine], len(total))
+        rows.append(np.cumsum(total.reshape(-1, classes), axis=1))
+    return [(rows[0][:, reach], rows[1][:, reach]) for reach in range(classes - 1)]
 
 
 class _Levels:

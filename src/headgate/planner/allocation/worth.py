@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headgate.planner.adjacency import F64
+from headgate.planner.adjacency import F64, weight_apart
 from headgate.planner.allocation.measures import Balance, load_distance
 from headgate.planner.allocation.model import I32, Situation, Traffic
 from headgate.planner.allocation.plan import Limits
@@ -50,7 +50,7 @@ def worth_of(situation: Situation, node: I32, balance: Balance, limits: Limits) 
     behind = situation.nodes.leaving[node]
     return Worth(
         int(behind.sum()),
-        float(situation.unit_loads(node)[behind].sum()),
+        float(situation.unit_loads(node)[behind].sum()) if behind.any() else 0.0,
         max(0.0, load_distance(situation, node, balance=balance) - limits.distance_max_pct),
         price_pct(situation),
         worth_of_a_row(situation) * far_rows(situation, node),
@@ -72,7 +72,7 @@ def far_rows(situation: Situation, node: I32, traffic: Traffic | None = None) ->
     if not t.total:
         return 0.0
     if len(near):
-        return float((t.rate * (1.0 - near[node[t.sender], node[t.receiver]])).sum())
+        return weight_apart(node, t.sender, t.receiver, t.rate, near)
     return (1.0 - t.collocation(node)) * t.total
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headgate.planner.allocation import albic
 from headgate.planner.allocation.albic import AlbicPlanner, AlbicSettings, improve
 from headgate.planner.allocation.collocation import collocated_sets, significant, split_sets
 from headgate.planner.allocation.milp_program import MilpSettings
@@ -181,3 +182,19 @@ def test_what_is_together_stays_together_when_loads_are_even():
     situation = job([0, 1, 2, 0, 1, 2], STRONG)
     plan = AlbicPlanner().plan(situation, Limits(np.inf, 5.0, seconds=0.5))
     assert [plan.node[i] == plan.node[3 + i] for i in range(3)] == [True] * 3
+
+
+def test_a_turn_that_would_end_too_late_is_not_begun(monkeypatch):
+    """A clock by hand: to cut sets takes 0.4 s, whatever the machine."""
+    now, real = [0.0], albic.split_sets
+
+    def timed(*given):
+        now[0] += 0.4
+        return real(*given)
+
+    monkeypatch.setattr(albic, "split_sets", timed)
+    greedy = AlbicSettings(milp=MilpSettings(variables_per_second=0))
+    apart = airline(1, nodes=4)
+    together = replace(apart, home=np.tile(apart.home[:20], 3))
+    AlbicPlanner(greedy, clock=lambda: now[0]).plan(together, Limits(np.inf, 0.0, 1.0))
+    assert now[0] == pytest.approx(0.8)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headgate.planner.allocation import integrated
 from headgate.planner.allocation.integrated import IntegratedPlanner, IntegratedSettings
 from headgate.planner.allocation.measures import load_distance
 from headgate.planner.allocation.milp import MilpPlanner
@@ -137,3 +138,20 @@ def test_little_time_still_gives_a_plan_that_holds():
     plan = IntegratedPlanner(clock=lambda: next(ticks)).plan(situation, limits)
     plan.check(situation, limits)
     assert plan.distance_pct <= load_distance(situation, situation.home)
+
+
+@pytest.mark.parametrize("step_s", [1e-6, 1e-4, 1e-2])
+def test_searches_end_in_time_however_long_a_step_takes(monkeypatch, step_s):
+    """A clock that goes on with every step, by hand: partners of a unit may be one or thousands."""
+    now, steps, real = [0.0], [], integrated.anneal
+
+    def timed(field, rules, state, count, heat):
+        now[0] += count * step_s
+        steps.append(count)
+        return real(field, rules, state, count, heat)
+
+    monkeypatch.setattr(integrated, "anneal", timed)
+    search = IntegratedPlanner(clock=lambda: now[0])
+    search.plan(airline(2, nodes=4, groups=3), Limits(4_000.0, 0.0, seconds=1.0))
+    assert now[0] <= 1.0 or sum(steps) == integrated.PROBE_STEPS
+    assert step_s != 1e-4 or now[0] > 0.2, "it uses the time there is"
