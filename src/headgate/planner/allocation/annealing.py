@@ -67,6 +67,7 @@ class Rules(NamedTuple):
     strictness: float
     dead: float
     move_price: float
+    least_mean: float  # below it loads are none
 
 
 @njit(cache=True)
@@ -81,12 +82,17 @@ def _draw(state, below):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _uneven(load, capacity, mean, dead, leaving):  # type: ignore[no-untyped-def]
-    """The price of a node's load, as a share of the mean; a node that leaves should have none."""
+def _uneven(r, load, capacity, mean, leaving):  # type: ignore[no-untyped-def]
+    """The price of a node's load, as a share of the mean; a node that leaves should have none.
+
+    If rows are all that costs, nothing is left of the mean once they all stay: that is even.
+    """
+    if mean <= r.least_mean:
+        return 0.0
     x = load / mean
     if leaving:
         return 20.0 * x
-    x = abs(x - capacity) - dead * capacity
+    x = abs(x - capacity) - r.dead * capacity
     return x + 60.0 * x * x / capacity if x > 0.0 else 0.0
 
 
@@ -104,14 +110,14 @@ def _judge(f, r, mean, level, room, s, t, out_s, in_t, k, out_b, in_b, kb):  # t
         if r.remote > 0.0 and len(f.capacity) <= EXACT_NODES:
             for n in range(len(f.capacity)):
                 after = f.loads[c, n] - (lost if n == s else 0.0) + (won if n == t else 0.0)
-                total += m * _uneven(after, f.capacity[n], now, r.dead, f.leaving[n])
+                total += m * _uneven(r, after, f.capacity[n], now, f.leaving[n])
             total -= level[c]
         else:
             a, b = f.loads[c, s], f.loads[c, t]
-            total += m * _uneven(a - lost, f.capacity[s], m, r.dead, f.leaving[s])
-            total += m * _uneven(b + won, f.capacity[t], m, r.dead, f.leaving[t])
-            total -= m * _uneven(a, f.capacity[s], m, r.dead, f.leaving[s])
-            total -= m * _uneven(b, f.capacity[t], m, r.dead, f.leaving[t])
+            total += m * _uneven(r, a - lost, f.capacity[s], m, f.leaving[s])
+            total += m * _uneven(r, b + won, f.capacity[t], m, f.leaving[t])
+            total -= m * _uneven(r, a, f.capacity[s], m, f.leaving[s])
+            total -= m * _uneven(r, b, f.capacity[t], m, f.leaving[t])
     return total
 
 
@@ -246,9 +252,9 @@ def _levels(f, r, mean, level):  # type: ignore[no-untyped-def]
         return
     for c in range(len(level)):
         level[c] = 0.0
+        m = mean[c]
         for n in range(len(f.capacity)):
-            load = f.loads[c, n]
-            level[c] += mean[c] * _uneven(load, f.capacity[n], mean[c], r.dead, f.leaving[n])
+            level[c] += m * _uneven(r, f.loads[c, n], f.capacity[n], m, f.leaving[n])
 
 
 @njit(cache=True)
@@ -260,7 +266,7 @@ def anneal(f, r, state, steps, heat):  # type: ignore[no-untyped-def]
             room += f.capacity[i]
     mean = np.empty(f.loads.shape[0])
     for k in range(len(mean)):
-        mean[k] = max(f.loads[k].sum(), 1e-300) / room
+        mean[k] = f.loads[k].sum() / room
     level = np.zeros(len(mean))
     _levels(f, r, mean, level)
     talks = len(f.other) > 0
@@ -271,7 +277,7 @@ def anneal(f, r, state, steps, heat):  # type: ignore[no-untyped-def]
         if heat > 0.0:
             limit = -heat * np.log((_draw(state, 1 << 30) + 1.0) / (1 << 30))
         else:
-            limit = -1e-12 * mean[0]
+            limit = -1e-12 * max(mean[0], r.least_mean)
         if _try(f, r, mean, level, room, a, t, b, along, limit):
             made += 1
     return made

@@ -41,6 +41,8 @@ from headgate.planner.allocation.worth import (
 Clock = Callable[[], float]
 HOT, LUKEWARM, COLD = 0.03, 0.004, 0.0002
 """Heats of a search, in shares of a node's mean load."""
+NO_LOAD = 1e-9
+"""Share of a node's mean load that is a rounding error."""
 PROGRAM_SHARE, PROGRAM_UNITS = 0.7, 5_000
 """Share of the time, and most units, for the paper's program; only without traffic."""
 SEARCH_SHARE, FIRST_SHARE, PROBE_STEPS = 0.7, 0.6, 200
@@ -230,6 +232,7 @@ class IntegratedPlanner:
             strictness,
             self.settings.margin * limits.distance_max_pct / 100.0,
             self._move_price(situation),
+            NO_LOAD * node_load(situation),
         )
 
     def _move_price(self, situation: Situation) -> float:

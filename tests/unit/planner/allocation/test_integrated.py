@@ -155,3 +155,16 @@ def test_searches_end_in_time_however_long_a_step_takes(monkeypatch, step_s):
     search.plan(airline(2, nodes=4, groups=3), Limits(4_000.0, 0.0, seconds=1.0))
     assert now[0] <= 1.0 or sum(steps) == integrated.PROBE_STEPS
     assert step_s != 1e-4 or now[0] > 0.2, "it uses the time there is"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_load_that_is_all_rows_vanishes_when_partners_meet(seed):
+    """Operators that take no time to speak of: the mean load comes to 0, or below by rounding."""
+    rng = np.random.default_rng(seed)
+    flow = Traffic(np.arange(8), np.arange(8, 16), rng.integers(1, 1000, 8) * 1.0, 0.01)
+    home = rng.integers(0, 2, 16).astype(np.int32)
+    load = flow.remote_load * flow.remote(home)
+    units = Units(("a", "b"), np.repeat(np.arange(2, dtype=np.int32), 8), load, np.ones(16))
+    situation = Situation(units, Nodes.alike(2), home, flow)
+    plan = planner().plan(situation, Limits(np.inf, 5.0))
+    assert plan.collocation > 0.98, "but for pairs that are not worth a move"
