@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from headgate.errors import HeadgateError
 from headgate.planner.allocation.allocator import ALLOCATORS, make_allocator
 from headgate.planner.allocation.measures import load_distance
-from headgate.planner.allocation.model import Nodes, Situation
+from headgate.planner.allocation.model import Nodes, Situation, Traffic, Units
 from headgate.planner.allocation.plan import Limits
 from unit.planner.allocation.clusters import airline, situations
 
@@ -62,6 +62,18 @@ def test_a_node_that_leaves_is_emptied_if_the_budget_allows(name):
 def test_no_budget_means_no_moves(name):
     situation = airline(1, nodes=4, groups=3)
     plan = quick(name).plan(situation, Limits(0.0, seconds=0.5))
+    assert plan.migrations == 0
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", BUDGETED)
+@pytest.mark.parametrize("budget", [0.0, 1e-300, 1e-9])
+def test_states_may_cost_any_number_of_budgets(name, budget):
+    """Gigabytes against next to nothing, all on one node, and partners that are one set."""
+    flow = Traffic(np.array([0, 1]), np.array([1, 2]), np.ones(2))
+    units = Units(("a",), np.zeros(4, np.int32), np.ones(4), np.full(4, 1e9))
+    situation = Situation(units, Nodes.alike(2), np.zeros(4, np.int32), flow)
+    plan = quick(name).plan(situation, Limits(budget, seconds=0.5))
     assert plan.migrations == 0
 
 

@@ -56,9 +56,8 @@ def split_sets(situation: Situation, sets: I64, load_max: float, cost_max: float
     Vertices weigh what is further above its maximum, migration cost or load; at random if both are.
     """
     load, cost = situation.units.load, situation.migration_cost
-    loads, costs = np.bincount(sets, load), np.bincount(sets, cost)
-    by_load = loads / load_max
-    by_cost = np.zeros(len(costs)) if math.isinf(cost_max) else costs / max(cost_max, 1e-300)
+    loads, costs = (np.bincount(sets, x).astype(np.float64) for x in (load, cost))
+    by_load, by_cost = _times(loads, load_max), _times(costs, cost_max)
     coin = np.random.default_rng((seed, situation.period)).random(len(loads)) < 0.5
     costly = (by_cost > by_load) | ((by_cost == by_load) & coin)
     pieces = sets.copy()
@@ -66,7 +65,7 @@ def split_sets(situation: Situation, sets: I64, load_max: float, cost_max: float
     insides = _Insides(situation, sets)
     for s in np.flatnonzero(np.maximum(by_load, by_cost) > 1.0).tolist():
         members = insides.units(s)
-        parts = min(math.ceil(max(by_load[s], by_cost[s])), len(members))
+        parts = math.ceil(min(max(by_load[s], by_cost[s]), len(members)))
         if parts < 2:
             continue
         weight = (cost if costly[s] else load)[members]
@@ -75,6 +74,14 @@ def split_sets(situation: Situation, sets: I64, load_max: float, cost_max: float
         count += parts
     _, numbered = np.unique(pieces, return_inverse=True)
     return numbered.astype(np.int64)
+
+
+def _times(values: F64, most: float) -> F64:
+    """How many times the most that is allowed; infinitely many if nothing is."""
+    if most > 0:
+        with np.errstate(over="ignore"):
+            return values / most
+    return np.where(values > 0, np.inf, 0.0)
 
 
 class _Insides:

@@ -186,8 +186,9 @@ def _constraints(blocks: Blocks, cells: Cells, base: F64, left: float) -> list[L
     ]
     if np.isfinite(left):
         scale = max(left, 1e-300)
-        paid = table([np.zeros(count, np.int64)], [each], [price / scale], 1)
-        found.append(LinearConstraint(paid, -np.inf, left / scale))
+        share_paid = np.minimum(price, 2.0 * scale) / scale  # twice what is left is too much too
+        paid = table([np.zeros(count, np.int64)], [each], [share_paid], 1)
+        found.append(LinearConstraint(paid, -np.inf, 1.0 if left > 0 else 0.0))
     return found
 
 

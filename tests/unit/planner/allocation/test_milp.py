@@ -164,3 +164,16 @@ def test_under_constant_loads_it_comes_to_rest_and_never_comes_back(situation, s
         situation = situation.after(plan.node)
     else:
         pytest.fail(f"still moving after {ROUNDS} rounds")
+
+
+def test_a_unit_that_costs_many_budgets_does_not_blur_what_others_cost():
+    """The program, from home: two units of 1 can be paid, the heaviest of 1e12 cannot."""
+    load, state = np.array([9.0, 5.0, 4.0, 4.0]), np.array([1e12, 1.0, 1.0, 1.0])
+    units = Units(("a",), np.zeros(4, np.int32), load, state)
+    blocks = milp_program.Blocks.of(Situation(units, Nodes.alike(2), np.zeros(4, np.int32)))
+    for budget, moved in ((2.0, 2), (1.0, 1), (0.0, 0)):
+        node, _ = milp_program.program(
+            blocks, blocks.home, np.arange(4), blocks.nodes.staying, budget, 5.0, EXACT
+        )
+        assert node is not None and (node != 0).sum() == moved
+        assert node[0] == 0
