@@ -6,8 +6,9 @@
     4  apply the plan, if it is worth its moves (`applying`)
 
 Slots are numbered, and the last ones leave. A slot that is to leave is drained over as many
-periods as the budget takes, then released without anything to move. New slots come empty, when the
-engine has them, and the plan of the period after fills them.
+periods as the budget takes, then released without anything to move (`draining`). New slots come
+empty, when the engine has them, and the plan of the period after fills them. Until slots that were
+asked for or released have come or gone, units are planned as ever, but nothing else is scaled.
 """
 
 from __future__ import annotations
@@ -17,6 +18,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from headgate.control.applying import is_worth_applying
+from headgate.control.draining import (
+    marked,
+    move_alone,
+    slots_in_use,
+    slots_named,
+    units_left,
+)
 from headgate.control.scaling import Scaling, Watch
 from headgate.control.unit_statistics import Measured
 from headgate.planner.allocation.measures import Balance
@@ -50,32 +58,33 @@ class Adaptation:
         self._watch = None if scaling is None else Watch(scaling)
         self.leaving = 0
         self._asked: int | None = None
-        self._patience = 0
+        self._stays = self._patience = 0
 
-    def slots_changed(self) -> None:
-        """The engine runs with another number of slots now."""
-        self.leaving, self._asked = 0, None
+    def slots_changed(self, slots: int) -> None:
+        """The engine runs with another number of slots now; some of them may have to go yet."""
+        self.leaving = slots - self._stays if slots == self._asked else 0
+        self._asked = None
         if self._watch is not None:
             self._watch.begin_anew()
 
     def step(self, measured: Measured, *, scale: bool = True) -> Adapted:
         """One turn. The situation says how many slots there are, and which of them leave."""
         situation = measured.situation
-        slots = len(situation.nodes)
-        if self.leaving and not (situation.home >= slots - self.leaving).any():
-            if self._asked == slots - self.leaving and self._patience > 0:
-                self._patience -= 1
-                return Adapted()
-            gone = _slots_named(slots - self.leaving, slots)
-            return self._ask(slots - self.leaving, f"{gone} released: drained, nothing lives there")
-        plan = self._planner.plan(situation, self._limits)
-        if not scale or self._watch is None or not measured.timed:
-            return Adapted(self._worth(situation, plan))
-        adapted = self._scale(measured, plan, slots)
+        if self._asked is not None:
+            self._patience -= 1
+            self._asked = self._asked if self._patience > 0 else None
+        released = self._release(situation)
+        adapted = Adapted(self._planner.plan(situation, self._limits))
+        if scale and self._watch is not None and measured.timed and self._asked is None:
+            assert adapted.plan is not None
+            adapted = self._scale(measured, adapted.plan, len(situation.nodes))
         adapted = replace(adapted, plan=self._worth(situation, adapted.plan))
         if self.leaving and not adapted.why:
-            return self._draining(adapted, situation)
-        return adapted
+            adapted = self._draining(adapted, situation)
+        if not released:
+            return adapted
+        slots = slots_in_use(situation, self.leaving)
+        return replace(adapted, slots=slots, why="; ".join(filter(None, [released, adapted.why])))
 
     # --- inside ----------------------------------------------------------------------------
     def _worth(self, situation: Situation, plan: Plan | None) -> Plan | None:
@@ -83,7 +92,7 @@ class Adaptation:
         if plan is None or not plan.migrations:
             return plan
         worth = is_worth_applying(
-            _leaving(situation, self.leaving),
+            marked(situation, self.leaving),
             plan,
             self._limits.distance_max_pct,
             self._balance,
@@ -91,30 +100,38 @@ class Adaptation:
         )
         return plan if worth else None
 
+    def _release(self, situation: Situation) -> str:
+        """Ask to let slots at the end go that are drained, and say so; once in a while."""
+        slots, needed = len(situation.nodes), slots_in_use(situation, self.leaving)
+        if needed == slots or (self._asked is not None and self._asked <= needed):
+            return ""
+        self._ask(needed, slots - self.leaving)
+        return f"{slots_named(needed, slots)} released: drained, nothing lives there"
+
     def _draining(self, adapted: Adapted, situation: Situation) -> Adapted:
-        """Say how far it has come: a drain may take many periods."""
-        slots = len(situation.nodes)
-        stays = slots - self.leaving
-        on = situation.home if adapted.plan is None else adapted.plan.node
-        left = int((on >= stays).sum())
-        if adapted.plan is not None:
-            left += sum(n >= stays for parts in adapted.plan.extras.values() for n, _ in parts)
-        return replace(adapted, why=f"{_slots_named(stays, slots)} drained: {left} units are left")
+        """Go on if only what is too big is left, and say how far it has come."""
+        slots, why = len(situation.nodes), ""
+        before = units_left(situation, None, self.leaving)
+        if before and units_left(situation, adapted.plan, self.leaving) >= before:
+            leaving = marked(situation, self.leaving)
+            alone = move_alone(leaving, self._limits, self._planner.name, self._balance)
+            if alone is not None:
+                adapted, why = replace(adapted, plan=alone[0]), f"; {alone[1]}"
+        if not before:
+            return adapted  # released, but still there
+        left = units_left(situation, adapted.plan, self.leaving)
+        names = slots_named(slots - self.leaving, slots_in_use(situation, self.leaving))
+        return replace(adapted, why=f"{names} drained: {left} units are left{why}")
 
     def _scale(self, measured: Measured, plan: Plan, slots: int) -> Adapted:
         assert self._watch is not None
-        if self._asked is not None:
-            self._patience -= 1
-            if self._patience > 0:
-                return Adapted(plan)
-            self._asked = None
         loads = measured.planned_loads(plan)
         total, busiest = float(loads.sum()), float(loads.max())
         stays = slots - self.leaving
         wanted = self._watch.step(stays, total, busiest)
         facts = f"planned loads: mean {total / stays:.0f} %, busiest {busiest:.0f} %"
         if stays < self._watch.scaling.min_slots:
-            self._ask(wanted, "")
+            self._ask(wanted, wanted)
             return Adapted(plan, wanted, f"fewer slots than min_slots={wanted}")
         if wanted > stays:
             return self._grow(measured, plan, slots, wanted, facts)
@@ -127,7 +144,7 @@ class Adaptation:
             kept = f"{self.leaving} slots stay after all"
             self.leaving = 0
             if wanted <= slots:
-                again = self._planner.plan(_leaving(measured.situation, 0), self._limits)
+                again = self._planner.plan(marked(measured.situation, 0), self._limits)
                 return Adapted(again, None, f"{kept}; {facts}")
         before = float(measured.planned_loads(plan).max())
         wider = _with_slots(measured.situation, wanted)
@@ -136,7 +153,7 @@ class Adaptation:
         after = float(again.loads.max()) + share
         if after > before - HELPS_PCT:
             return Adapted(plan, None, f"more slots would not help: {before:.0f} -> {after:.0f} %")
-        self._ask(wanted, "")
+        self._ask(wanted, wanted)
         return Adapted(plan, wanted, f"{facts}; with {wanted} slots {after:.0f} %")
 
     def _shrink(
@@ -150,7 +167,7 @@ class Adaptation:
         most = self._watch.scaling.max_slots
         too_many = slots - self.leaving > most
         facts = f"more slots than max_slots={most}" if too_many else facts
-        fewer = _leaving(measured.situation, slots - wanted)
+        fewer = marked(measured.situation, slots - wanted)
         trial = self._planner.plan(fewer, replace(self._limits, migration_cost_max=np.inf))
         loads = trial.loads + measured.base * slots / wanted
         busiest = float(loads[:wanted].max())
@@ -160,32 +177,13 @@ class Adaptation:
         self.leaving = slots - wanted
         self._watch.begin_anew()
         drain = self._planner.plan(fewer, self._limits)
-        return Adapted(drain, None, f"{facts}; {_slots_named(wanted, slots)} drained from now on")
+        return Adapted(drain, None, f"{facts}; {slots_named(wanted, slots)} drained from now on")
 
-    def _ask(self, slots: int, why: str) -> Adapted:
-        self._asked, self._patience = slots, PATIENCE_PERIODS
-        return Adapted(None, slots, why)
-
-
-def _slots_named(first: int, end: int) -> str:
-    """Slots from the first to before the end, as the beginning of a sentence.
-
-    Examples:
-        >>> _slots_named(2, 4)
-        'slots 2, 3 are'
-        >>> _slots_named(3, 4)
-        'slot 3 is'
-    """
-    names = ", ".join(str(slot) for slot in range(first, end))
-    return f"slot {names} is" if end - first == 1 else f"slots {names} are"
+    def _ask(self, slots: int, stays: int) -> None:
+        """Ask for a number of slots, of which some are to leave yet."""
+        self._asked, self._stays, self._patience = slots, stays, PATIENCE_PERIODS
 
 
 def _with_slots(situation: Situation, slots: int) -> Situation:
     """The same units with more slots, and none of them leaving."""
     return situation.on(Nodes.alike(slots))
-
-
-def _leaving(situation: Situation, leaving: int) -> Situation:
-    slots = len(situation.nodes)
-    gone = np.arange(slots) >= slots - leaving
-    return situation.on(replace(situation.nodes, leaving=gone))

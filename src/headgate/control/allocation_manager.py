@@ -76,7 +76,7 @@ class AllocationManager:
         changed = bool(self._slots) and slots != self._slots
         self._slots = slots
         if changed:
-            self._loop.slots_changed()
+            self._loop.slots_changed(slots)
             self._split.begin_anew()
             self._epochs, self._since_ms = [], self._last_ms
         self._take_in([epoch for epoch in observed if epoch.record["slots"] == slots])

@@ -152,19 +152,95 @@ def test_a_drain_ends_though_units_without_load_are_left_for_later(planner: str)
     assert left == [7, 5, 3, 1, 0], "two fewer in every period"
 
 
-def test_units_that_are_left_are_counted_though_no_plan_is_worth_it() -> None:
-    """Units of the slot that leaves cost more than the budget, the others are even enough."""
-    seen = measured([10.0, 1.0, 9.0, 1.0, 1.0], [0, 0, 1, 2, 2], 3, leaving=1)
-    state = np.array([1.0, 1.0, 1.0, 100.0, 100.0])
-    units = replace(seen.situation.units, state_bytes=state)
-    seen = replace(seen, situation=replace(seen.situation, units=units))
-    adaptation = Adaptation(MilpPlanner(), Limits(2.0, 20.0, seconds=0.2), RULE)
+def with_states(seen: Measured, state: list[float]) -> Measured:
+    units = replace(seen.situation.units, state_bytes=np.array(state))
+    return replace(seen, situation=replace(seen.situation, units=units))
+
+
+@pytest.mark.parametrize("planner", ["milp", "albic", "headgate"])
+def test_a_drain_ends_though_units_cost_more_than_a_period_has(planner: str) -> None:
+    """Two on slot 1 and one on slot 2 are above the budget; others go as the budget allows."""
+    adaptation = Adaptation(make_allocator(planner), Limits(10.0, 20.0, seconds=0.2), RULE)
+    home, state = [i % 3 for i in range(12)], [1.0] * 12
+    state[1] = state[4] = state[11] = 50.0
+    told, slots = [], 3
+    for _ in range(12):
+        seen = measured([4.0] * 12, home, slots, leaving=adaptation.leaving)
+        found = adaptation.step(with_states(seen, state))
+        told.append(found.why)
+        if found.plan is not None:
+            home = found.plan.node.tolist()
+        if found.slots is not None:
+            slots = found.slots
+            adaptation.slots_changed(slots)
+        if slots == 1:
+            break
+
+    assert slots == 1 and set(home) == {0}
+    alone = [why for why in told if "costs 50, more than the 10 of a period: it moves alone" in why]
+    assert len(alone) == 3, told
+
+
+def test_what_is_too_big_waits_for_all_that_is_not() -> None:
+    seen = measured([9.0, 9.0, 1.0, 1.0, 1.0], [0, 1, 2, 2, 2], 3, leaving=1)
+    seen = with_states(seen, [1.0, 1.0, 100.0, 1.0, 60.0])
+    adaptation = Adaptation(
+        MilpPlanner(), Limits(2.0, 20.0, seconds=0.2), replace(RULE, min_slots=2)
+    )
     adaptation.leaving = 1
+    told = []
+    for _ in range(3):
+        found = adaptation.step(seen)
+        told.append(found.why)
+        assert found.plan is not None
+        seen = replace(seen, situation=replace(seen.situation, home=found.plan.node))
 
-    found = adaptation.step(seen)
+    assert told == [
+        "slot 2 is drained: 2 units are left",
+        "slot 2 is drained: 1 units are left; "
+        "op[4] costs 60, more than the 2 of a period: it moves alone",
+        "slot 2 is drained: 0 units are left; "
+        "op[2] costs 100, more than the 2 of a period: it moves alone",
+    ]
 
-    assert found.plan is None
-    assert found.why == "slot 2 is drained: 2 units are left"
+
+def test_slots_at_the_end_go_before_others_are_empty() -> None:
+    adaptation = loop(budget=1)
+    adaptation.leaving = 2
+    found = adaptation.step(measured([10.0] * 4, [0, 1, 2, 2], 4, leaving=2))
+
+    assert found.slots == 3
+    assert found.why.startswith("slot 3 is released: drained, nothing lives there; slot 2 is drai")
+    adaptation.slots_changed(3)
+    assert adaptation.leaving == 1, "slot 2 has to go yet"
+    adaptation.slots_changed(2)
+    assert adaptation.leaving == 0, "nobody has asked for that"
+
+
+def test_units_are_planned_when_slots_are_released_and_while_they_have_not_gone() -> None:
+    """Slot 2 is empty; slots 0 and 1 are uneven, and a period may move one unit."""
+    adaptation = loop(budget=1)
+    adaptation.leaving = 1
+    first = adaptation.step(measured([10.0] * 6, [0] * 6, 3, leaving=1))
+
+    assert first.slots == 2
+    assert first.why == "slot 2 is released: drained, nothing lives there"
+    assert first.plan is not None and first.plan.migrations == 1
+    home = first.plan.node.tolist()
+    for _ in range(2):
+        waiting = adaptation.step(measured([10.0] * 6, home, 3, leaving=1))
+        assert waiting.slots is None and waiting.plan is not None
+        home = waiting.plan.node.tolist()
+    assert sorted(home) == [0, 0, 0, 1, 1, 1], "nothing goes to the slot that leaves"
+
+
+def test_slots_that_do_not_go_are_released_again() -> None:
+    adaptation = loop()
+    adaptation.leaving = 1
+    seen = measured([10.0] * 4, [0, 0, 1, 1], 3, leaving=1)
+    asked = [adaptation.step(seen).slots for _ in range(PATIENCE_PERIODS + 2)]
+
+    assert [i for i, slots in enumerate(asked) if slots] == [0, PATIENCE_PERIODS]
 
 
 @pytest.mark.parametrize("planner", ["milp", "albic", "headgate"])
@@ -250,7 +326,7 @@ def test_a_change_of_slots_forgets_what_was_counted(slots: int) -> None:
     full = [30.0] * 3 * slots
     seen = measured(full, [i % slots for i in range(len(full))], slots)
     adaptation.step(seen)
-    adaptation.slots_changed()
+    adaptation.slots_changed(slots)
 
     assert adaptation.step(seen).slots is None
     assert adaptation.step(seen).slots is not None
