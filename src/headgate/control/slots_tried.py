@@ -46,7 +46,7 @@ class SlotsTried:
 
     def most(self, epoch: int) -> int:
         if self._refused is not None and epoch < self._refused[1]:
-            return min(self._most, self._refused[0])
+            return max(1, min(self._most, self._refused[0]))
         return self._most
 
     def ran(self, slots: int, rows_per_s: float) -> None:

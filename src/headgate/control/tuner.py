@@ -92,6 +92,10 @@ class Tuner:
         interval: bool = False,
         all_there: bool = False,
     ) -> None:
+        if slots_max < 1 or (latency_s is not None and not latency_s > 0):
+            raise DeclarationError(
+                f"slots_max is {slots_max}, latency_s {latency_s}; both must be above zero"
+            )
         self._program, self._costs, self._cores = program, costs, cores
         self._latency_s, self._elastic = latency_s, elastic
         self._bare = EpochModel(FlowModel((), ()), costs, program.levels, cores)
@@ -211,6 +215,8 @@ class Tuner:
         pace = self._pace_of(self._alike_told, told_rows=told)
         if pace.rows_wait is not None:
             self._rows_wait = pace.rows_wait
+        if not (self._rows_wait or found.arriving_per_s > 0):
+            return Advice()  # epochs too short for the clock: nobody knows what comes
         typical = round(median([r["rows"] for r in records[-RETUNE_EPOCHS:] if r["rows"]] or [1]))
         choose = partial(
             tune_epochs,

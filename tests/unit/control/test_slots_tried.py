@@ -39,3 +39,11 @@ def test_what_a_backlog_got_through_counts_more_than_what_is_promised():
     assert tried.expected(6, 2_500.0) == 2_500.0
     tried.forget_speeds()
     assert tried.expected(5, 2_500.0) == 2_500.0
+
+
+def test_one_slot_is_never_out_of_reach():
+    tried = SlotsTried(8)
+
+    tried.refused(0, epoch=100)
+
+    assert tried.most(100) == 1

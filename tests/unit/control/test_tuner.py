@@ -12,6 +12,7 @@ from headgate.control.epoch_load import load_between
 from headgate.control.slots_tried import REFUSED_EPOCHS
 from headgate.control.tuner import RETUNE_EPOCHS, Advice, Tuner
 from headgate.control.tuning_file import SavedTuning, load_tuning, save_tuning
+from headgate.errors import DeclarationError
 from headgate.planner.tuning.calibration import Calibration
 from headgate.planner.tuning.cost_model import EngineCosts
 from headgate.slot.program import compile_flow
@@ -267,6 +268,18 @@ def test_epochs_too_large_for_the_latency_asked_for_become_smaller():
     said = epochs(watching, RETUNE_EPOCHS, slots=2, busy_ms=4_000.0, every_ms=4_500)
 
     assert [400 < e.rows < 600 for e in asked(said)] == [True]  # of 2 s, 1.7 are for rows
+
+
+def test_epochs_that_took_no_time_by_the_clock_are_no_reason_for_anything():
+    said = epochs(tuner(), RETUNE_EPOCHS + 1, slots=2, busy_ms=0, every_ms=0, fixed_ms=0)
+
+    assert not any(said)
+
+
+@pytest.mark.parametrize("options", [{"slots_max": 0, "rescales": False}, {"latency_s": 0.0}])
+def test_limits_of_nothing_are_refused_at_the_start(options):
+    with pytest.raises(DeclarationError, match="must be above zero"):
+        tuner(**options)
 
 
 def test_what_is_saved_is_found_again_and_rubbish_is_not(tmp_path):

@@ -20,20 +20,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from headgate.planner.tuning.cost_model import FlowModel
-from headgate.planner.tuning.epoch_model import (
-    WAITS,
-    EpochModel,
-    EpochPrediction,
-    EpochSettings,
-)
-from headgate.planner.tuning.optimizer import ROUNDING
+from headgate.errors import DeclarationError
+from headgate.planner.tuning.epoch_model import EpochModel, EpochPrediction, EpochSettings
+from headgate.planner.tuning.epoch_rows import HEADROOM, Goal, Tried, try_slots
 
-HEADROOM = 0.8  # slots are to be busy with this share of the rate that is known; bursts take more
-EFFICIENCY = 0.95  # without a rate to keep up with, epochs spend this share of their time on rows
 EPOCH_BYTES_MAX = 256 << 20  # rows of one epoch in one slot, as they come from the sources
 FEWER = 0.95  # without a rate, the fewest slots that are predicted to give this share of the most
-ROWS_MAX = 1e9  # where rows seem to cost nothing; what slots should hold bounds it
 
 
 @dataclass(frozen=True)
@@ -87,9 +79,17 @@ def tune_epochs(
         rows_max: No epoch is to have more rows, for reasons that the model does not know.
         epoch_bytes_max: Source bytes of one epoch in one slot.
     """
-    goal = _Goal(rate, latency_s, rows_max, epoch_bytes_max)
+    _check(
+        rate=rate,
+        latency_s=latency_s,
+        slots_max=slots_max,
+        slots=slots,
+        rows_max=rows_max,
+        epoch_bytes_max=epoch_bytes_max,
+    )
+    goal = Goal(rate, latency_s, rows_max, epoch_bytes_max)
     if slots is not None:
-        chosen, why = _try(model, slots, goal), list[str]()
+        chosen, why = try_slots(model, slots, goal), list[str]()
     elif rate is not None:
         chosen, why = _fewest_that_keep_up(model, slots_max or model.cores, goal, rate)
     else:
@@ -112,99 +112,53 @@ def tune_epochs(
     return TunedEpochs(chosen.settings, chosen.prediction, share, heaviest, tuple(why), rates)
 
 
-@dataclass(frozen=True)
-class _Goal:
-    """What an epoch has to satisfy."""
-
-    rate: float | None
-    latency_s: float | None
-    rows_max: int | None
-    epoch_bytes_max: int
-
-
-@dataclass(frozen=True)
-class _Tried:
-    """The best epoch for some number of slots. `keeps_up`: with the rate, with room for bursts."""
-
-    settings: EpochSettings
-    prediction: EpochPrediction
-    keeps_up: bool
-    in_time: bool
-    why: tuple[str, ...]
-
-    @property
-    def slots(self) -> int:
-        return self.settings.slots
-
-
-def _try(model: EpochModel, slots: int, goal: _Goal) -> _Tried:
-    """Rows per epoch for so many slots, and batches as large as they may be."""
-    flow, costs = model.flow, model.costs
-    sending = [s for s in flow.streams if model.sends(s)]
-    batch = {s.name: costs.batch_rows_max(s.row_bytes) for s in sending}
-    fixed_s, row_s = _with_messages(model, slots, batch)
-    rows, keeps_up, why = _rows(fixed_s, row_s, goal)
-    fitting = _rows_that_fit(flow, slots, goal.epoch_bytes_max)
-    if rows > fitting:
-        rows = fitting
-        why.append(f"an epoch is cut to {rows:,} rows, what slots should hold at once")
-    if goal.rows_max is not None and rows > goal.rows_max:
-        rows = goal.rows_max
-        why.append(f"an epoch is cut to {rows:,} rows, as asked for")
-    settings = EpochSettings(slots, rows, batch)
-    told = model.predict(settings)
-    keeps_up = keeps_up and (goal.rate is None or told.rows_per_s >= goal.rate * (1 - ROUNDING))
-    late = goal.latency_s is not None and told.latency_s > goal.latency_s * (1 + ROUNDING)
-    return _Tried(settings, told, keeps_up, not late, tuple(why))
-
-
-def _with_messages(model: EpochModel, slots: int, batch: Mapping[str, int]) -> tuple[float, float]:
-    """Seconds of an epoch without rows, and of a row, with all the messages that they may need."""
-    rate = model.flow.source_rate or 1.0
-    sent = {
-        s.name: model.flow.rate_in[s.producer] / rate * model.shipped_per_row(s, slots)
-        for s in model.flow.streams
-        if s.name in batch
-    }
-    message_s = model.costs.message_s / model.at_once(slots)
-    pairs = slots * slots * sum(rows > 0 for rows in sent.values())
-    full = sum(rows / batch[name] for name, rows in sent.items())
-    return model.fixed_s(slots) + pairs * message_s, model.row_s(slots) + full * message_s
+def _check(**given: float | None) -> None:
+    """All of these are above zero: counts are 1 or more, rates and times are numbers."""
+    for name, value in given.items():
+        least = 0.0 if name in ("rate", "latency_s") else 1.0
+        if value is None or (math.isfinite(value) and value >= least and value > 0):
+            continue
+        wanted = f"at least {least:g}" if least else "a number above 0"
+        raise DeclarationError(
+            f"{name} is {value}, and must be {wanted}; leave it out if there is none"
+        )
 
 
 def _fewest_that_keep_up(
-    model: EpochModel, most: int, goal: _Goal, rate: float
-) -> tuple[_Tried, list[str]]:
-    tried: list[_Tried] = []
+    model: EpochModel, most: int, goal: Goal, rate: float
+) -> tuple[Tried, list[str]]:
+    """In time and with room for bursts; or with room, the soonest; or without; or the fastest."""
+    tried: list[Tried] = []
     for slots in range(1, most + 1):
-        tried.append(_try(model, slots, goal))
-        if tried[-1].keeps_up and tried[-1].in_time:
+        tried.append(try_slots(model, slots, goal))
+        if tried[-1].has_room and tried[-1].in_time:
             break
-    enough = [t for t in tried if t.keeps_up]
+    enough = [t for t in tried if t.has_room] or [t for t in tried if t.keeps_up]
     if not enough:
         return _fewest_of_the_fast(model, tried, most)
-    soonest = min(t.prediction.latency_s for t in enough)
-    chosen = tried[-1]
-    if not (chosen.keeps_up and chosen.in_time):
+    chosen = next((t for t in enough if t.in_time), None)
+    if chosen is None:
+        soonest = min(t.prediction.latency_s for t in enough)
         chosen = next(t for t in enough if t.prediction.latency_s <= soonest / FEWER)
     source_s, slot_s = (1e6 * spent for spent in model.work_s(chosen.slots))
+    busy = max(HEADROOM, rate / chosen.prediction.rows_per_s)
     told = (
         f"{slot_s:,.3g} us per row in slots, {source_s:,.3g} in {model.source_tasks} source tasks"
     )
-    return chosen, [f"{chosen.slots} slots: {told}, busy at most {HEADROOM:.0%}"]
+    return chosen, [f"{chosen.slots} slots: {told}, busy at most {busy:.0%}"]
 
 
-def _fastest(model: EpochModel, most: int, goal: _Goal) -> tuple[_Tried, list[str]]:
+def _fastest(model: EpochModel, most: int, goal: Goal) -> tuple[Tried, list[str]]:
     """As fast as the cores allow, in time if that costs no more than a fifth of it."""
-    tried = [_try(model, slots, goal) for slots in range(1, most + 1)]
+    tried = [try_slots(model, slots, goal) for slots in range(1, most + 1)]
     best = max(t.prediction.rows_per_s for t in tried)
     in_time = [t for t in tried if t.in_time and t.prediction.rows_per_s >= HEADROOM * best]
     return _fewest_of_the_fast(model, in_time or tried, most)
 
 
 def _fewest_of_the_fast(
-    model: EpochModel, tried: list[_Tried], most: int
-) -> tuple[_Tried, list[str]]:
+    model: EpochModel, tried: list[Tried], most: int
+) -> tuple[Tried, list[str]]:
     """As few slots as nearly the best takes: each costs more than any model sees."""
     best = max(t.prediction.rows_per_s for t in tried)
     chosen = next(t for t in tried if t.prediction.rows_per_s >= FEWER * best)
@@ -215,41 +169,3 @@ def _fewest_of_the_fast(
         f"at best {best:,.0f}; {share:.0%} of the work is done in slots"
     )
     return chosen, [why]
-
-
-def _rows(fixed_s: float, row_s: float, goal: _Goal) -> tuple[int, bool, list[str]]:
-    """The smallest epoch that keeps up; with nothing to keep up with, one that wastes little."""
-    rows = _rows_with(EFFICIENCY, fixed_s, row_s)
-    told, keeps_up = f"{EFFICIENCY:.0%} of an epoch's time is for rows", True
-    if goal.rate is not None:
-        left = HEADROOM / goal.rate - row_s
-        keeps_up = left > ROUNDING * row_s
-        if keeps_up:
-            rows = fixed_s / left
-            told = f"the smallest epoch that keeps up with {goal.rate:,.0f} rows/s"
-        else:
-            told = f"{goal.rate:,.0f} rows/s are more than the slots can do"
-    elif goal.latency_s is not None and row_s > 0:
-        within = (goal.latency_s / WAITS - fixed_s) / row_s
-        least = _rows_with(HEADROOM, fixed_s, row_s)
-        if least <= within < rows:
-            rows, told = math.floor(within), f"the largest epoch within {goal.latency_s:g} s"
-        elif within < least:
-            rows, told = least, f"{HEADROOM:.0%} of an epoch's time is for rows, latency or not"
-    count = max(1, math.ceil(rows * (1 - ROUNDING)))
-    return count, keeps_up, [f"{count:,} rows per epoch: {told}"]
-
-
-def _rows_with(efficiency: float, fixed_s: float, row_s: float) -> float:
-    """Rows of an epoch that spends this share of its time on them."""
-    return efficiency / (1 - efficiency) * fixed_s / row_s if row_s > 0 else ROWS_MAX
-
-
-def _rows_that_fit(flow: FlowModel, slots: int, epoch_bytes_max: int) -> int:
-    rate = flow.source_rate or 1.0
-    per_row = sum(
-        flow.rate_in[s.producer] / rate * s.rows_per_row * s.row_bytes
-        for s in flow.streams
-        if flow.step[s.producer].is_source
-    )
-    return max(1, int(slots * epoch_bytes_max / max(per_row, 1.0)))

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from headgate.errors import DeclarationError
 from headgate.planner.tuning.cost_model import EngineCosts, FlowModel, Step, Stream
 from headgate.planner.tuning.epoch_model import EpochModel
-from headgate.planner.tuning.epochs import HEADROOM, TunedEpochs, tune_epochs
+from headgate.planner.tuning.epoch_rows import HEADROOM
+from headgate.planner.tuning.epochs import TunedEpochs, tune_epochs
 
 SPARK = EngineCosts(
     message_s=2e-4, byte_s=5e-9, task_s=0.02, epoch_s=0.3, message_bytes_max=8 << 20
@@ -174,6 +176,63 @@ def test_an_epoch_stays_within_what_slots_should_hold():
 
     assert tuned.settings.rows_per_epoch == 2_000
     assert any("should hold at once" in line for line in tuned.why)
+
+
+def test_of_two_cuts_the_smaller_one_is_told():
+    tuned = tune_epochs(model(), epoch_bytes_max=16_000, rows_max=1_000)
+
+    assert tuned.settings.rows_per_epoch == 1_000
+    assert [line for line in tuned.why if "is cut to" in line] == [
+        "an epoch is cut to 1,000 rows, as asked for"
+    ]
+
+
+@given(
+    rate=st.floats(100, 1e7),
+    ppt=st.floats(1e-8, 1e-4),
+    cores=st.integers(1, 8),
+    rows_max=st.none() | st.integers(1, 10**6),
+    held=st.sampled_from([1_000, 10**5, 1 << 50]),
+    target=st.none() | st.floats(0.01, 60),
+)
+@example(rate=1000, ppt=1e-5, cores=1, rows_max=5, held=1 << 50, target=None)
+@example(rate=1000, ppt=1e-5, cores=1, rows_max=None, held=1_000, target=None)
+@example(rate=9.5e3, ppt=5e-5, cores=1, rows_max=None, held=1 << 50, target=None)  # 95 % busy
+@example(rate=2e4, ppt=1e-5, cores=8, rows_max=9_000, held=1 << 50, target=None)
+def test_reasons_agree_with_what_is_predicted(rate, ppt, cores, rows_max, held, target):
+    """Against every slot count by itself, for epochs that are cut."""
+    tune = partial(tune_epochs, model(ppt, cores), rate=rate, latency_s=target)
+    tune = partial(tune, rows_max=rows_max, epoch_bytes_max=held)
+
+    chosen, every = tune(), [tune(slots=n) for n in range(1, cores + 1)]
+
+    why, reached = " ".join(chosen.why), chosen.prediction.rows_per_s
+    assert ("falls behind: " in why) == (reached < rate * (1 - 1e-6))
+    assert f"{chosen.settings.rows_per_epoch:,} rows" in why
+    assert ("without a limit" in why) == ("is cut to" in why)
+    if "busy at most 80%" in why:
+        assert reached >= rate / HEADROOM * 0.99
+    for enough in (rate, rate / HEADROOM):
+        if any(t.prediction.rows_per_s >= enough * (1 + 1e-6) for t in every):
+            assert reached >= enough * (1 - 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("rate", 0.0),
+        ("rate", -1.0),
+        ("rate", float("nan")),
+        ("latency_s", 0.0),
+        ("slots_max", 0),
+        ("slots", 0),
+        ("rows_max", 0),
+        ("epoch_bytes_max", 0),
+    ],
+)
+def test_arguments_of_nothing_are_refused_by_name(name, value):
+    with pytest.raises(DeclarationError, match=f"{name} is {value}, and must be"):
+        tune_epochs(model(), **{name: value})
 
 
 def test_a_tuning_survives_json():
