@@ -28,3 +28,11 @@ def chains(draw: st.DrawFn, steps_max: int = 3) -> FlowModel:
         pairs.append(("source", names[-1]))
     streams = [Stream(p, c, draw(st.floats(0.01, 3)), draw(st.floats(1, 1000))) for p, c in pairs]
     return FlowModel(tuple(steps), tuple(streams))
+
+
+def chain_of(count: int, *, slow: int | None = None) -> FlowModel:
+    """A source and so many steps in a row, each of 10 us; `slow` is the number of one of 80."""
+    names = ["source", *(f"op{i}" for i in range(count))]
+    steps = [Step(name, 8e-5 if name == f"op{slow}" else 1e-5) for name in names[1:]]
+    streams = [Stream(producer, consumer) for producer, consumer in pairwise(names)]
+    return FlowModel((Step("source", source_rate=1e4), *steps), tuple(streams))
