@@ -22,7 +22,7 @@ from headgate.slot.failure import DeadLetters
 from headgate.slot.plan import EpochPlan
 from headgate.slot.program import Program
 from headgate.slot.rows import Rows
-from headgate.slot.stateful import run_on
+from headgate.slot.stateful import checked_carry, run_on
 from headgate.state.session import StateSession
 from headgate.topology.graph import Node
 
@@ -77,5 +77,6 @@ def run_absorb(
     """Merge what other tasks made of this slot's keys; a partial that does not fit is dead."""
     partials = Partials(pa.concat_batches(parts), program.state_schemas[node.id])
     output = as_output(node.spec.absorb(partials, session, plan.clock_of(node.name)))
+    output = checked_carry(program, node, output)
     dead.refuse(node.name, partials.batch, output.dead)
     return output, partials

@@ -8,6 +8,7 @@ follow from the two tables alone, so every attempt does the same.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -142,6 +143,7 @@ def run_on(
     def attempt(some: Rows) -> tuple[Rows | None, Output, KeyedRows]:
         keyed = KeyedRows(some.batch, node.key, some.hashes_by(node.key))
         output = process(keyed) if len(some) else Output()
+        output = checked_carry(program, node, output)
         return _checked(output, some, schema), output, keyed
 
     def on(part: I64) -> None:
@@ -185,6 +187,21 @@ def run_finish(
     if plan.statistics_bytes and set(node.key) <= set(batch.schema.names):
         return Rows(batch, lineage, origin=rows.at(node.name, node.key).origin)
     return rows
+
+
+def checked_carry(program: Program, node: Node, output: Output) -> Output:
+    """The output with its carry as declared; raises if it is something else."""
+    if output.carry is None:
+        return output
+    schema = program.carry_schema(node)
+    if schema is None:
+        raise WrongOutput(
+            "returned a carry, but carry_schema declares none; let it return the carry's schema"
+        )
+    try:
+        return replace(output, carry=conform(output.carry, schema))
+    except WrongOutput as problem:
+        raise WrongOutput(f"carry does not fit carry_schema: {problem}") from problem
 
 
 def _checked(output: Output, rows: Rows, schema: pa.Schema) -> Rows | None:

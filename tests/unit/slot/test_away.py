@@ -294,6 +294,16 @@ def test_a_bad_row_stops_the_flow_if_nobody_takes_it() -> None:
         two_epochs(Picky(), [[{"a": 1, "b": 1, "v": 13}]], dead=False)
 
 
+def test_a_carry_of_absorb_must_be_declared() -> None:
+    @dataclass(frozen=True)
+    class Carrying(Picky):
+        def absorb(self, partials: Partials, state: Any, clock: Any) -> Any:
+            return hg.Output(carry=partials.batch)
+
+    with pytest.raises(OperatorFailed, match=r"'second' failed in slot 0, epoch 0: .*carry_schema"):
+        two_epochs(Carrying(), [[{"a": 1, "b": 1, "v": 1}]], dead=False)
+
+
 def test_all_rows_may_be_bad() -> None:
     done = two_epochs(Picky(), [[{"a": 1, "b": 1, "v": 13}]], dead=True)
 

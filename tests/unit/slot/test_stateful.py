@@ -264,3 +264,59 @@ def test_an_answer_in_the_wrong_schema_stops_the_flow() -> None:
     with pytest.raises(OperatorFailed) as caught:
         run_quickly(flow)
     assert "no column 'k'" in caught.value.reason
+
+
+@dataclass(frozen=True)
+class Carrying(Picky):
+    """Returns `carry` and declares `says`."""
+
+    carry: Any = None
+    says: pa.Schema | None = None
+
+    def carry_schema(self, rows: pa.Schema, key: Sequence[str]) -> pa.Schema | None:
+        return self.says
+
+    def process(self, rows: KeyedRows, state: Any, clock: EpochClock) -> Output:
+        return Output(rows.batch, carry=self.carry)
+
+
+@pytest.mark.parametrize(
+    ("carry", "declared", "reason"),
+    [
+        (pa.record_batch({"n": [1]}), None, "carry_schema declares none"),
+        (pa.record_batch({"n": [1]}), pa.schema({"z": pa.string()}), "no column 'z'"),
+        (pa.record_batch({"n": ["a"]}), pa.schema({"n": pa.int64()}), "declared int64"),
+        ("x", pa.schema({"z": pa.string()}), "returned str"),
+    ],
+)
+def test_a_carry_that_is_not_as_declared_stops_the_flow(
+    carry: Any, declared: pa.Schema | None, reason: str
+) -> None:
+    flow = Flow("f")
+    rows = [{"k": k, "v": "a"} for k in range(20)]
+    chained = flow.source(ListSource("k bigint, v string", [rows])).key_by("k")
+    chained = chained.process(Count(emit="rows"), name="first").key_by("v")
+    chained.process(Carrying(carry, declared), name="carrying").to_memory("out")
+
+    with pytest.raises(OperatorFailed, match="carry") as caught:
+        run_quickly(flow, slots=3)
+
+    assert reason in caught.value.reason
+    assert (caught.value.operator, caught.value.epoch) == ("carrying", 0)
+
+
+def test_a_carry_is_cast_to_what_is_declared() -> None:
+    seen = pa.schema({"n": pa.int64()})
+
+    @dataclass(frozen=True)
+    class Telling(Carrying):
+        def finish(self, state: Any, clock: EpochClock, carry: Any = None) -> Any:
+            assert carry.schema == seen
+            return pa.RecordBatch.from_pydict({"k": carry.column("n"), "v": ["carried"]})
+
+    flow = Flow("f")
+    keyed = flow.source(ListSource("k bigint, v string", [[{"k": 1, "v": "a"}]])).key_by("k")
+    telling = Telling(pa.record_batch({"n": pa.array([7], pa.int32())}), seen)
+    keyed.process(telling, name="telling").to_memory("out")
+
+    assert {"k": 7, "v": "carried"} in run_quickly(flow, slots=1).rows("out")
