@@ -82,10 +82,13 @@ def _run_vectorised(node: Node, rows: Rows) -> Rows:
 
 def _filter(predicate: Any, rows: Rows) -> Rows:
     if isinstance(predicate, pc.Expression):
+        number = "row"
+        while number in rows.batch.schema.names:
+            number += "_"
         kept = pa.Table.from_batches([rows.batch]).append_column(
-            "__row", pa.array(np.arange(len(rows)))
+            number, pa.array(np.arange(len(rows)))
         )
-        return rows.take(kept.filter(predicate)["__row"].to_numpy())
+        return rows.take(kept.filter(predicate)[number].to_numpy())
     mask = predicate(rows.batch)
     if isinstance(mask, pa.ChunkedArray):
         mask = mask.combine_chunks()

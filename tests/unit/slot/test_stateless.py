@@ -95,6 +95,21 @@ def test_a_filter_that_cannot_say_drops_the_row(predicate: Any) -> None:
     assert [row[1] for row in told(made)] == [2, 4]
 
 
+@pytest.mark.parametrize("column", ["__row", "row", "k_"])
+def test_an_expression_filters_whatever_the_columns_are_called(column: str) -> None:
+    flow = Flow("f")
+    declared = source(flow, f"{column} bigint, v bigint").filter(pc.field("v") > 1)
+    declared.to_memory("out")
+    program = compiled(flow)
+    rows = Rows(pa.RecordBatch.from_pydict({column: [7, 8, 9], "v": [1, 2, 3]}))
+
+    made = run_stateless(
+        program.graph.nodes[1], rows, DeadLetters(plan_for(program), 0, wanted=False)
+    )
+
+    assert made.batch.to_pylist() == [{column: 8, "v": 2}, {column: 9, "v": 3}]
+
+
 def test_a_filter_that_keeps_all_copies_nothing() -> None:
     made, _ = run(lambda s: s.filter(lambda b: [True] * 4))
 
