@@ -519,7 +519,7 @@ def test_new_sinks_stateless_operators_slots_and_state_resume(checkpoint: Path) 
     done = run(flow, slots=5, checkpoint=checkpoint)
 
     assert bag(done.state("counts")) == counts_of(EPOCHS)
-    assert sum(row["count"] for row in done.state("new_operator")) == 3
+    assert sum(row["value.count"] for row in done.state("new_operator")) == 3
 
 
 def test_of_two_drivers_on_one_checkpoint_the_second_stops(tmp_path: Path) -> None:

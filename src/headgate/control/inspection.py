@@ -23,7 +23,7 @@ from headgate.errors import CheckpointError
 from headgate.routing.hashing import bucket_of, hash_columns
 from headgate.routing.table import RoutingTable, hash_table
 from headgate.state.chain import Chain
-from headgate.state.schema import StateSchema
+from headgate.state.schema import StateSchema, shown_names
 from headgate.state.store import StateStore
 from headgate.topology.place import absolute, scheme_of
 
@@ -110,13 +110,15 @@ class Inspection:
     def operator(self, name: str) -> OperatorState:
         told, table = self._told(name), self._table(name)
         schema = told["state"]
-        columns = [*schema["key"], *schema["sub"], *schema["values"]]
+        key, values = [*schema["key"], *schema["sub"]], schema["values"]
+        names = shown_names([name for name, _ in key], [name for name, _ in values])
+        kinds = [kind for _, kind in (*key, *values)]
         sizes = self._sizes(name)
         return OperatorState(
             name=name,
             kind=str(told["settings"].get("operator", "?")),
             key=tuple(told["key"]),
-            columns=tuple((column, kind) for column, kind in columns),
+            columns=tuple(zip(names, kinds, strict=True)),
             routing_version=table.version,
             pinned_keys=len(table.pinned_h),
             slots=tuple(
@@ -138,7 +140,7 @@ class Inspection:
                 break
             found = store.scan(operator, slot, schema, chain, expired_at_ms=over)
             batches.append(found.slice(0, missing))
-        empty = pa.schema([*schema.row_key, *schema.values]).empty_table()
+        empty = schema.shown.empty_table()
         return pa.Table.from_batches(batches) if batches else empty
 
     def find(self, operator: str, values: Sequence[str]) -> FoundKey:

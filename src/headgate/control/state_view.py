@@ -22,8 +22,11 @@ def read_state(
     buckets: int,
     ttl_ms: int | None,
 ) -> pa.Table:
-    """All live rows over all slots: what the operator itself would have found in that epoch."""
-    empty = pa.schema([*schema.row_key, *schema.values]).empty_table()
+    """All live rows over all slots: what the operator itself would have found in that epoch.
+
+    A value column that is called like a key column is named `value.NAME`.
+    """
+    empty = schema.shown.empty_table()
     if manifest is None:
         return empty
     store = StateStore(checkpoint.state, warm_dir=None, buckets=buckets)

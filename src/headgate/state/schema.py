@@ -7,6 +7,7 @@ they all move together.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -34,12 +35,34 @@ class StateSchema:
     def row_key(self) -> pa.Schema:
         return pa.schema(list(self.key) + list(self.sub))
 
+    @property
+    def shown(self) -> pa.Schema:
+        """Key, sub-key and value columns as readers outside the flow get them, all names apart."""
+        fields = [*self.row_key, *self.values]
+        names = shown_names(self.row_key.names, self.values.names)
+        return pa.schema([f.with_name(name) for f, name in zip(fields, names, strict=True)])
+
     def describe(self) -> dict[str, Any]:
         """JSON form, kept in the checkpoint and compared when a flow resumes."""
         return {
             part: [[f.name, str(f.type)] for f in getattr(self, part)]
             for part in ("key", "sub", "values")
         }
+
+
+def shown_names(key: Sequence[str], values: Sequence[str]) -> list[str]:
+    """Names of a state row's columns; a value that is called like a key becomes `value.NAME`.
+
+    Examples:
+        >>> shown_names(["count"], ["count", "sum"])
+        ['count', 'value.count', 'sum']
+    """
+    names = list(key)
+    for name in values:
+        while name in names:
+            name = f"value.{name}"
+        names.append(name)
+    return names
 
 
 class KeyBatch(Protocol):

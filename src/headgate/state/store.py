@@ -98,11 +98,10 @@ class StateStore:
         *,
         expired_at_ms: int | None = None,
     ) -> pa.RecordBatch:
-        """The whole state of one slot: key, sub-key and value columns, in route order.
-
-        Without rows that were last touched at `expired_at_ms` or before.
+        """The whole state of one slot: key, sub-key and value columns, in route order, named as
+        `StateSchema.shown` says. Without rows that were last touched at `expired_at_ms` or before.
         """
-        return _live(self._routes(operator, slot, schema, chain, None), expired_at_ms).batch()
+        return _shown(_live(self._routes(operator, slot, schema, chain, None), expired_at_ms))
 
     def lookup(
         self,
@@ -116,7 +115,7 @@ class StateStore:
     ) -> pa.RecordBatch:
         """All rows of one key, reading only their part of each file; expired ones as in `scan`."""
         rows = self._routes(operator, slot, schema, chain, [(route, route)])
-        return _live(rows, expired_at_ms).batch()
+        return _shown(_live(rows, expired_at_ms))
 
     def _routes(
         self,
@@ -137,6 +136,10 @@ class StateStore:
         if any(values is None for values in rows.columns.values()):
             layout = RowLayout(schema, ttl=False)
         return StateRows(layout, rows.ids, complete(rows))
+
+
+def _shown(rows: StateRows) -> pa.RecordBatch:
+    return rows.batch().rename_columns(rows.layout.schema.shown.names)
 
 
 def _live(rows: StateRows, expired_at_ms: int | None) -> StateRows:

@@ -43,6 +43,26 @@ def test_keys_whose_ttl_is_over_are_hidden_by_the_clock_of_the_last_epoch(
     assert [k for k in (1, 2) if seen.find("counts", [str(k)]).rows.num_rows] == kept
 
 
+def test_a_value_that_is_called_like_a_key_is_told_apart_from_it(tmp_path: Path) -> None:
+    """How many users have one row, how many two: counts of counts."""
+    flow = hg.Flow("counted")
+    users = flow.source(ListSource("u string", [[{"u": u} for u in "aabc"]])).key_by("u")
+    counts = users.process(hg.Count(), name="per_user").key_by("count")
+    counts.process(hg.Count(name="users"), name="histogram").to_memory("out")
+
+    done = run(flow, checkpoint=tmp_path)
+    seen = Inspection(str(tmp_path))
+
+    want = [{"count": 1, "value.count": 2}, {"count": 2, "value.count": 1}]
+    assert sorted(done.state("histogram"), key=lambda row: row["count"]) == want
+    rows = seen.rows("histogram", 10).to_pylist()
+    assert sorted(rows, key=lambda row: row["count"]) == want
+    assert seen.find("histogram", ["2"]).rows.to_pylist() == want[1:]
+    assert seen.rows("histogram", 0).column_names == ["count", "value.count"]
+    columns = (("count", "int64"), ("value.count", "int64"))
+    assert seen.operator("histogram").columns == columns
+
+
 def test_a_name_that_a_run_does_not_have_is_answered_with_those_it_has(tmp_path: Path) -> None:
     done = counted(tmp_path, None, 1)
 
