@@ -41,15 +41,15 @@ class DeadLetters:
             row, reason = next(iter(reasons.items()))
             raise operator_failed(operator, self.plan, self.slot, reason, batch.slice(row, 1))
         self.counts[operator] = self.counts.get(operator, 0) + len(reasons)
-        bad = batch.take(pa.array(list(reasons), pa.int64())).to_pylist()
-        for row, reason in zip(bad, reasons.values(), strict=True):
+        bad = _as_dicts(batch.take(pa.array(list(reasons), pa.int64())))
+        for letter, reason in zip(bad, reasons.values(), strict=True):
             self._rows.append(
                 {
                     "operator": operator,
                     "slot": self.slot,
                     "epoch": self.plan.epoch,
                     "reason": reason[:SAMPLE_CHARACTERS_MAX],
-                    "row": json.dumps(row, default=str, sort_keys=True),
+                    "row": json.dumps(letter, default=str, sort_keys=True),
                 }
             )
 
@@ -155,8 +155,22 @@ def operator_failed(
 def sample_row(batch: pa.RecordBatch | None) -> str:
     if batch is None or batch.num_rows == 0:
         return "none"
-    text = str(batch.slice(0, 1).to_pylist()[0])
+    text = str(_as_dicts(batch.slice(0, 1))[0])
     return text if len(text) <= SAMPLE_CHARACTERS_MAX else text[:SAMPLE_CHARACTERS_MAX] + "…"
+
+
+def _as_dicts(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Rows as dicts; times that Python cannot hold (a year of 300 000, nanoseconds) as text."""
+    rows: list[dict[str, Any]] = [{} for _ in range(batch.num_rows)]
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        try:
+            values = column.to_pylist()
+        except (OverflowError, ValueError):
+            cells = (column.slice(at, 1) for at in range(len(column)))
+            values = [" ".join(str(cell).split()) for cell in cells]
+        for row, value in zip(rows, values, strict=True):
+            row[name] = value
+    return rows
 
 
 def from_exception(

@@ -94,7 +94,7 @@ def _take_in(task: Task, source: Node, chunk: pa.RecordBatch) -> None:
         first = (task.producer << 40) + sum(seen.values())
         lineage[ORDER] = first + np.arange(batch.num_rows, dtype=np.int64)
     seen[source.name] = seen.get(source.name, 0) + batch.num_rows
-    _note_event_time(task, source, batch)
+    task.guard(source, batch, lambda: _note_event_time(task, source, batch))
     task.dispatch(source, Rows(batch, lineage))
     for node in task.program.order:
         if node.kind != "source":
@@ -110,8 +110,10 @@ def _note_event_time(task: Task, source: Node, batch: pa.RecordBatch) -> None:
         return
     latest = pc.max(batch.column(source.spec.event_time))
     if latest.is_valid:
+        # Windows count in microseconds: of nanoseconds the rest is left out there too.
         kind = pa.timestamp("us", getattr(latest.type, "tz", None))
-        latest_us = latest.cast(kind).cast(pa.int64()).as_py()
+        in_us = latest.cast(options=pc.CastOptions(kind, allow_time_truncate=True))
+        latest_us = in_us.cast(pa.int64()).as_py()
         before = task.control.event_time.get(source.name, latest_us)
         task.control.event_time[source.name] = max(before, latest_us)
 

@@ -57,6 +57,15 @@ def test_halving_finds_exactly_the_bad_rows(count: int, data: st.DataObject) -> 
     assert calls <= 1 + 2 * len(bad) * (1 + max(1, count).bit_length())
 
 
+def test_a_sample_may_have_no_columns_or_times_that_python_cannot_hold() -> None:
+    far = pa.RecordBatch.from_pydict({"t": pa.array([2**62], pa.timestamp("s")), "k": [1]})
+    bare = pa.RecordBatch.from_pydict({"k": [1, 2]}).select([])
+
+    assert str(2**62) in sample_row(far)
+    assert "'k': 1" in sample_row(far)
+    assert sample_row(bare) == "{}"
+
+
 def test_rows_that_fail_only_together_are_not_blamed() -> None:
     def attempt(rows: np.ndarray) -> None:
         if len(rows) > 3:

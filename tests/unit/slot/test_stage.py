@@ -157,6 +157,24 @@ def test_event_times_of_any_kind_are_microseconds(folder: Path, kind: pa.DataTyp
     assert told.event_time == {"in": 86_400_000_000}
 
 
+def test_of_an_event_time_in_nanoseconds_whole_microseconds_count(folder: Path) -> None:
+    flow = Flow("f")
+    source(flow, pa.schema({"t": pa.timestamp("ns")}), event_time="t", name="in").to_memory("out")
+    rows = pa.RecordBatch.from_pydict({"t": pa.array([1_999, 1_001], pa.timestamp("ns"))})
+
+    assert control_of(bench(flow, folder).read([rows])).event_time == {"in": 1}
+
+
+def test_an_event_time_out_of_range_is_an_error_of_the_source(folder: Path) -> None:
+    flow = Flow("f")
+    source(flow, pa.schema({"t": pa.timestamp("s")}), event_time="t", name="in").to_memory("out")
+    rows = pa.RecordBatch.from_pydict({"t": pa.array([2**62], pa.timestamp("s"))})
+
+    told = control_of(bench(flow, folder).read([rows])).error
+
+    assert (told["type"], told["fields"]["operator"]) == ("OperatorFailed", "in")
+
+
 # --- custody on receipt -----------------------------------------------------------------------
 
 
