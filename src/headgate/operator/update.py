@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal, get_args
@@ -107,7 +107,7 @@ class Update(StatefulOperator):
         Dicts are converted together: alone they would cost as much as the call.
         """
         dicts = {group: a for group, a in answers.items() if isinstance(a, list) and a}
-        others = {g: a for g, a in answers.items() if g not in dicts and a is not None and a != []}
+        others = {g: a for g, a in answers.items() if a is not None and not isinstance(a, list)}
         batches: list[pa.RecordBatch] = []
         owners: list[int] = []
         try:
@@ -129,11 +129,15 @@ class Update(StatefulOperator):
         if isinstance(answer, pa.RecordBatch):
             return answer.select(self.output.names).cast(self.output)
         if not isinstance(answer, list):
-            raise TypeError(f"output rows must be dicts in a list or a RecordBatch, not {answer!r}")
+            raise TypeError(
+                f"output rows must be dicts in a list or a RecordBatch, not a {_kind(answer)}"
+            )
         names = set(self.output.names)
         for row in answer:
+            if type(row) is not dict and not isinstance(row, Mapping):
+                raise TypeError(f"output rows must be dicts in a list, not a list of {_kind(row)}")
             if not names.issuperset(row):
-                unknown = ", ".join(sorted(set(row) - names))
+                unknown = ", ".join(sorted(str(name) for name in set(row) - names))
                 raise KeyError(f"output row has columns that output= does not declare: {unknown}")
         return pa.RecordBatch.from_pylist(answer, schema=self.output)
 
@@ -167,6 +171,10 @@ def _store(after: dict[int, bytes | None], groups: Groups, state: StateSession) 
         state.write(groups.take(np.array(kept, np.int64)), {STATE: values})
     if gone:
         state.remove(groups.take(np.array(gone, np.int64)))
+
+
+def _kind(value: Any) -> str:
+    return type(value).__name__
 
 
 def _reason(error: Exception) -> str:

@@ -8,6 +8,7 @@ where a whole batch failed) and set aside, and the rest goes on.
 from __future__ import annotations
 
 import json
+import re
 import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,6 +24,7 @@ from headgate.topology.builder import DEAD_LETTER_SCHEMA
 SAMPLE_CHARACTERS_MAX = 500
 WAY_OUT = "fix the operator (or add flow.dead_letters() to set bad rows aside)"
 I64 = npt.NDArray[np.int64]
+_ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]+")
 
 
 class DeadLetters:
@@ -48,7 +50,7 @@ class DeadLetters:
                     "operator": operator,
                     "slot": self.slot,
                     "epoch": self.plan.epoch,
-                    "reason": reason[:SAMPLE_CHARACTERS_MAX],
+                    "reason": without_addresses(reason)[:SAMPLE_CHARACTERS_MAX],
                     "row": json.dumps(letter, default=str, sort_keys=True),
                 }
             )
@@ -122,7 +124,17 @@ def first_bad_row(
 
 
 def describe(problem: BaseException) -> str:
-    return f"{type(problem).__name__}: {problem}"
+    return without_addresses(f"{type(problem).__name__}: {problem}")
+
+
+def without_addresses(text: str) -> str:
+    """The text, the same in every process: objects are often shown with where they lie in memory.
+
+    Examples:
+        >>> without_addresses("no <Order object at 0x7f3c5e0a10>, only 0xff")
+        'no <Order object at 0x…>, only 0xff'
+    """
+    return _ADDRESS.sub("at 0x…", text)
 
 
 def operator_failed(
@@ -209,9 +221,11 @@ def _placed(
 def to_record(problem: errors.HeadgateError) -> dict[str, Any]:
     """JSON form of an error, as it travels in a control record."""
     fields = {
-        k: v if isinstance(v, int | float | None) else str(v) for k, v in problem.fields.items()
+        k: v if isinstance(v, int | float | None) else without_addresses(str(v))
+        for k, v in problem.fields.items()
     }
-    return {"type": type(problem).__name__, "message": problem.message, "fields": fields}
+    message = without_addresses(problem.message)
+    return {"type": type(problem).__name__, "message": message, "fields": fields}
 
 
 def from_record(record: dict[str, Any]) -> errors.HeadgateError:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -83,8 +85,31 @@ def test_a_failing_key_is_refused_alone() -> None:
         assert sorted(result.dead) == [0, 2, 3, 4, 5, 7]
         assert result.dead[0] == result.dead[3] == "ValueError: zero is not for me"
         assert "typo" in result.dead[2]
-        assert "'text'" in result.dead[5]
+        assert "not a str" in result.dead[5]
         assert sorted(row["k"] for row in slot.held()) == ["a", "e", "g"]
+
+
+WRONG: dict[str, Callable[[], Any]] = {
+    "not a tuple": lambda: ({"key": "a"},),
+    "not a generator": lambda: (row for row in ()),
+    "not a ndarray": lambda: np.array([1, 2]),
+    "not a Table": lambda: pa.table({"key": ["a"]}),
+    "not a list of str": lambda: ["a"],
+    "does not declare: 1, z": lambda: [{1: 2, "z": 3}],
+}
+
+
+def answer_wrong(key: Any, rows: Any, state: Any) -> Any:
+    return 1, WRONG[key]() if key in WRONG else [{"key": key}]
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_output_rows_of_another_kind_are_refused_by_its_name(kind: str) -> None:
+    update = Update(answer_wrong, pa.schema({"key": pa.string()}))
+    result = run_once(update, batch_of(ROWS, k=[kind, "b"], v=[1, 1]), ["k"])
+
+    assert result.passed == [{"key": "b"}]
+    assert list(result.dead) == [0] and kind in result.dead[0]
 
 
 def test_a_state_of_none_forgets_the_key() -> None:

@@ -100,6 +100,25 @@ def test_a_refused_row_becomes_a_dead_letter(plan: EpochPlan) -> None:
     assert letters.counts == {"parse": 2}
 
 
+def test_where_objects_lie_in_memory_is_not_told(plan: EpochPlan) -> None:
+    """It differs between attempts, and what a task sends must not."""
+    letters = DeadLetters(plan, slot=2, wanted=True)
+    problem = ValueError(f"no {object()}, only 0xff")
+    want = "no <object object at 0x…>, only 0xff"
+
+    letters.refuse("parse", batch(k=[1]), {0: str(problem)})
+    error = from_exception(problem, "parse", plan, 1, batch(k=[1]))
+    record = to_record(error)
+    placed = to_record(CustodyMismatch(str(problem), place=object()))
+
+    made = letters.batch()
+    assert made is not None and made["reason"].to_pylist() == [want]
+    assert error.reason == f"ValueError: {want}"
+    assert want in record["message"] and want in record["fields"]["trace"]
+    assert placed["message"] == want
+    assert placed["fields"]["place"] == "<object object at 0x…>"
+
+
 def test_without_a_dead_letter_sink_a_refused_row_stops_the_flow(plan: EpochPlan) -> None:
     letters = DeadLetters(plan, slot=2, wanted=False)
     letters.refuse("parse", batch(k=[1]), {})
