@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+
+from headgate.cli.console import STDOUT, write_json
 
 
 def chain(json_file: Path | None, quick: bool, console: Console) -> None:
@@ -218,10 +219,6 @@ def _show_grid(console: Console, title: str, rows: dict[str, dict[str, float]], 
 def _save(found: dict[str, Any], json_file: Path | None, console: Console) -> None:
     if json_file is None:
         return
-    text = json.dumps(found, indent=2) + "\n"
-    if str(json_file) == "-":
-        Console().file.write(text)
-    else:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        json_file.write_text(text)
+    write_json(json_file, found)
+    if json_file != STDOUT:
         console.print(f"raw numbers in {json_file}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from headgate.errors import HeadgateError
+from headgate.topology.json_text import json_text
 
 STDOUT = Path("-")
 INTERRUPTED = 130
@@ -29,7 +29,7 @@ def speaker(json_file: Path | None = None) -> Console:
 
 def write_json(path: Path, data: Any) -> None:
     """To a file, or to standard output for "-"."""
-    text = json.dumps(data, indent=2, default=plain) + "\n"
+    text = json_text(data, indent=2, default=plain) + "\n"
     if path == STDOUT:
         sys.stdout.write(text)
         return

@@ -7,7 +7,6 @@ where a whole batch failed) and set aside, and the rest goes on.
 
 from __future__ import annotations
 
-import json
 import re
 import traceback
 from collections.abc import Callable, Mapping
@@ -20,6 +19,7 @@ import pyarrow as pa
 from headgate import errors
 from headgate.slot.plan import EpochPlan
 from headgate.topology.builder import DEAD_LETTER_SCHEMA
+from headgate.topology.json_text import json_text
 
 SAMPLE_CHARACTERS_MAX = 500
 WAY_OUT = "fix the operator (or add flow.dead_letters() to set bad rows aside)"
@@ -51,7 +51,7 @@ class DeadLetters:
                     "slot": self.slot,
                     "epoch": self.plan.epoch,
                     "reason": without_addresses(reason)[:SAMPLE_CHARACTERS_MAX],
-                    "row": json.dumps(letter, default=str, sort_keys=True),
+                    "row": json_text(letter, sort_keys=True),
                 }
             )
 

@@ -31,7 +31,7 @@ def checkpoint(tmp_path: Path) -> str:
 def told(*args: str) -> dict:
     result = CliRunner().invoke(app, ["inspect", *args, "--json"])
     assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
+    return json.loads(result.stdout, parse_constant=pytest.fail)
 
 
 def test_a_checkpoint_tells_its_operators_and_sizes(checkpoint: str) -> None:
@@ -59,6 +59,15 @@ def test_null_is_a_key(checkpoint: str) -> None:
     found = told(checkpoint, "--operator", "by_region", "--key", r"\N")["key"]
 
     assert found["rows"] == [{"region": None, "count": 1}]
+
+
+def test_numbers_that_json_does_not_have_are_text(tmp_path: Path) -> None:
+    flow = hg.Flow("sums")
+    rows = flow.source(ListSource("k bigint, v double", [[{"k": 1, "v": float("nan")}]]))
+    rows.key_by("k").process(hg.Sum("v"), name="sums").to_memory("out")
+    run(flow, checkpoint=tmp_path)
+
+    assert told(str(tmp_path), "--operator", "sums")["rows"] == [{"k": 1, "sum": "NaN"}]
 
 
 def test_an_unknown_key_has_no_rows(checkpoint: str) -> None:

@@ -100,6 +100,18 @@ def test_a_refused_row_becomes_a_dead_letter(plan: EpochPlan) -> None:
     assert letters.counts == {"parse": 2}
 
 
+def test_the_row_of_a_dead_letter_is_json_whatever_its_numbers_are(plan: EpochPlan) -> None:
+    letters = DeadLetters(plan, slot=2, wanted=True)
+    rows = batch(x=[float("nan")], y=[[1.5, float("-inf")]])
+
+    letters.refuse("parse", rows, {0: "bad"})
+
+    made = letters.batch()
+    assert made is not None
+    text = made["row"][0].as_py()
+    assert json.loads(text, parse_constant=pytest.fail) == {"x": "NaN", "y": [1.5, "-Infinity"]}
+
+
 def test_where_objects_lie_in_memory_is_not_told(plan: EpochPlan) -> None:
     """It differs between attempts, and what a task sends must not."""
     letters = DeadLetters(plan, slot=2, wanted=True)
