@@ -25,7 +25,7 @@ def inspect(
     operator: Annotated[str | None, typer.Option(help="Look at this operator's slots.")] = None,
     key: Annotated[
         list[str] | None,
-        typer.Option(help=r"Look up one key; once per key column. \N is null."),
+        typer.Option(help=r"Look up one key; once per key column. \N is null, binary is hex."),
     ] = None,
     rows: Annotated[int, typer.Option(min=0, help="State rows to show with --operator.")] = 5,
     journal: Annotated[int, typer.Option(min=0, help="Show the last N journal records.")] = 0,
@@ -117,11 +117,11 @@ def _show_operator(console: Console, state: OperatorState, sample: pa.Table | No
     console.print(table)
     if sample is not None and sample.num_rows:
         console.print()
-        console.print(_rows(sample))
+        console.print(_rows(sample, len(state.key)))
 
 
 def _show_key(console: Console, found: FoundKey) -> None:
-    key = ", ".join(repr(value) for value in found.key)
+    key = ", ".join(v.hex() if isinstance(v, bytes) else repr(v) for v in found.key)
     pinned = ", pinned" if found.pinned else ""
     console.print(
         f"[bold]{found.operator}[/] key ({key}): slot {found.slot}, bucket {found.bucket}{pinned}"
@@ -130,7 +130,7 @@ def _show_key(console: Console, found: FoundKey) -> None:
         console.print("no state: the key has not been seen, was forgotten, or its TTL is over")
         return
     console.print()
-    console.print(_rows(pa.Table.from_batches([found.rows])))
+    console.print(_rows(pa.Table.from_batches([found.rows]), len(found.key)))
 
 
 def _show_journal(console: Console, records: list[dict[str, Any]]) -> None:
@@ -155,13 +155,16 @@ def _line(record: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _rows(rows: pa.Table) -> Table:
+def _rows(rows: pa.Table, key_columns: int) -> Table:
+    """The rows as a table; keys in full, as `--key` takes them."""
     table = _table()
     for field in rows.schema:
         numeric = pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
         table.add_column(field.name, justify="right" if numeric else "left")
     for row in rows.to_pylist():
-        table.add_row(*(_cell(value) for value in row.values()))
+        values = list(row.values())
+        keys = [v.hex() if isinstance(v, bytes) else _cell(v) for v in values[:key_columns]]
+        table.add_row(*keys, *(_cell(value) for value in values[key_columns:]))
     return table
 
 

@@ -144,7 +144,10 @@ class Inspection:
         return pa.Table.from_batches(batches) if batches else empty
 
     def find(self, operator: str, values: Sequence[str]) -> FoundKey:
-        r"""The state rows of one key, given as text, a value per key column; `\N` is null."""
+        r"""The state rows of one key, given as text, a value per key column.
+
+        `\N` is null, binary is hex (as it is shown).
+        """
         schema = self.schema(operator)
         columns = parse_key(schema.key, values, operator)
         hashes = hash_columns(columns, 1)
@@ -235,12 +238,26 @@ def _parse_value(field: pa.Field, text: str) -> pa.Array:
         if pa.types.is_timestamp(field.type) and field.type.tz is not None:
             plain = pa.array([text]).cast(pa.timestamp(field.type.unit))
             return plain.cast(field.type)  # a bare time is UTC, as timestamps are stored
+        if _is_binary(field.type):
+            return pa.array([bytes.fromhex(text)], field.type)
         return pa.array([text]).cast(field.type)
-    except pa.ArrowException as problem:
+    except (pa.ArrowException, ValueError) as problem:
         raise CheckpointError(
-            f"{text!r} is not a {field.type}, the type of key column {field.name!r}: {problem}",
+            f"{text!r} is not a {_kind(field.type)}, the type of key column {field.name!r}: "
+            f"{problem}",
             column=field.name,
         ) from problem
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(
+        types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind)
+    )
+
+
+def _kind(kind: pa.DataType) -> str:
+    return f"{kind} in hex" if _is_binary(kind) else str(kind)
 
 
 def _slot_state(slot: int, chain: Chain, size: Mapping[str, int] | None) -> SlotState:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
@@ -59,6 +60,23 @@ def test_null_is_a_key(checkpoint: str) -> None:
     found = told(checkpoint, "--operator", "by_region", "--key", r"\N")["key"]
 
     assert found["rows"] == [{"region": None, "count": 1}]
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary(2)])
+def test_binary_keys_are_shown_and_looked_up_in_hex(tmp_path: Path, kind: pa.DataType) -> None:
+    flow = hg.Flow("ids")
+    rows = flow.source(ListSource(pa.schema({"id": kind}), [[{"id": b"\x00\xff"}]]))
+    rows.key_by("id").process(hg.Count(), name="ids").to_memory("out")
+    run(flow, checkpoint=tmp_path)
+
+    found = told(str(tmp_path), "--key", "00ff")["key"]
+    shown = CliRunner().invoke(app, ["inspect", str(tmp_path), "--operator", "ids"])
+    looked_up = CliRunner().invoke(app, ["inspect", str(tmp_path), "--key", "00FF"])
+    wrong = CliRunner().invoke(app, ["inspect", str(tmp_path), "--key", "kate"])
+
+    assert (found["key"], found["rows"]) == (["00ff"], [{"id": "00ff", "count": 1}])
+    assert "00ff" in shown.output and looked_up.output.count("00ff") == 2
+    assert wrong.exit_code == 1 and "in hex" in wrong.output
 
 
 def test_numbers_that_json_does_not_have_are_text(tmp_path: Path) -> None:
