@@ -126,7 +126,7 @@ class UnknownSlot(HeadgateError):
 
 
 class UnknownName(HeadgateError, KeyError):
-    """A running or finished flow is asked for a sink or operator that it does not have."""
+    """A flow or a checkpoint is asked for a sink or operator that it does not have."""
 
     def __str__(self) -> str:
         return self.message  # a KeyError shows its argument in quotes

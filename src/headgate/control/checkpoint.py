@@ -22,13 +22,13 @@ from typing import Any
 
 import xxhash
 
+from headgate.control.compatibility import check_compatible, check_dropped, check_gone
 from headgate.control.cost_files import CostFiles
 from headgate.control.manifest import FORMAT, READABLE, Manifest
 from headgate.control.table_files import TableFiles
 from headgate.errors import (
     DamagedManifest,
     ForeignCheckpoint,
-    IncompatibleFlow,
     UnsupportedVersion,
 )
 from headgate.routing.hashing import HASH_ID
@@ -84,11 +84,14 @@ class Checkpoint:
         """
         wanted = json.loads(json.dumps(program.describe()))  # as it will be read back
         told = self.identity()
-        described = wanted
+        described, dropped = wanted, list[str]()
         if told is not None:
             last = self.last_manifest()
             stored = told["describe"] if last is None or not last.describe else last.describe
+            dropped = told.get("dropped", [])
+            check_gone(stored, wanted, drop_state)
             check_compatible(stored, wanted, self.storage.uri, drop_state)
+            check_dropped(stored, drop_state, dropped)
             buckets = int(told["buckets"])
             described = wanted if last is None else told["describe"]
         elif self.last_epoch() is not None or self.storage.exists("spark/metadata"):
@@ -98,7 +101,13 @@ class Checkpoint:
                 "choose another folder, or restore that file",
                 uri=self.storage.uri,
             )
-        self._tell_identity(format=FORMAT, hash=HASH_ID, buckets=buckets, describe=described)
+        else:
+            check_gone(None, wanted, drop_state)
+        dropped = sorted({*dropped, *drop_state})
+        facts = {"dropped": dropped} if dropped else {}
+        self._tell_identity(
+            format=FORMAT, hash=HASH_ID, buckets=buckets, describe=described, **facts
+        )
         return buckets
 
     def spark_sources(self, unsaid: Sequence[str] = ()) -> list[str] | None:
@@ -229,37 +238,6 @@ class Checkpoint:
     def mark(self, epoch: int, sink: str) -> None:
         """Not flushed: a mark lost with the machine only means that the sink is called again."""
         self._marks.write(f"e{epoch:09d}-{sink}", b"done\n")
-
-
-def check_compatible(
-    old: Mapping[str, Any], new: Mapping[str, Any], uri: str, drop_state: Collection[str] = ()
-) -> None:
-    """Stored state must still fit: same flow, and for every operator same key, state, settings."""
-    if old["flow"] != new["flow"]:
-        raise ForeignCheckpoint(
-            f"checkpoint {uri} belongs to flow {old['flow']!r}, not {new['flow']!r}",
-            found=old["flow"],
-            wanted=new["flow"],
-        )
-    changes = []
-    for name, before in old["operators"].items():
-        after = new["operators"].get(name)
-        if after is None:
-            if name not in drop_state:
-                changes.append(
-                    f"operator {name!r} is gone and its state with it "
-                    f"(start with drop_state=[{name!r}] if that is meant)"
-                )
-            continue
-        for what in ("key", "state", "settings", "ttl_ms"):
-            if before[what] != after[what]:
-                changes.append(f"{what} of {name!r} was {before[what]}, is now {after[what]}")
-    if changes:
-        raise IncompatibleFlow(
-            f"the flow changed in a way its state in {uri} cannot follow: {'; '.join(changes)}. "
-            "Undo the change, or start with a new checkpoint folder",
-            changes=changes,
-        )
 
 
 def _manifest_name(epoch: int) -> str:

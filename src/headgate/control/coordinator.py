@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from headgate.control.checkpoint import Checkpoint
 from headgate.control.collector import Collector
+from headgate.control.compatibility import check_names
 from headgate.control.continuity import check_epoch, check_sinks
 from headgate.control.costs_in_use import CostsInUse
 from headgate.control.custody import settle
@@ -92,6 +93,7 @@ class Settings:
             raise EngineError(f"slots={self.slots}; a flow needs at least one slot")
         if self.buckets < 1 or self.buckets & (self.buckets - 1) or self.buckets > 65536:
             raise EngineError(f"buckets={self.buckets}; it must be a power of two up to 65536")
+        check_names(self.drop_state)
 
 
 class Coordinator:

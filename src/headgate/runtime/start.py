@@ -87,8 +87,8 @@ def start_flow(
         warm_dir: Folder on each host for warm copies of state (default: Spark's local dir;
             "off": none).
         buckets: Hash buckets per operator; a power of two, fixed for the life of a checkpoint.
-        drop_state: Operators that are gone and whose state may be forgotten; sinks that are gone
-            and whose undelivered rows may be.
+        drop_state: Names of operators that are gone and whose state may be forgotten, and of sinks
+            that are gone and whose undelivered rows may be. May stay at later starts.
         keep_manifests: How many epochs back the checkpoint can be read.
         durable: Flush an epoch's files to disk before it is committed, so that a crash of the
             machine loses none of them; only local disks (and mounts) need it.
@@ -138,7 +138,7 @@ def start_flow(
         buckets=buckets,
         warm_dir=warm_dir,
         tables=dict(tables or {}),
-        drop_state=tuple(drop_state),
+        drop_state=drop_state,
         keep_manifests=keep_manifests,
         durable=durable,
         racks=dict(racks or {}),
