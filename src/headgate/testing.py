@@ -44,6 +44,7 @@ from headgate.state.storage import Storage
 from headgate.state.store import StateStore
 from headgate.topology.arrow_types import SchemaLike, to_schema
 from headgate.topology.builder import FlowBuilder
+from headgate.topology.declared import check_count
 from headgate.topology.graph import Node
 from headgate.topology.place import absolute
 
@@ -133,6 +134,7 @@ def run(
     A `manager` plans between two epochs here, not beside them, so that a run can be repeated.
     `input_ends`: the last epoch closes all windows, as a batch DataFrame does on Spark.
     """
+    partitions = check_count(partitions, "partitions=")
     graph = flow.graph()
     sources = [n for n in graph.nodes if n.kind == "source"]
     for node in sources:

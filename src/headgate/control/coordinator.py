@@ -38,6 +38,7 @@ from headgate.slot.event_time import clocks_behind_windows
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
 from headgate.slot.statistics import TaskStatistics
+from headgate.topology.declared import check_count
 from headgate.topology.graph import Node
 
 ATTEMPTS_MAX = 4
@@ -89,9 +90,10 @@ class Settings:
     last_epoch: int | None = None
 
     def __post_init__(self) -> None:
-        if self.slots < 1:
-            raise EngineError(f"slots={self.slots}; a flow needs at least one slot")
-        if self.buckets < 1 or self.buckets & (self.buckets - 1) or self.buckets > 65536:
+        for name in ("slots", "buckets", "keep_manifests"):
+            count = check_count(getattr(self, name), f"{name}=", error=EngineError)
+            object.__setattr__(self, name, count)
+        if self.buckets & (self.buckets - 1) or self.buckets > 65536:
             raise EngineError(f"buckets={self.buckets}; it must be a power of two up to 65536")
         check_names(self.drop_state)
 
@@ -157,9 +159,7 @@ class Coordinator:
 
     def resize(self, slots: int, why: str = "asked for") -> None:
         """Run with so many slots from the next epoch on; state moves with that epoch."""
-        if slots < 1:
-            raise EngineError(f"slots={slots}; a flow needs at least one slot")
-        self._wanted.append((slots, why))
+        self._wanted.append((check_count(slots, "slots=", error=EngineError), why))
 
     def run_epoch(self, epoch: int, query_id: str, run: RunTasks) -> dict[str, Any]:
         """Bring one epoch to its end, whatever of it happened before; returns its record."""

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headgate.errors import DeclarationError
 from headgate.operator.aggregate import Aggregate
 from headgate.operator.base import Emit, require_numeric
 from headgate.operator.mean import float_words, quotient
@@ -21,6 +20,7 @@ from headgate.operator.window import Tumbling
 from headgate.operator.words import Words
 from headgate.routing.hashing import I64
 from headgate.state.rows import Held, StateRows
+from headgate.topology.declared import check_count
 
 F64 = npt.NDArray[np.float64]
 
@@ -72,10 +72,7 @@ class MeanOfLast(Aggregate):
         ttl: str | timedelta | None = None,
         ordered: bool = False,
     ) -> None:
-        if n < 1:
-            raise DeclarationError(
-                f"MeanOfLast needs n of at least 1, not {n}", operator="MeanOfLast"
-            )
+        n = check_count(n, "n of MeanOfLast", operator="MeanOfLast")
         given = {"column": column, "n": n, "emit": emit, "name": name, "window": None}
         for attribute, value in {**given, "ttl": ttl, "ordered": ordered}.items():
             object.__setattr__(self, attribute, value)

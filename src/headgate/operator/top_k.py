@@ -22,6 +22,7 @@ from headgate.operator.words import sortable, to_words
 from headgate.routing.hashing import I64, is_hashable
 from headgate.state.rows import StateRows
 from headgate.state.session import StateSession
+from headgate.topology.declared import check_count
 
 RANK = pa.field("rank", pa.int64())
 
@@ -53,8 +54,7 @@ class TopK(StatefulOperator):
     ends_epochs: bool = field(init=False, default=True, repr=False)
 
     def __post_init__(self) -> None:
-        if self.k < 1:
-            raise DeclarationError(f"TopK needs k of at least 1, not {self.k}", operator="TopK")
+        object.__setattr__(self, "k", check_count(self.k, "k of TopK", operator="TopK"))
         check_window(self.window, "TopK")
 
     @property
@@ -157,7 +157,10 @@ class TopK(StatefulOperator):
         keys = closed.keys
         groups = KeyedRows(keys, names).sub_groups([START], [keys.column(START)])
         items = np.empty(len(closed), np.int64)
-        items[pc.sort_indices(keys.column(self.item)).to_numpy()] = np.arange(len(closed))
+        values = keys.column(self.item)
+        if pa.types.is_float16(values.type):
+            values = values.cast(pa.float32())  # Arrow does not sort them
+        items[pc.sort_indices(values).to_numpy()] = np.arange(len(closed))
         weight = ~sortable(to_words(self.measure.result(closed))[0])  # descending
         order = np.lexsort((items, weight, groups.codes))
         rank = np.arange(len(closed)) - np.repeat(groups.starts, groups.sizes)

@@ -23,6 +23,7 @@ from headgate.errors import EngineError
 from headgate.runtime.engine import SparkEngine
 from headgate.runtime.executors import Executor, Executors, enough_for
 from headgate.runtime.rehearsal import Rehearsal, Warming
+from headgate.topology.declared import check_count
 
 log = logging.getLogger("headgate")
 
@@ -44,8 +45,7 @@ class Elastic:
 
     def request(self, slots: int, why: str) -> None:
         """Run with so many slots as soon as can be; returns at once."""
-        if slots < 1:
-            raise EngineError(f"slots={slots}; a flow needs at least one slot")
+        slots = check_count(slots, "slots=", error=EngineError)
         with self._lock:
             self._wish = (slots, why)
             if self._thread is None:

@@ -28,6 +28,7 @@ from headgate.runtime.stream import EpochStream
 from headgate.slot.batching import BYTE_S, MESSAGE_S, BatchRows, Scheme
 from headgate.slot.program import Program, compile_flow
 from headgate.topology.builder import FlowBuilder
+from headgate.topology.declared import check_count
 from headgate.topology.place import absolute, spark_uri
 
 BATCH_QUERY = "batch"
@@ -122,12 +123,14 @@ def start_flow(
         tick = any(node.spec.ttl is not None for node in program.stateful)
     if rows_per_epoch is None:
         rows_per_epoch = None if auto is None else auto.rows_per_epoch
-    elif rows_per_epoch < 1 or not takes_rows(graph):
-        raise DeclarationError(
-            f"rows_per_epoch={rows_per_epoch}: no source of this flow can be told, or no epoch is "
-            "that small. Declare a source with headgate.Reader, or as a function of "
-            "(spark, rows_per_epoch); a DataFrame has its limit in its own options"
-        )
+    else:
+        rows_per_epoch = check_count(rows_per_epoch, "rows_per_epoch=")
+        if not takes_rows(graph):
+            raise DeclarationError(
+                f"rows_per_epoch={rows_per_epoch}: no source of this flow can be told. Declare a "
+                "source with headgate.Reader, or as a function of (spark, rows_per_epoch); a "
+                "DataFrame has its limit in its own options"
+            )
     read = partial(read_sources, spark, graph, program, tick=tick)
     source = read(rows_per_epoch=rows_per_epoch)
     place = Checkpoint(checkpoint)

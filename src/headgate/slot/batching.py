@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from headgate.errors import DeclarationError
+from headgate.topology.declared import check_count
 from headgate.topology.graph import Edge, FlowGraph
 
 Scheme = Literal["auto", "distinct", "shared"]
@@ -40,10 +41,7 @@ class Batching:
             known = ", ".join(map(repr, get_args(Scheme)))
             raise DeclarationError(f"sharing={self.scheme!r}; choose one of {known}")
         for rows in self.rows.values():
-            if rows < 1:
-                raise DeclarationError(
-                    f"batches of {rows} rows; a batch has at least one (None: all that fit)"
-                )
+            check_count(rows, "rows of a batch")
 
     def rows_max(self, *edges: Edge) -> int | None:
         """Rows of a batch for all of these edges."""

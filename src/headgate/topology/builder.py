@@ -14,7 +14,13 @@ import pyarrow as pa
 
 from headgate.errors import DeclarationError, NameClash, SchemaMismatch
 from headgate.topology.arrow_types import SchemaLike
-from headgate.topology.declared import check_event_time, check_name, column_of, source_schema
+from headgate.topology.declared import (
+    check_count,
+    check_event_time,
+    check_name,
+    column_of,
+    source_schema,
+)
 from headgate.topology.duration import duration_us
 from headgate.topology.fusion import without_needless_shuffles
 from headgate.topology.graph import Edge, FlowGraph, Grouping, Node, SourceSpec
@@ -60,8 +66,7 @@ class FlowBuilder:
         brings no row for `idle_after` epochs no longer holds the watermark back.
         """
         rows = source_schema(frame, schema)
-        if idle_after < 1:
-            raise DeclarationError(f"idle_after={idle_after}; it counts epochs, from 1")
+        idle_after = check_count(idle_after, "idle_after= of a source")
         if watermark is not None and event_time is None:
             raise DeclarationError("watermark= needs event_time=, the column it is measured on")
         if event_time is not None:

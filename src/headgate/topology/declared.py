@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from numbers import Integral
 from typing import Any
 
 import pyarrow as pa
 
-from headgate.errors import DeclarationError, NameClash, SchemaMismatch, UnknownColumn
+from headgate.errors import (
+    DeclarationError,
+    HeadgateError,
+    NameClash,
+    SchemaMismatch,
+    UnknownColumn,
+)
 from headgate.topology.arrow_types import SchemaLike, from_spark_json, to_schema
 from headgate.topology.graph import SEVERAL_SLOTS, Edge, Grouping, Node
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+NAME_LETTERS_MAX = 90  # a file name of 255 holds the names of a flow and a sink, and 70 letters
 
 
 def source_schema(frame: Any, schema: SchemaLike | None) -> pa.Schema:
@@ -164,11 +172,38 @@ def check_split(
     )
 
 
-def check_name(name: str, what: str) -> None:
-    if not _NAME.fullmatch(name):
+def check_name(name: Any, what: str) -> None:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise DeclarationError(
             f"{what} name {name!r}: use letters, digits, '.', '_' and '-' (it names files)"
         )
+    if len(name) + name.count("-") > NAME_LETTERS_MAX:
+        raise DeclarationError(
+            f"{what} name {name[:20]}… has {len(name)} letters; it names files, so it may have "
+            f"{NAME_LETTERS_MAX}, and a '-' counts twice"
+        )
+
+
+def check_count(
+    value: Any,
+    what: str,
+    *,
+    least: int = 1,
+    error: type[HeadgateError] = DeclarationError,
+    **fields: Any,
+) -> int:
+    """The value as an int; raise unless it is a whole number that is not less than `least`.
+
+    Examples:
+        >>> check_count("3", "k of TopK")
+        Traceback (most recent call last):
+        ...
+        headgate.errors.DeclarationError: k of TopK is '3'; it must be a whole number, at least 1
+    """
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not whole or value < least:
+        raise error(f"{what} is {value!r}; it must be a whole number, at least {least}", **fields)
+    return int(value)
 
 
 def short_text(schema: pa.Schema) -> str:

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from headgate.errors import DeclarationError
+from headgate.topology.declared import check_count
 from headgate.topology.place import absolute
 
 log = logging.getLogger("headgate")
@@ -60,8 +61,8 @@ class Reader:
     rows_per_file: int | None = None
 
     def __post_init__(self) -> None:
-        if self.rows_per_file is not None and self.rows_per_file < 1:
-            raise DeclarationError(f"rows_per_file={self.rows_per_file}; a file has rows, from 1")
+        if self.rows_per_file is not None:
+            check_count(self.rows_per_file, "rows_per_file= of a Reader")
         if self.rows_option is not None and self.rows_per_file is not None:
             raise DeclarationError("give rows_option= or rows_per_file=: rows or files are limited")
 

@@ -16,6 +16,7 @@ from headgate.topology.arrow_types import SchemaLike, to_schema
 from headgate.topology.cost import CostOptions, Schedule
 from headgate.topology.declared import (
     check_columns,
+    check_count,
     check_key_type,
     check_operator,
     check_predicate,
@@ -131,8 +132,7 @@ class Stream:
             raise DeclarationError(
                 "batched() is for rows that are sent; put key_by, shuffle or the like before it"
             )
-        if rows < 1:
-            raise DeclarationError(f"batched({rows}); a batch has at least one row")
+        rows = check_count(rows, "rows of batched(...)")
         return self._grouped(replace(self.grouping, batch_rows=rows))
 
     # --- stateless operators ---------------------------------------------------------------
@@ -240,6 +240,7 @@ class Stream:
 
     def to_console(self, rows: int = 20, *, name: str | None = None) -> None:
         """Print the first rows of every epoch."""
+        rows = check_count(rows, "rows of to_console(...)", least=0)
         self._sink(SinkSpec("console", rows_shown=rows), name)
 
     def to_memory(self, name: str) -> None:

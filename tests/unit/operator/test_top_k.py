@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from datetime import UTC, timedelta
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -78,6 +79,16 @@ def test_weighs_items() -> None:
         ]
         assert rows[0]["window_end"].astimezone(UTC) == EPOCH_START + timedelta(seconds=10)
         assert slot.held() == []
+
+
+def test_ranks_items_that_arrow_does_not_sort() -> None:
+    rows = pa.schema({"k": pa.int64(), "item": pa.float16(), "ts": TIME})
+    items = [np.float16(x) for x in (2.0, -1.0, 1.5, -1.0)]
+    with Slot(TopK("item", 2, WINDOW), rows, ["k"]) as slot:
+        slot.run(Epoch([[batch_of(rows, k=[1] * 4, item=items, ts=[0] * 4)]]))
+        best = slot.run(Epoch([], watermark_us=10_000_000)).finished
+
+    assert [(row["item"], row["count"]) for row in best] == [(-1.0, 2), (1.5, 1)]
 
 
 def test_refused_rows_are_named_by_their_place_in_the_batch() -> None:

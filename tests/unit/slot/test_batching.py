@@ -188,13 +188,13 @@ def test_mistakes_have_a_way_out() -> None:
     stream = source(flow, name="spout")
     with pytest.raises(DeclarationError, match="put key_by"):
         stream.batched(5)
-    with pytest.raises(DeclarationError, match="at least one row"):
+    with pytest.raises(DeclarationError, match="at least 1"):
         stream.shuffle().batched(0)
     stream.key_by("k").process(hg.Count(), name="count").to_memory("out")
     graph = compiled(flow).graph
     with pytest.raises(DeclarationError, match="spout->count"):
         batching_of(graph, {"spout->out": 5})
-    with pytest.raises(DeclarationError, match="at least one"):
+    with pytest.raises(DeclarationError, match="at least 1"):
         batching_of(graph, 0)
     with pytest.raises(DeclarationError, match="'distinct'"):
         batching_of(graph, None, "some")  # type: ignore[arg-type]

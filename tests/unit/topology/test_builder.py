@@ -137,8 +137,10 @@ def test_an_unknown_column_is_named_together_with_the_known_ones() -> None:
     assert "k, v, t, l" in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["", ".hidden", "a/b", "a b", "-a", "ä", "a\n", "../up"])
-def test_names_that_cannot_name_a_file_are_refused(name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["", ".hidden", "a/b", "a b", "-a", "ä", "a\n", "../up", 3, "x" * 91, "x-" * 46]
+)
+def test_names_that_cannot_name_a_file_are_refused(name: Any) -> None:
     with pytest.raises(DeclarationError):
         Flow(name)
     with pytest.raises(DeclarationError):

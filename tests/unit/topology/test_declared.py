@@ -6,12 +6,13 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 import headgate as hg
-from headgate.errors import DeclarationError, NameClash, SchemaMismatch
+from headgate.errors import DeclarationError, EngineError, NameClash, SchemaMismatch
 from headgate.testing import ListSource, run
 from headgate.topology.stream import Stream
 
@@ -132,6 +133,42 @@ def test_it_is_refused_with_what_to_write(case: str) -> None:
 
     with pytest.raises(kind, match=says):
         declare()
+
+
+COUNTS: dict[str, Callable[[Any], object]] = {
+    "k of TopK": lambda n: hg.TopK("v", n, hg.Tumbling("1 minute", time="t")),
+    "n of MeanOfLast": lambda n: hg.MeanOfLast("k", n),
+    "idle_after": lambda n: rows(idle_after=n),
+    "batched": lambda n: rows().key_by("k").batched(n),
+    "rows_per_file": lambda n: hg.Reader("json", rows_per_file=n),
+    "partitions=": lambda n: run(rows().flow, partitions=n),
+}
+
+
+@pytest.mark.parametrize("given", ["3", 2.5, 0, -1, True, [1]])
+@pytest.mark.parametrize("what", COUNTS)
+def test_what_is_counted_is_a_whole_number(what: str, given: Any) -> None:
+    with pytest.raises(DeclarationError, match=f"{what}.*whole number, at least 1"):
+        COUNTS[what](given)
+
+
+@pytest.mark.parametrize("name", ["slots", "buckets", "keep_manifests"])
+@pytest.mark.parametrize("given", ["2", 0, 1.5])
+def test_settings_that_count_are_whole_numbers(name: str, given: Any) -> None:
+    flow = rows().key_by("k").process(hg.Count()).flow
+    with pytest.raises(EngineError, match=f"{name}=.*whole number"):
+        run(flow, **{name: given})
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    two: Any = np.int64(2)
+    flow = hg.Flow("f")
+    given = flow.source(ListSource("k bigint", [[{"k": 3}]]), idle_after=two).key_by("k")
+    given.batched(two).process(hg.MeanOfLast("k", two), name="mean").to_memory("out")
+
+    done = run(flow, slots=two, partitions=two, keep_manifests=two)
+
+    assert done.rows("out") == [{"k": 3, "mean": 3.0}]
 
 
 def test_a_spark_column_that_is_a_name_is_that_name() -> None:
