@@ -56,6 +56,31 @@ def test_types_that_spark_has_no_word_for_reach_sinks_as_wider_ones(
     assert len(got) == 1
 
 
+def test_a_parquet_sink_is_read_back_without_what_others_put_into_its_folder(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Two flows whose names and sinks, joined, are the same; another sink; files of nobody."""
+    folder = tmp_path / "out"
+    spark.createDataFrame([("x",)], "other string").write.parquet(str(folder / "x=1"))
+    spark.createDataFrame([("x",)], "k string").write.mode("append").parquet(str(folder))
+    queries = []
+    for value, (name, sinks) in enumerate([("a", ["b-c", "d"]), ("a-b", ["c"])]):
+        flow = hg.Flow(name)
+        rows = flow.source(spark.createDataFrame([(value, 5)], SCHEMA))
+        for sink in sinks:
+            rows.to_parquet(str(folder), name=sink)
+        queries.append(flow.start(spark, slots=1, checkpoint=tmp_path / name))
+        queries[-1].awaitTermination()
+    first, second = queries
+    earlier = sorted(path.name for path in folder.glob("part-a--b-c-*"))[0]
+    (folder / earlier).rename(folder / earlier.replace("a--b", "a-b"))  # as it was called before
+
+    assert [tuple(row) for row in first.table("b-c").collect()] == [(0, 5)]
+    assert [tuple(row) for row in first.table("d").collect()] == [(0, 5)]
+    assert [tuple(row) for row in second.table("c").collect()] == [(1, 5)]
+    assert second.table("c").columns == ["k", "v"]
+
+
 @pytest.mark.parametrize("streaming", [True, False])
 def test_a_sink_that_raises_is_named_and_called_again_at_the_next_start(
     spark: SparkSession, tmp_path: Path, streaming: bool

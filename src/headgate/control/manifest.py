@@ -180,9 +180,10 @@ def watermark_after(
 
 def _sinks(program: Program, plan: EpochPlan, total: Control) -> dict[str, list[dict[str, Any]]]:
     """Files of each sink; those outside of the checkpoint with their place, as it may change."""
+    flow = program.graph.name
     outside = {sink.name for sink in program.sinks if sink.spec.kind == "parquet"}
     return {
-        name: staged_at(plan.sink_uris[name], files) if name in outside else files
+        name: staged_at(plan.sink_uris[name], flow, name, files) if name in outside else files
         for name, files in total.sinks.items()
     }
 

@@ -2,14 +2,18 @@
 
 Tasks write into a hidden staging folder of the destination; the manifest names the files, and says
 where they are staged if that is outside of the checkpoint: a sink whose path has changed since
-still gets that epoch at the old one. Published names carry flow, sink and epoch. Publishing again
-changes nothing, wherever the last driver died.
+still gets that epoch at the old one. Published names carry flow, sink and epoch, so that many may
+share a folder. Publishing again changes nothing, wherever the last driver died.
+
+A '-' inside a name is doubled: flow `a-b` with sink `c` is not flow `a` with sink `b-c`. Earlier
+versions did not do that; what they committed has the name they would have given it, so the manifest
+says which name a file gets if it is another one.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from headgate.control.faults import reach
@@ -18,7 +22,9 @@ from headgate.state.storage import Storage
 
 STAGING = "_headgate"
 STAGING_GRACE_EPOCHS = 8
+_FILE = re.compile(r"e\d{9}-[^/]*\.parquet")
 AT = "at"
+AS = "as"
 
 
 def staging_uri(published_uri: str, flow: str, sink: str) -> str:
@@ -26,17 +32,51 @@ def staging_uri(published_uri: str, flow: str, sink: str) -> str:
     return f"{published_uri}/{STAGING}/{flow}/{sink}"
 
 
-def staged_at(uri: str, files: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The files with the place where they are staged, for the manifest."""
-    return [{**file, AT: uri} for file in files]
+def staged_at(
+    uri: str, flow: str, sink: str, files: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """The files with the place where they are staged, for the manifest; and their final names."""
+    told: list[dict[str, Any]] = [{**file, AT: uri} for file in files]
+    if _prefix(flow, sink) != _old_prefix(flow, sink):
+        for file in told:
+            file[AS] = f"{_prefix(flow, sink)}{file['name']}"
+    return told
+
+
+def published_glob(flow: str, sink: str) -> str:
+    """Names of all files that a sink has published, also with earlier versions; as Hadoop globs.
+
+    Examples:
+        >>> published_glob("clicks", "out").replace("[0-9]", "#")
+        'part-clicks-out-e#########-*.parquet'
+        >>> published_glob("a-b", "c").replace("[0-9]", "#")
+        '{part-a--b-c-,part-a-b-c-}e#########-*.parquet'
+    """
+    new, old = _prefix(flow, sink), _old_prefix(flow, sink)
+    prefix = new if new == old else f"{{{new},{old}}}"
+    return f"{prefix}e{'[0-9]' * 9}-*.parquet"
+
+
+def has_published(names: Iterable[str], flow: str, sink: str) -> bool:
+    """Is one of these files the sink's?"""
+    mine = (_prefix(flow, sink), _old_prefix(flow, sink))
+    return any(
+        name.startswith(prefix) and _FILE.fullmatch(name[len(prefix) :])
+        for name in names
+        for prefix in mine
+    )
 
 
 def publish(flow: str, sink: str, epoch: int, files: Sequence[Mapping[str, Any]], uri: str) -> None:
     """Rename an epoch's files from where they are staged (`uri`, if they do not say)."""
     for staged in sorted({str(file.get(AT, uri)) for file in files}):
         root = staged.removesuffix(f"/{STAGING}/{flow}/{sink}")
-        mine = [str(file["name"]) for file in files if file.get(AT, uri) == staged]
-        _rename(Storage.at(root), staged[len(root) + 1 :], flow, sink, epoch, mine)
+        final = {
+            str(file["name"]): str(file.get(AS, f"{_old_prefix(flow, sink)}{file['name']}"))
+            for file in files
+            if file.get(AT, uri) == staged
+        }
+        _rename(Storage.at(root), staged[len(root) + 1 :], sink, epoch, final)
     storage = Storage.at(uri)
     for name in storage.list():
         match = re.match(r"e(\d{9})-", name)
@@ -44,11 +84,8 @@ def publish(flow: str, sink: str, epoch: int, files: Sequence[Mapping[str, Any]]
             storage.delete(name)
 
 
-def _rename(
-    place: Storage, staging: str, flow: str, sink: str, epoch: int, names: Sequence[str]
-) -> None:
-    for name in names:
-        final = f"part-{flow}-{sink}-{name}"
+def _rename(place: Storage, staging: str, sink: str, epoch: int, names: Mapping[str, str]) -> None:
+    for name, final in names.items():
         if place.exists(f"{staging}/{name}"):
             place.rename(f"{staging}/{name}", final)
             reach("file-published", epoch)
@@ -60,4 +97,12 @@ def _rename(
                 epoch=epoch,
                 file=name,
             )
-    place.flush(f"part-{flow}-{sink}-{name}" for name in names)  # before it is marked as done
+    place.flush(names.values())  # before it is marked as done
+
+
+def _prefix(flow: str, sink: str) -> str:
+    return _old_prefix(flow.replace("-", "--"), sink.replace("-", "--"))
+
+
+def _old_prefix(flow: str, sink: str) -> str:
+    return f"part-{flow}-{sink}-"

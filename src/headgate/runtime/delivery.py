@@ -18,7 +18,12 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from headgate.control.checkpoint import Checkpoint
-from headgate.control.publishing import STAGING, publish, staging_uri
+from headgate.control.publishing import (
+    has_published,
+    publish,
+    published_glob,
+    staging_uri,
+)
 from headgate.slot.program import Program
 from headgate.state.storage import Storage
 from headgate.topology.graph import FlowGraph, Node
@@ -72,12 +77,13 @@ class Delivery:
             self._show(sink, epoch, files)
 
     def table(self, sink: Node) -> DataFrame:
-        """All published rows of a table or Parquet sink."""
+        """All published rows of a table or Parquet sink, whatever else is in its folder."""
         uri = published_uri(sink, self._checkpoint)
         schema = _spark_schema(sink)
-        if not any(name.endswith(".parquet") for name in _published(Storage.at(uri))):
+        if not has_published(Storage.at(uri).list(), self._flow, sink.name):
             return self._spark.createDataFrame([], schema)
-        return self._spark.read.schema(schema).parquet(spark_uri(uri))
+        mine = published_glob(self._flow, sink.name)
+        return self._spark.read.schema(schema).parquet(spark_uri(uri), pathGlobFilter=mine)
 
     def _frame(self, sink: Node, files: list[dict[str, Any]]) -> DataFrame:
         schema = _spark_schema(sink)
@@ -101,7 +107,3 @@ class Delivery:
 
 def _spark_schema(sink: Node) -> StructType:
     return from_arrow_schema(as_spark_reads(sink.name, sink.schema))
-
-
-def _published(storage: Storage) -> list[str]:
-    return [name for name in storage.list() if not name.startswith(STAGING)]

@@ -6,13 +6,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.unit.control.parts import Calls, coordinator, program, quiet
 
 from headgate import Count, Flow
 from headgate.control import publishing
 from headgate.control.checkpoint import Checkpoint
 from headgate.control.coordinator import Coordinator, EpochResult, Settings
-from headgate.control.publishing import STAGING_GRACE_EPOCHS, publish, staging_uri
+from headgate.control.publishing import (
+    STAGING,
+    STAGING_GRACE_EPOCHS,
+    has_published,
+    publish,
+    staged_at,
+    staging_uri,
+)
 from headgate.errors import IncompatibleFlow, StateFileError
 from headgate.slot.plan import EpochPlan
 from headgate.slot.program import Program, compile_flow
@@ -58,6 +67,55 @@ def test_a_driver_killed_between_two_renames_is_followed_by_one_that_ends_them(
         publish("f", "out", 3, files, uri)
 
     assert published(tmp_path) == [f"part-f-out-{file['name']}" for file in files]
+
+
+PAIRS = [("a", "b-c"), ("a-b", "c"), ("a-b", "b-c"), ("a", "c"), ("a", "b"), ("a", "b-b-c")]
+HYPHENS = st.from_regex(r"[ab][ab-]{0,4}", fullmatch=True)
+
+
+@given(st.lists(st.tuples(HYPHENS, HYPHENS), min_size=2, max_size=2, unique=True))
+def test_names_of_two_flows_or_sinks_differ(pairs: list[tuple[str, str]]) -> None:
+    files = [{"name": "e000000003-x.parquet"}]
+    told = [staged_at("u", flow, sink, files)[0] for flow, sink in pairs]
+    names = [
+        file.get("as", f"part-{flow}-{sink}-{file['name']}")
+        for (flow, sink), file in zip(pairs, told, strict=True)
+    ]
+
+    assert names[0] != names[1]
+
+
+def test_of_many_sinks_in_a_folder_each_knows_its_files(tmp_path: Path) -> None:
+    names: dict[tuple[str, str], str] = {}
+    for flow, sink in PAIRS:
+        uri = staging_uri(str(tmp_path), flow, sink)
+        files = [{"name": "e000000003-x.parquet", "rows": 1, "bytes": 1}]
+        Storage.at(uri).write("e000000003-x.parquet", b"")
+        before = set(published(tmp_path))
+        publish(flow, sink, 3, staged_at(uri, flow, sink, files), uri)
+        (names[flow, sink],) = set(published(tmp_path)) - before
+
+    for (flow, sink), name in names.items():
+        others = [other for other in names.values() if other != name]
+        assert has_published([name], flow, sink)
+        assert not has_published([f"{STAGING}/{flow}/{sink}/{name}", *others], flow, sink)
+    assert names["a", "b"] == "part-a-b-e000000003-x.parquet"
+
+
+def test_what_an_earlier_version_committed_keeps_its_name(tmp_path: Path) -> None:
+    """Its driver died between two renames, and once more after a copy that is no move."""
+    uri = staging_uri(str(tmp_path), "a-b", "out")
+    names = [f"e000000003-{label}.parquet" for label in "xy"]
+    for name in names:
+        Storage.at(uri).write(name, b"")
+    Storage.at(str(tmp_path)).write(f"part-a-b-out-{names[0]}", b"")
+    committed = [{"name": name, "rows": 1, "bytes": 1, "at": uri} for name in names]
+
+    for _ in range(2):
+        publish("a-b", "out", 3, committed, uri)
+
+    assert published(tmp_path) == [f"part-a-b-out-{name}" for name in names]
+    assert has_published(published(tmp_path), "a-b", "out") and not staged(tmp_path)
 
 
 def test_a_file_that_is_neither_staged_nor_published_is_named(tmp_path: Path) -> None:
