@@ -95,7 +95,9 @@ class Delivery:
     def _read(self, sink: Node, files: list[dict[str, Any]]) -> pa.Table:
         storage = Storage.at(self._uris[sink.name])
         parts = [pq.read_table(pa.py_buffer(storage.read(f["name"]))) for f in files]
-        return pa.concat_tables(parts) if parts else sink.schema.empty_table()
+        if not parts:
+            return sink.schema.empty_table()
+        return pa.concat_tables(parts, promote_options="default")  # sides of a union may differ
 
     def _show(self, sink: Node, epoch: int, files: list[dict[str, Any]]) -> None:
         table = self._read(sink, files)

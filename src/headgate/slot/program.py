@@ -12,7 +12,7 @@ operator wants never leave the source.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -25,6 +25,7 @@ from headgate.slot.rows import wire_schema
 from headgate.slot.sharing import AT, ShareGroup, share_groups
 from headgate.state.schema import StateSchema
 from headgate.topology import duration
+from headgate.topology.declared import merged
 from headgate.topology.graph import SEVERAL_SLOTS, Edge, FlowGraph, Node
 
 ORDER = "order"
@@ -137,11 +138,9 @@ class Program:
 
     @cached_property
     def edge_schemas(self) -> dict[int, pa.Schema]:
-        """What an edge carries, without lineage."""
+        """What an edge carries, without lineage: the same on all edges of a consumer."""
         return {
-            e.id: pa.schema(
-                [self.node_schema[e.producer].field(c) for c in self.edge_columns[e.id]]
-            )
+            e.id: _arriving(self.graph, e.consumer, self.edge_columns, self.node_schema)
             for e in self.graph.edges
         }
 
@@ -319,9 +318,21 @@ def _pruned_output(
         return pa.schema(kept)
     if node.kind != "stateful":
         return node.schema
-    edge = graph.inputs(node.id)[0]
-    arriving = pa.schema([known[edge.producer].field(c) for c in edge_columns[edge.id]])
-    return node.spec.output_schema(arriving, node.key)
+    return node.spec.output_schema(_arriving(graph, node.id, edge_columns, known), node.key)
+
+
+def _arriving(
+    graph: FlowGraph,
+    node: int,
+    edge_columns: Mapping[int, tuple[str, ...]],
+    known: Mapping[int, pa.Schema],
+) -> pa.Schema:
+    """What a node gets; of a union, nullable where one side is."""
+    sides = [
+        pa.schema([known[edge.producer].field(name) for name in edge_columns[edge.id]])
+        for edge in graph.inputs(node)
+    ]
+    return merged(sides)
 
 
 def _without_engine_objects(graph: FlowGraph) -> FlowGraph:

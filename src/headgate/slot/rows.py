@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headgate.routing.hashing import U64, KeyHashes, hash_columns
+from headgate.topology.declared import merged
 
 I64 = npt.NDArray[np.int64]
 LINEAGE_PREFIX = "__hg_"
@@ -142,7 +143,17 @@ def concat(parts: Sequence[Rows]) -> Rows:
     origin = None
     if len(origins) == len(parts) and len({o.operator for o in origins}) == 1:
         origin = Origin(origins[0].operator, np.concatenate([o.h for o in origins]))
-    return Rows(pa.concat_batches([p.batch for p in parts]), lineage, hashed, origin)
+    batches = of_one_schema([p.batch for p in parts])
+    return Rows(pa.concat_batches(batches), lineage, hashed, origin)
+
+
+def of_one_schema(batches: Sequence[pa.RecordBatch]) -> Sequence[pa.RecordBatch]:
+    """The same batches: the sides of a union have equal types, but may differ in nullability."""
+    schemas = [batch.schema for batch in batches]
+    schema = merged(schemas)
+    if schema is schemas[0]:
+        return batches
+    return [pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in batches]
 
 
 def by_origin(parts: Sequence[Rows]) -> list[Rows]:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import xxhash
 
 from headgate.slot.plan import EpochPlan
-from headgate.slot.rows import Rows
+from headgate.slot.rows import Rows, of_one_schema
 from headgate.state.storage import Storage
 
 
@@ -33,7 +33,8 @@ class SinkFiles:
         written: dict[str, list[dict[str, Any]]] = {}
         for sink, batches in sorted(self._rows.items()):
             content = pa.BufferOutputStream()
-            pq.write_table(pa.Table.from_batches(batches), content, compression="zstd")
+            table = pa.Table.from_batches(of_one_schema(batches))
+            pq.write_table(table, content, compression="zstd")
             data = content.getvalue()
             name = (
                 f"e{self.plan.epoch:09d}-L{self.level:02d}-{self.producer:05d}-"

@@ -121,6 +121,15 @@ def check_event_time(nodes: Sequence[Node], edges: Iterable[Edge]) -> None:
             )
 
 
+def merged(schemas: Sequence[pa.Schema]) -> pa.Schema:
+    """Schemas of equal names and types as one: nullable where one is, in the order of the first."""
+    first = schemas[0]
+    if all(schema is first or schema == first for schema in schemas):
+        return first
+    may_be_null = [any(s.field(name).nullable for s in schemas) for name in first.names]
+    return pa.schema([f.with_nullable(n) for f, n in zip(first, may_be_null, strict=True)])
+
+
 def column_of(schema: pa.Schema, name: str, where: str) -> pa.Field:
     if name not in schema.names:
         raise UnknownColumn(

@@ -21,6 +21,7 @@ from headgate.topology.declared import (
     check_operator,
     check_predicate,
     check_split,
+    merged,
     names_of,
     short_text,
 )
@@ -183,7 +184,10 @@ class Stream:
         return self._stateless("map", StatelessSpec(_Select(names)), chosen, name)
 
     def union(self, *others: Stream) -> Stream:
-        """Merge streams of the same columns and types (column order may differ: names decide)."""
+        """Merge streams of the same columns and types (column order may differ: names decide).
+
+        A column may be null if it may be on one side.
+        """
         for other in (self, *others):
             if other.dead_letters or other.grouping != LOCAL:
                 raise DeclarationError(
@@ -191,7 +195,7 @@ class Stream:
                 )
             if other.flow is not self.flow:
                 raise DeclarationError("union of streams that belong to two different flows")
-            if sorted(other.schema, key=_by_name) != sorted(self.schema, key=_by_name):
+            if _types(other.schema) != _types(self.schema):
                 raise SchemaMismatch(
                     f"union needs equal columns; one side has {short_text(self.schema)}, "
                     f"the other {short_text(other.schema)}: use select() or map() first"
@@ -199,7 +203,7 @@ class Stream:
         producers = [p for s in (self, *others) for p in s.producers]
         if len(set(producers)) < len(producers):
             raise DeclarationError("union of a stream with itself; flat_map can double rows")
-        return Stream(self.flow, tuple(producers), self.schema)
+        return Stream(self.flow, tuple(producers), merged([s.schema for s in (self, *others)]))
 
     # --- stateful --------------------------------------------------------------------------
     def process(
@@ -300,5 +304,5 @@ class _Select:
         return batch.select(list(self.columns))
 
 
-def _by_name(field: pa.Field) -> str:
-    return str(field.name)
+def _types(schema: pa.Schema) -> dict[str, pa.DataType]:
+    return {field.name: field.type for field in schema}

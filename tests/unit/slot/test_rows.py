@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import headgate as hg
 from headgate.routing.hashing import hash_columns
 from headgate.slot.rows import Hashed, Rows, concat, wire_schema
-from strategies import examples
+from headgate.testing import ListSource
+from strategies import examples, run_quickly
 
 NAMES = ("order", "origin")
 
@@ -151,3 +156,32 @@ def test_select_keeps_what_follows_the_rows() -> None:
     assert chosen.hashed is rows.hashed
     assert rows.select(["a", "b"]) is rows
     assert rows.select(["b", "a"]).batch.schema.names == ["b", "a"]
+
+
+@pytest.mark.parametrize("strict_first", [True, False])
+@pytest.mark.parametrize("slots", [1, 3])
+def test_a_union_of_strict_and_nullable_columns_runs(strict_first: bool, slots: int) -> None:
+    """Through all that joins batches: exchanges, filters, ordered and split operators, sinks."""
+    strict = pa.schema([pa.field("k", pa.int64(), nullable=False)])
+    sides = [(strict, [{"k": k} for k in range(20)]), ("k bigint", [{"k": None}, {"k": 1}])]
+    flow = hg.Flow("f")
+    one, two = (
+        flow.source(ListSource(schema, [rows]))
+        for schema, rows in (sides if strict_first else sides[::-1])
+    )
+    both = one.union(two)
+    both.to_memory("all")
+    both.filter(pc.is_null(pc.field("k"))).to_memory("nulls")
+    both.key_by("k").process(hg.Count(), name="counts").to_memory("counted")
+    both.key_by("k").process(hg.Count(), name="split", split=True).to_memory("split_out")
+    passed = both.key_by("k").process(hg.Count(emit="rows"), name="passing")
+    last = passed.union(one.filter(lambda batch: [True] * batch.num_rows)).globally()
+    last.process(hg.Count(ordered=True), name="ordered").to_memory("n")
+
+    done = run_quickly(flow, slots=slots)
+
+    assert len(done.rows("all")) == 22 and done.rows("nulls") == [{"k": None}]
+    want = Counter([*range(20), None, 1])
+    for sink in ("counted", "split_out"):
+        assert {row["k"]: row["count"] for row in done.rows(sink)} == want
+    assert done.rows("n") == [{"count": 22 + (20 if strict_first else 2)}]

@@ -208,6 +208,20 @@ def test_union_needs_equal_columns(other: str) -> None:
         stream(flow).union(stream(flow, other))
 
 
+@pytest.mark.parametrize("strict_first", [True, False])
+def test_union_may_be_null_where_one_side_may(strict_first: bool) -> None:
+    flow = Flow("f")
+    strict = pa.schema([pa.field("a", pa.int64(), False), pa.field("b", pa.int64(), False)])
+    loose = pa.schema([pa.field("b", pa.int64(), False), pa.field("a", pa.int64())])
+    sides = [flow.source(lambda s: s, schema=schema) for schema in (strict, loose)]
+
+    schema = (sides[0].union(sides[1]) if strict_first else sides[1].union(sides[0])).schema
+
+    assert (schema.field("a").nullable, schema.field("b").nullable) == (True, False)
+    with pytest.raises(SchemaMismatch, match="a int64, b int64, the other a string, b int64"):
+        sides[0].union(flow.source(lambda s: s, schema="a string, b bigint"))
+
+
 def test_union_goes_by_names_and_takes_the_order_of_its_first_side() -> None:
     flow = Flow("f")
     merged = stream(flow, "a string, b int").union(stream(flow, "b int, a string"))
