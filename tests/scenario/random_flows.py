@@ -110,6 +110,7 @@ ENDING: dict[str, Callable[[], Any]] = {
         told, output=SEEN, rows_as="dicts", ordered=True, ttl="10 seconds"
     ),
 }
+PUT_OUT = {"TopK(b)": "b", "TopK(f, weight v)": "f", "Last(v, b, ordered)": "b"}  # and so no key
 IN_ORDER = ("ordered", "Last(")  # what of it needs rows that have one order
 
 
@@ -261,7 +262,8 @@ def _choice(rng: random.Random, among: Mapping[str, Any], branch: Branch) -> str
 def _keyed(rng: random.Random, step: Step) -> Step:
     if step.grouping != "key":
         return step
-    key = tuple(rng.sample(KEYS, rng.choice([1, 1, 2])))
+    among = [name for name in KEYS if name != PUT_OUT.get(step.what)]
+    key = tuple(rng.sample(among, rng.choice([1, 1, 2])))
     return Step(step.name, step.what, step.of, "key", key, rng.choice(["key", "key", "drop"]))
 
 
