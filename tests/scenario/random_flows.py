@@ -212,13 +212,13 @@ def draw_recipe(seed: int) -> Recipe:
     recipe = Recipe(seed, rng.choice([1, 1, 2]), rng.choice([1, 2, 3]))
     recipe.dead_letters = rng.random() < 0.5
     known = [Branch(frozenset({n}), frozenset({n})) for n in range(recipe.sources)]
-    for number in range(rng.randrange(1, 7)):
+    for number in range(rng.randrange(2, 7)):
         step, branch = _draw_step(rng, recipe, known, f"op{number}")
         if step is not None:
             recipe.steps.append(step)
             known.append(branch)
     for number in range(rng.randrange(1, 4)):
-        of = rng.randrange(len(known))
+        of = _some(rng, known)
         what = _choice(rng, ENDING, known[of])
         grouping = "global" if rng.random() < 0.2 else "key"
         recipe.steps.append(_keyed(rng, Step(f"end{number}", what, (of,), grouping)))
@@ -228,7 +228,7 @@ def draw_recipe(seed: int) -> Recipe:
 def _draw_step(
     rng: random.Random, recipe: Recipe, known: list[Branch], name: str
 ) -> tuple[Step | None, Branch]:
-    of = rng.randrange(len(known))
+    of = _some(rng, known)
     branch, mine = known[of], frozenset({len(known)})
     kind = rng.choice(["passing", "passing", "stateless", "stateless", "counts", "union"])
     if kind == "union":
@@ -249,8 +249,13 @@ def _draw_step(
         what = _choice(rng, PASSING, branch)
         return _keyed(rng, Step(name, what, (of,), "key")), made
     allowed = [what for what in STATELESS if "fails" not in what or recipe.dead_letters]
-    grouping = rng.choice(["local", "local", "shuffle", "global", "key", "key"])
+    grouping = rng.choice(["local", "shuffle", "global", "key", "key", "key"])
     return _keyed(rng, Step(name, rng.choice(allowed), (of,), grouping)), made
+
+
+def _some(rng: random.Random, known: list[Branch]) -> int:
+    """Any stream, mostly the newest: chains are where rows, hashes and keys meet."""
+    return len(known) - 1 if rng.random() < 0.6 else rng.randrange(len(known))
 
 
 def _choice(rng: random.Random, among: Mapping[str, Any], branch: Branch) -> str:
@@ -308,6 +313,6 @@ def draw_rows(seed: int) -> list[list[list[Row]]]:
         }
 
     return [
-        [[row(epoch) for _ in range(rng.choice([0, 1, 20, 60]))] for _ in range(2)]
-        for epoch in range(rng.randrange(1, 6))
+        [[row(epoch) for _ in range(rng.choice([0, 1, 20, 40]))] for _ in range(2)]
+        for epoch in range(rng.randrange(2, 5))
     ]
