@@ -9,6 +9,8 @@
 
 Nodes marked for removal have no (4), so the others draw their load; nothing moves onto them. With
 capacities, loads are per capacity. du and dl must not be negative, or d = 0 would always be best.
+(5) is left out where the start does not keep it: a unit above twice the mean, or the budget, may
+leave no allocation that does. Where there is one, the least d keeps it anyway.
 HiGHS may overstay its time limit, so a model is only built as large as the time allows: all of
 it, or windows of the fullest and emptiest nodes, one after the other, each a small exact program.
 What a solver returns is checked and repaired; what is not better than the greedy is dropped, and
@@ -106,16 +108,19 @@ def solve(
     seconds = deadline - clock()
     if distance <= bound + settings.good_enough_pct or blocks.mean <= 0:
         return best, bound, ("the greedy is as near to the bound as asked",)
-    targets = int(blocks.nodes.staying.sum())
+    targets, near = int(blocks.nodes.staying.sum()), bound
     if len(everything) * targets <= settings.variables_per_second * seconds:
         found, proven = program(
             blocks, best, everything, blocks.nodes.staying, budget, seconds / 2, settings
         )
-        bound = max(bound, min(proven, distance))
+        near = max(bound, min(proven, distance))
+        if not blocks.nodes.leaving[blocks.home].any():
+            bound = near  # else it is only that of allocations that empty what leaves
         if found is not None and blocks.distance(found) < distance:
             best, distance = found, blocks.distance(found)
-        notes.append(f"HiGHS on all {len(everything)} units")
-    windows = _windows(blocks, best, budget, bound, deadline, settings, clock)
+        told = "HiGHS on" if found is not None else "HiGHS found nothing in time for"
+        notes.append(f"{told} all {len(everything)} units")
+    windows = _windows(blocks, best, budget, near, deadline, settings, clock)
     if windows[1]:
         best = windows[0]
         notes.append(f"{windows[1]} windows of {settings.window_nodes} nodes improved it")

@@ -147,7 +147,7 @@ def _run(
         integrality=np.concatenate([np.ones(count), np.zeros(3)]),
         bounds=Bounds(
             np.concatenate([np.zeros(count), [1.0, 0.0, 0.0]]),
-            np.concatenate([np.ones(count), [1.0 + min(1.0, now.max() / mean), 1.0, 1.0]]),
+            np.concatenate([np.ones(count), [1.0 + now.max() / mean, 1.0, 1.0]]),
         ),
         constraints=_constraints(blocks, cells, base, left),
         options={
@@ -159,7 +159,7 @@ def _run(
 
 
 def _constraints(blocks: Blocks, cells: Cells, base: F64, left: float) -> list[LinearConstraint]:
-    """Constraints (1) to (4); (5) and "not worse than the start" are bounds of z."""
+    """Constraints (1) to (4); "not worse than the start", and so (5), is a bound of z."""
     nodes, count, rows = blocks.nodes, len(cells), cells.rows
     z, du, dl = count, count + 1, count + 2
     each, own = np.arange(count), np.arange(len(rows))
