@@ -25,9 +25,9 @@ def adjacency_of(vertices: int, u: I64, v: I64, w: F64) -> Adjacency:
     return Adjacency(*_both_directions(vertices, u, v, w))
 
 
-def strongest(edges: Adjacency) -> tuple[I64, F64]:
-    """The partner of each vertex with the heaviest edge, or -1, and its weight; O(edges)."""
-    found: tuple[I64, F64] = _strongest(edges.starts, edges.other, edges.weight)
+def strongest(edges: Adjacency) -> tuple[I64, F64, F64]:
+    """For each vertex its heaviest partner, or -1, the weight of that edge and of all; O(edges)."""
+    found: tuple[I64, F64, F64] = _strongest(edges.starts, edges.other, edges.weight)
     return found
 
 
@@ -51,12 +51,13 @@ def weight_apart(place: npt.NDArray[np.int32], u: I64, v: I64, w: F64, near: F64
 @njit(cache=True)
 def _strongest(starts, other, weight):  # type: ignore[no-untyped-def]
     partner = np.full(len(starts) - 1, -1, np.int64)
-    bond = np.zeros(len(starts) - 1)
+    bond, total = np.zeros(len(partner)), np.zeros(len(partner))
     for a in range(len(partner)):
         for e in range(starts[a], starts[a + 1]):
+            total[a] += weight[e]
             if partner[a] < 0 or weight[e] >= bond[a]:
                 partner[a], bond[a] = other[e], weight[e]
-    return partner, bond
+    return partner, bond, total
 
 
 @njit(cache=True)

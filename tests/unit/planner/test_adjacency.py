@@ -37,11 +37,12 @@ def test_each_sum_is_that_of_a_loop(vertices, edges, place):
         if at[a] != at[b]:
             across[[a, b]] += weight
     both = adjacency_of(vertices, u, v, w)
-    partner, bond = strongest(both)
+    partner, bond, total = strongest(both)
 
     assert weight_across(at, u, v, w).tolist() == across.tolist()
     assert weight_apart(at, u, v, w, near) == pytest.approx(apart)
     assert weight_toward(both, at, 3).tolist() == toward.tolist()
+    assert total.tolist() == toward.sum(axis=1).tolist()
     for a in range(vertices):
         mine = {b if a == c else c: x for (c, b), x in edges.items() if a in (c, b)}
         assert bond[a] == max(mine.values(), default=0)

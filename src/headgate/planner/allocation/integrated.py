@@ -248,7 +248,7 @@ class IntegratedPlanner:
         nodes, traffic, units = situation.nodes, situation.traffic, len(situation.units)
         kinds = balance_classes(situation, self.settings.balance)
         edges = situation.adjacency
-        partner, bond = strongest(edges)
+        partner, bond, rows = strongest(edges)
         toward = weight_toward(edges, start, len(nodes))
         near = nearness(situation)
         moved = np.flatnonzero(start != situation.home)
@@ -258,7 +258,7 @@ class IntegratedPlanner:
             *edges,
             partner,
             bond,
-            situation.base_load + traffic.remote_load * toward.sum(axis=1),
+            situation.base_load + traffic.remote_load * rows,
             kinds,
             toward,
             toward @ near if len(near) else toward,
