@@ -73,18 +73,17 @@ class Adaptation:
         if self._asked is not None:
             self._patience -= 1
             self._asked = self._asked if self._patience > 0 else None
-        released = self._release(situation)
+        released, leaving = self._release(situation), self.leaving
         adapted = Adapted(self._planner.plan(situation, self._limits))
         if scale and self._watch is not None and measured.timed and self._asked is None:
             assert adapted.plan is not None
             adapted = self._scale(measured, adapted.plan, len(situation.nodes))
         adapted = replace(adapted, plan=self._worth(situation, adapted.plan))
-        if self.leaving and not adapted.why:
+        if leaving and leaving == self.leaving:
             adapted = self._draining(adapted, situation)
         if not released:
             return adapted
-        slots = slots_in_use(situation, self.leaving)
-        return replace(adapted, slots=slots, why="; ".join(filter(None, [released, adapted.why])))
+        return replace(adapted, slots=self._asked, why=_all_of(released, adapted.why))
 
     # --- inside ----------------------------------------------------------------------------
     def _worth(self, situation: Situation, plan: Plan | None) -> Plan | None:
@@ -112,16 +111,17 @@ class Adaptation:
         """Go on if only what is too big is left, and say how far it has come."""
         slots, why = len(situation.nodes), ""
         before = units_left(situation, None, self.leaving)
-        if before and units_left(situation, adapted.plan, self.leaving) >= before:
+        if not before:
+            return adapted  # released, but still there
+        if units_left(situation, adapted.plan, self.leaving) >= before:
             leaving = marked(situation, self.leaving)
             alone = move_alone(leaving, self._limits, self._planner.name, self._balance)
             if alone is not None:
-                adapted, why = replace(adapted, plan=alone[0]), f"; {alone[1]}"
-        if not before:
-            return adapted  # released, but still there
+                adapted, why = replace(adapted, plan=alone[0]), alone[1]
         left = units_left(situation, adapted.plan, self.leaving)
         names = slots_named(slots - self.leaving, slots_in_use(situation, self.leaving))
-        return replace(adapted, why=f"{names} drained: {left} units are left{why}")
+        told = f"{names} drained: {left} units are left"
+        return replace(adapted, why=_all_of(adapted.why, told, why))
 
     def _scale(self, measured: Measured, plan: Plan, slots: int) -> Adapted:
         assert self._watch is not None
@@ -182,6 +182,10 @@ class Adaptation:
     def _ask(self, slots: int, stays: int) -> None:
         """Ask for a number of slots, of which some are to leave yet."""
         self._asked, self._stays, self._patience = slots, stays, PATIENCE_PERIODS
+
+
+def _all_of(*lines: str) -> str:
+    return "; ".join(filter(None, lines))
 
 
 def _with_slots(situation: Situation, slots: int) -> Situation:

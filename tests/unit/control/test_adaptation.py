@@ -204,6 +204,21 @@ def test_what_is_too_big_waits_for_all_that_is_not() -> None:
     ]
 
 
+def test_a_drain_goes_on_while_even_fewer_slots_are_thought_of() -> None:
+    """Two slots would be enough on average, but three units do not fit: said in every period."""
+    rule = replace(RULE, high_pct=50, low_pct=45, hold_periods=1)
+    adaptation = Adaptation(MilpPlanner(), Limits(2.0, 20.0, seconds=0.2), rule)
+    adaptation.leaving = 1
+    seen = measured([26.0, 26.0, 26.0, 0.0], [0, 1, 2, 3], 4, leaving=1)
+    found = adaptation.step(with_states(seen, [1.0, 1.0, 1.0, 100.0]))
+
+    assert found.why == (
+        "2 slots would not do: busiest 52 %; slot 3 is drained: 0 units are left; "
+        "op[3] costs 100, more than the 2 of a period: it moves alone"
+    )
+    assert found.plan is not None and found.plan.node[3] < 3
+
+
 def test_slots_at_the_end_go_before_others_are_empty() -> None:
     adaptation = loop(budget=1)
     adaptation.leaving = 2
