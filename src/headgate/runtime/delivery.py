@@ -82,8 +82,11 @@ class Delivery:
         schema = _spark_schema(sink)
         if not has_published(Storage.at(uri).list(), self._flow, sink.name):
             return self._spark.createDataFrame([], schema)
-        mine = published_glob(self._flow, sink.name)
-        return self._spark.read.schema(schema).parquet(spark_uri(uri), pathGlobFilter=mine)
+        return self._spark.read.schema(schema).parquet(
+            spark_uri(uri),
+            pathGlobFilter=published_glob(self._flow, sink.name),
+            recursiveFileLookup=True,  # or a folder x=1 of somebody's would be a partition
+        )
 
     def _frame(self, sink: Node, files: list[dict[str, Any]]) -> DataFrame:
         schema = _spark_schema(sink)
