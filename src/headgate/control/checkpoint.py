@@ -1,7 +1,8 @@
 """A flow's checkpoint on storage: who it belongs to, its manifests, tables and marks.
 
 headgate.json            the flow that lives here: name, buckets, sources, and its operators as they
-                         were before the first epoch (later ones: see the last manifest)
+                         were before the first epoch (later ones: see the last manifest); names
+                         that starts were told to drop
 spark/                   Spark's own checkpoint (offsets, commits)
 manifests/e….json        one per epoch, created if absent: the commit point
 marks/e…-SINK            the sink has been called for that epoch

@@ -78,5 +78,6 @@ def run_absorb(
     partials = Partials(pa.concat_batches(parts), program.state_schemas[node.id])
     output = as_output(node.spec.absorb(partials, session, plan.clock_of(node.name)))
     output = checked_carry(program, node, output)
-    dead.refuse(node.name, partials.batch, output.dead)
+    shown = partials.batch.rename_columns(program.state_schemas[node.id].shown.names)
+    dead.refuse(node.name, shown, output.dead)
     return output, partials

@@ -121,6 +121,16 @@ def check_event_time(nodes: Sequence[Node], edges: Iterable[Edge]) -> None:
             )
 
 
+def check_union(one: pa.Schema, other: pa.Schema) -> None:
+    """Raise unless both sides have the same columns and types, in whatever order."""
+    types = [{field.name: field.type for field in schema} for schema in (one, other)]
+    if types[0] != types[1]:
+        raise SchemaMismatch(
+            f"union needs equal columns; one side has {short_text(one)}, the other "
+            f"{short_text(other)}: use select() or map() first"
+        )
+
+
 def merged(schemas: Sequence[pa.Schema]) -> pa.Schema:
     """Schemas of equal names and types as one: nullable where one is, in the order of the first."""
     first = schemas[0]

@@ -1,4 +1,4 @@
-"""JSON that every reader takes: numbers that JSON has no word for are text, and so is the rest.
+"""JSON that every reader takes: what JSON has no word for is text.
 
 Python writes NaN and infinities as bare words, which are not JSON; most readers stop there.
 """

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import pyarrow as pa
 
-from headgate.errors import DeclarationError, MissingKey, NameClash, SchemaMismatch
+from headgate.errors import DeclarationError, MissingKey, NameClash
 from headgate.topology.arrow_types import SchemaLike, to_schema
 from headgate.topology.cost import CostOptions, Schedule
 from headgate.topology.declared import (
@@ -21,9 +21,9 @@ from headgate.topology.declared import (
     check_operator,
     check_predicate,
     check_split,
+    check_union,
     merged,
     names_of,
-    short_text,
 )
 from headgate.topology.graph import (
     Grouping,
@@ -195,11 +195,7 @@ class Stream:
                 )
             if other.flow is not self.flow:
                 raise DeclarationError("union of streams that belong to two different flows")
-            if _types(other.schema) != _types(self.schema):
-                raise SchemaMismatch(
-                    f"union needs equal columns; one side has {short_text(self.schema)}, "
-                    f"the other {short_text(other.schema)}: use select() or map() first"
-                )
+            check_union(self.schema, other.schema)
         producers = [p for s in (self, *others) for p in s.producers]
         if len(set(producers)) < len(producers):
             raise DeclarationError("union of a stream with itself; flat_map can double rows")
@@ -302,7 +298,3 @@ class _Select:
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch.select(list(self.columns))
-
-
-def _types(schema: pa.Schema) -> dict[str, pa.DataType]:
-    return {field.name: field.type for field in schema}

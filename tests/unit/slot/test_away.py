@@ -328,6 +328,19 @@ def test_a_partial_that_would_overflow_is_a_dead_letter_of_the_owner() -> None:
         two_epochs(Sum("v"), rows, dead=False)
 
 
+def test_a_dead_partial_shows_its_key_though_the_value_is_called_like_it() -> None:
+    rows = [[{"a": 1, "b": 5, "v": 2**62}]] * 2
+    flow = Flow("chain")
+    given = flow.source(ListSource("a bigint, b bigint, v bigint", rows))
+    renamed = given.map(lambda b: b.rename_columns(["a", "sum", "v"]), "a long, sum long, v long")
+    renamed.key_by("sum").process(Sum("v", name="total"), name="sums", split=True).to_memory("out")
+    flow.dead_letters().to_memory("dead")
+
+    (letter,) = run_quickly(flow, slots=1).rows("dead")
+
+    assert letter["row"] == f'{{"sum": 5, "value.sum": {2**62}}}'
+
+
 def test_key_loads_are_counted_where_the_work_was_done(folder: Path) -> None:
     at = epoch(chain(), folder, pinned([], []), statistics_bytes=1 << 16)
     at.run([{"a": 1, "b": 7, "v": 0}] * 3 + [{"a": 0, "b": 7, "v": 0}])
