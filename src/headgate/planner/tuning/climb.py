@@ -100,14 +100,11 @@ class Climb:
         at, score = start, float(self._scores(start.dop[:, None], start.batch[:, None], judge)[0])
         while self.rounds > 0 and at.latency_s > target_s:
             self.rounds -= 1
-            moves = self._moves(at, looked_at(at), share)
+            steps = looked_at(at)
+            moves = self._moves(at, steps, share)
             alone = [[move] for move in range(len(moves.step))]
-            if not alone:
-                break
             groups = self._groups(at, moves, self._scores(*moves.columns(at, alone), judge), score)
-            if not groups:
-                break
-            dop, batch = moves.columns(at, groups)
+            dop, batch = self._with_scaled(at, steps, *moves.columns(at, groups))
             scores = self._scores(dop, batch, judge)
             scores[self._used(dop) > self._most] = np.inf
             best = int(scores.argmin())
@@ -149,16 +146,34 @@ class Climb:
         groups += [[w, v] for w in wishes for v in losses if moves.step[w] != moves.step[v]]
         return groups
 
+    def _with_scaled(self, at: Point, steps: I64, dop: I64, batch: I64) -> tuple[I64, I64]:
+        """And with batches of all steps, or of two neighbours, larger or smaller together.
+
+        What a step takes in and what it puts out have to match: alone, neither is better.
+        """
+        among = set(steps.tolist())
+        together = [[p, c] for p, c in self._trials.pairs if p in among][: 2 * STEPS_MAX]
+        scaled = [batch]
+        for change in _changes(at.batch):
+            rows = np.clip(at.batch + change, 1, self._trials.largest)
+            columns = np.repeat(at.batch[:, None], len(together) + 1, axis=1)
+            columns[:, -1] = rows
+            for number, pair in enumerate(together):
+                columns[pair, number] = rows[pair]
+            scaled.append(columns)
+        every = np.concatenate(scaled, axis=1)
+        same = np.repeat(at.dop[:, None], every.shape[1] - dop.shape[1], axis=1)
+        return np.concatenate([dop, same], axis=1), every
+
     def _moves(self, at: Point, steps: I64, share: float) -> _Moves:
         trials = self._trials
         dop, batch = at.dop[steps], at.batch[steps]
         tried: list[tuple[I64, I64]] = []
-        less, more = batch - batch // 8 - 1, batch + batch // 8 + 1
-        for other in (batch // 8, batch // 2, less, more, 2 * batch, 8 * batch):
-            rows = np.clip(other, 1, trials.largest[steps])
+        for change in (-(batch - batch // 8), *_changes(batch), 7 * batch):
+            rows = np.clip(batch + change, 1, trials.largest[steps])
             tried += [(dop, rows), (self._needed(at, steps, rows, share), rows)]
-        few, some = dop // 32 + 1, dop // 8 + 1
-        for change in (-dop // 2, -some, -few, 0 * dop, few, some, dop):
+        few = dop // 32 + 1
+        for change in (*_changes(dop), -few, 0 * dop, few):
             count = np.maximum(dop + change, 1)
             tried += [(count, batch), (count, self._rows_for(steps, count, share))]
         tried.append((self._needed(at, steps, batch, share), batch))
@@ -187,3 +202,9 @@ class Climb:
         wanted = np.where(left * largest > messages, messages / np.maximum(left, 1e-300), largest)
         rows: I64 = np.clip(np.ceil(wanted * (1 - ROUNDING)), 1, largest).astype(np.int64)
         return rows
+
+
+def _changes(count: I64) -> tuple[I64, ...]:
+    """A little or half less, a little or twice as much."""
+    some: I64 = count // 8 + 1
+    return -(count - count // 2), -some, some, count

@@ -91,7 +91,7 @@ def tune_epochs(
     if slots is not None:
         chosen, why = try_slots(model, slots, goal), list[str]()
     elif rate is not None:
-        chosen, why = _fewest_that_keep_up(model, slots_max or model.cores, goal, rate)
+        chosen, why = _fewest_that_keep_up(model, slots_max or model.cores, goal)
     else:
         most = slots_max or model.cores
         chosen, why = _fastest(model, most if model.elastic else min(most, model.cores), goal)
@@ -124,28 +124,26 @@ def _check(**given: float | None) -> None:
         )
 
 
-def _fewest_that_keep_up(
-    model: EpochModel, most: int, goal: Goal, rate: float
-) -> tuple[Tried, list[str]]:
-    """In time and with room for bursts; or with room, the soonest; or without; or the fastest."""
+def _fewest_that_keep_up(model: EpochModel, most: int, goal: Goal) -> tuple[Tried, list[str]]:
+    """In time and with room for bursts; or with room, the soonest; without room, the fast ones."""
     tried: list[Tried] = []
     for slots in range(1, most + 1):
         tried.append(try_slots(model, slots, goal))
         if tried[-1].has_room and tried[-1].in_time:
             break
-    enough = [t for t in tried if t.has_room] or [t for t in tried if t.keeps_up]
+    enough = [t for t in tried if t.has_room]
     if not enough:
-        return _fewest_of_the_fast(model, tried, most)
+        barely = [t for t in tried if t.keeps_up]
+        return _fewest_of_the_fast(model, [t for t in barely if t.in_time] or barely or tried, most)
     chosen = next((t for t in enough if t.in_time), None)
     if chosen is None:
         soonest = min(t.prediction.latency_s for t in enough)
         chosen = next(t for t in enough if t.prediction.latency_s <= soonest / FEWER)
     source_s, slot_s = (1e6 * spent for spent in model.work_s(chosen.slots))
-    busy = max(HEADROOM, rate / chosen.prediction.rows_per_s)
     told = (
         f"{slot_s:,.3g} us per row in slots, {source_s:,.3g} in {model.source_tasks} source tasks"
     )
-    return chosen, [f"{chosen.slots} slots: {told}, busy at most {busy:.0%}"]
+    return chosen, [f"{chosen.slots} slots: {told}, busy at most {HEADROOM:.0%}"]
 
 
 def _fastest(model: EpochModel, most: int, goal: Goal) -> tuple[Tried, list[str]]:

@@ -70,6 +70,7 @@ class Trials:
         np.maximum.at(self.largest, self._producer, self._fit.astype(np.int64))
         order = np.argsort(self._consumer, kind="stable")
         self._walk = [(int(e), int(self._producer[e]), int(self._consumer[e])) for e in order]
+        self.pairs = [(p, c) for _, p, c in self._walk if min(self.largest[p], self.largest[c]) > 1]
 
     def column(self, counts: Mapping[str, int]) -> I64:
         return np.array([counts[name] for name in self.flow.order], np.int64)

@@ -212,6 +212,9 @@ def test_reasons_agree_with_what_is_predicted(rate, ppt, cores, rows_max, held, 
     assert ("without a limit" in why) == ("is cut to" in why)
     if "busy at most 80%" in why:
         assert reached >= rate / HEADROOM * 0.99
+    fastest = max(t.prediction.rows_per_s for t in every)
+    if reached < rate / HEADROOM * (1 - 1e-6) and target is None:
+        assert reached >= 0.95 * fastest * (1 - 1e-6)
     for enough in (rate, rate / HEADROOM):
         if any(t.prediction.rows_per_s >= enough * (1 + 1e-6) for t in every):
             assert reached >= enough * (1 - 1e-6)

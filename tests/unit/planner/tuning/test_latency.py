@@ -52,10 +52,16 @@ SMALL = {
 SLOW_SHIPPING = two_steps(78649.0, 1.3317855917544707e-4, 4.375842260964055e-06, 3.0)
 UNSATURATED = two_steps(29964.477530766675, 3.8626968925354797e-4, 4.164853935911878e-05, 3.0)
 
+SHIPS_TWICE = FlowModel(  # batches of both senders must grow together
+    (Step("source", source_rate=3e5), Step("first", 2.5e-7), Step("second", 4.35e-6)),
+    (Stream("source", "first", 0.124, 389), Stream("first", "second", 1.11, 215)),
+)
+
 
 @settings(max_examples=60)
 @given(**SMALL)
 @example(SLOW_SHIPPING, EngineCosts(1.2301706548443586e-4, 1e-9), 6, None, 0.1)
+@example(SHIPS_TWICE, EngineCosts(9.18e-4, 0.0, message_bytes_max=8448), 5, None, 0.95)
 @example(UNSATURATED, EngineCosts(4.5936578952509053e-4, 1e-9), 3, None, 0.3)
 def test_no_configuration_in_time_lets_5_percent_more_through(flow, engine, instances, cores, part):
     """Against brute force; the target is a part of what the paper's configuration takes."""
