@@ -3,7 +3,8 @@
 Every move of a step is tried: its batch a little or twice as large or as small, its instances
 likewise, and either with as much of the other as it then needs. Moves that help are made together
 as far as they help together. Where no instance is left, the gain of one step is paired with the
-loss of another. Each round is better than the one before, or the last.
+loss of another. Batches of neighbours, and of all steps, grow and shrink together as well. Each
+round is better than the one before, or the last.
 
 It finds a low place, not always the lowest. A round is linear in the flow's size, since only the
 steps with most latency are looked at.
@@ -30,7 +31,7 @@ Judge = Callable[[I64, Told], F64]
 
 @dataclass(frozen=True)
 class _Moves:
-    """Other instances and batches, each of one step; their scores, and whether there are enough."""
+    """Other instances and batches, each of one step."""
 
     step: I64
     dop: I64

@@ -120,10 +120,9 @@ def _alike(
                 return
             if at.latency_s <= target_s:
                 in_time = max(in_time, at.share)
-            if headroom > HEADROOMS[-1] and before is not None:
-                gain = 1 - at.latency_s / before.latency_s
-                if gain < STOPS_FALLING or before.latency_s <= target_s:
-                    break
+            falls = before is None or at.latency_s < (1 - STOPS_FALLING) * before.latency_s
+            if headroom > HEADROOMS[-1] and (not falls or at.latency_s <= target_s):
+                break
             before = at
 
 
