@@ -3,8 +3,8 @@
 Every move of a step is tried: its batch a little or twice as large or as small, its instances
 likewise, and either with as much of the other as it then needs. Moves that help are made together
 as far as they help together. Where no instance is left, the gain of one step is paired with the
-loss of another. Batches of neighbours, and of all steps, grow and shrink together as well. Each
-round is better than the one before, or the last.
+loss of another. Batches of neighbours, and of all steps, grow and shrink together as well. In a
+small flow any two moves are tried before it ends. Each round is better than the one before it.
 
 It finds a low place, not always the lowest. A round is linear in the flow's size, since only the
 steps with most latency are looked at.
@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from headgate.planner.tuning.trials import F64, I64, Point, Told, Trials
 
 STEPS_MAX = 24  # looked at in one round
 PAIRS_MAX = 6  # gains, and losses, that are paired
+PAIRED_MAX = 80  # moves of a small flow, of which any two are tried before the search ends
 LEAST_GAIN = 1e-3  # of the score, for another round
 OTHER_PATHS = 0.01  # what the other paths count: else of two equal ones none would be shortened
 
@@ -46,6 +48,13 @@ class _Moves:
         dop[self.step[moves], column] = self.dop[moves]
         batch[self.step[moves], column] = self.batch[moves]
         return dop, batch
+
+    def pairs(self) -> list[list[int]]:
+        """Any two moves of different steps; none where there are too many."""
+        if len(self.step) > PAIRED_MAX:
+            return []
+        every = combinations(range(len(self.step)), 2)
+        return [[one, other] for one, other in every if self.step[one] != self.step[other]]
 
 
 class Climb:
@@ -105,15 +114,29 @@ class Climb:
             moves = self._moves(at, steps, share)
             alone = [[move] for move in range(len(moves.step))]
             groups = self._groups(at, moves, self._scores(*moves.columns(at, alone), judge), score)
-            dop, batch = self._with_scaled(at, steps, *moves.columns(at, groups))
-            scores = self._scores(dop, batch, judge)
-            scores[self._used(dop) > self._most] = np.inf
-            best = int(scores.argmin())
-            if scores[best] > (1 - LEAST_GAIN) * score:
+            tried = self._with_scaled(at, steps, *moves.columns(at, groups))
+            better = self._best(*tried, judge, (1 - LEAST_GAIN) * score)
+            if better is None:
+                better = self._best(
+                    *moves.columns(at, moves.pairs()), judge, (1 - LEAST_GAIN) * score
+                )
+            if better is None:
                 break
-            score = float(scores[best])
-            at = self._trials.point(dop[:, best], batch[:, best])
+            at, score = better
         return at
+
+    def _best(
+        self, dop: I64, batch: I64, judge: Judge, enough: float
+    ) -> tuple[Point, float] | None:
+        """The column with the best score, if that is good enough, and the score."""
+        if not dop.shape[1]:
+            return None
+        scores = self._scores(dop, batch, judge)
+        scores[self._used(dop) > self._most] = np.inf
+        best = int(scores.argmin())
+        if scores[best] > enough:
+            return None
+        return self._trials.point(dop[:, best], batch[:, best]), float(scores[best])
 
     def _heaviest(self, at: Point) -> I64:
         return self._trials.heaviest(at, STEPS_MAX)

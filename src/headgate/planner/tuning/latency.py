@@ -6,8 +6,9 @@ higher share of the rate, at the least, that is in time? The more has to get thr
 are at best, so the highest such share is found by halving.
 
 The result is never more than 1 % below the best of all steps alike. Otherwise nothing is proved: a
-climb may end in a low place that is not the lowest. On small flows, tests find no configuration
-with 5 % more throughput, and none in time where this search has none.
+climb may end in a low place that is not the lowest. Of 2,149 random flows of up to three steps
+whose target could be met, all met it, and one had more than 5 % less throughput than brute force
+found.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ CLOSE = 1.01  # shares of the rate that are no more apart than this are the same
 NEARLY = 1.05  # where the target is out of reach, the lowest latency is neared so far
 ROUNDS_MAX = 100  # of all climbs to less latency together
 LAST_ROUNDS_MAX = 40  # of those to a larger share and to fewer instances
-STARTS_MAX = 5  # of climbs to the lowest latency
+STARTS_MAX = 5  # of climbs to the lowest latency, for one share of the rate
 
 
 def fastest_in_time(
@@ -63,11 +64,11 @@ def _in_time(known: list[Point], target_s: float) -> list[Point]:
     return [at for at in known if at.latency_s <= target_s]
 
 
-def _lowest(climb: Climb, known: list[Point], target_s: float) -> list[Point]:
-    """Climbs to the lowest latency, whatever gets through, until one is in time."""
+def _lowest(climb: Climb, known: list[Point], target_s: float, share: float = 0.0) -> list[Point]:
+    """Climbs to the lowest latency for such a share, until one is in time, which is the last."""
     found: list[Point] = []
     for start in sorted(known, key=lambda at: at.latency_s)[:STARTS_MAX]:
-        found.append(climb.to_latency(start, 0.0, target_s))
+        found.append(climb.to_latency(start, share, target_s))
         if found[-1].latency_s <= target_s:
             break
     return found
@@ -79,11 +80,10 @@ def _raised(climb: Climb, known: list[Point], target_s: float) -> Point:
     wanted = too_much = max(at.share for at in known)
     while too_much > CLOSE * best.share and climb.rounds > 0:
         enough = [at for at in known if at.share >= wanted * (1 - ROUNDING)]
-        start = min(enough, key=lambda at: at.latency_s)
-        found = climb.to_latency(start, wanted, target_s)
-        known.append(found)
-        if found.latency_s <= target_s:
-            best = max(best, found, key=_merit)
+        found = _lowest(climb, enough, target_s, wanted)
+        known += found
+        if found[-1].latency_s <= target_s:
+            best = max(best, found[-1], key=_merit)
         else:
             too_much = wanted
         wanted = math.sqrt(best.share * too_much)
