@@ -26,6 +26,7 @@ STEPS_MAX = 24  # looked at in one round
 PAIRS_MAX = 6  # gains, and losses, that are paired
 PAIRED_MAX = 80  # moves of a small flow, of which any two are tried before the search ends
 LEAST_GAIN = 1e-3  # of the score, for another round
+LEAST_PART = 0.125  # of what is left to the target, where that is less
 OTHER_PATHS = 0.01  # what the other paths count: else of two equal ones none would be shortened
 
 Judge = Callable[[I64, Told], F64]
@@ -115,11 +116,11 @@ class Climb:
             alone = [[move] for move in range(len(moves.step))]
             groups = self._groups(at, moves, self._scores(*moves.columns(at, alone), judge), score)
             tried = self._with_scaled(at, steps, *moves.columns(at, groups))
-            better = self._best(*tried, judge, (1 - LEAST_GAIN) * score)
+            left = 1 - target_s / at.latency_s
+            enough = (1 - min(LEAST_GAIN, left * LEAST_PART)) * score
+            better = self._best(*tried, judge, enough)
             if better is None:
-                better = self._best(
-                    *moves.columns(at, moves.pairs()), judge, (1 - LEAST_GAIN) * score
-                )
+                better = self._best(*moves.columns(at, moves.pairs()), judge, enough)
             if better is None:
                 break
             at, score = better

@@ -6,9 +6,9 @@ higher share of the rate, at the least, that is in time? The more has to get thr
 are at best, so the highest such share is found by halving.
 
 The result is never more than 1 % below the best of all steps alike. Otherwise nothing is proved: a
-climb may end in a low place that is not the lowest. Of 2,149 random flows of up to three steps
-whose target could be met, all met it, and one had more than 5 % less throughput than brute force
-found.
+climb may end in a low place that is not the lowest. Of 2,307 random flows of up to three steps
+whose target could be met, all met it, and one had more than 5 % (7 %) less throughput than brute
+force over 16 sizes of batches found.
 """
 
 from __future__ import annotations

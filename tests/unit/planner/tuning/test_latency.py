@@ -30,7 +30,7 @@ def two_steps(rate: float, first_s: float, second_s: float, rows_per_row: float)
 
 
 def best_in_time(flow, engine, instances, cores, target_s):
-    """The highest share of all ways to share instances, with batches of nearly every size."""
+    """The highest share of all ways to share instances, with batches of many sizes."""
     trials = Trials(flow, engine, cores)
     counts = [(1,) if source else range(1, instances + 1) for source in trials.is_source]
     movable = int((~trials.is_source).sum())
@@ -128,6 +128,22 @@ def test_a_target_below_the_work_of_a_row_costs_no_thousands_of_instances():
     assert "cannot be met" in tuned.why
     assert tuned.prediction.latency_s <= 1.05 * 0.0102
     assert tuned.configuration.dop["op"] < 200
+
+
+def test_the_last_bit_to_the_target_is_not_too_little():
+    """A second instance takes 0.04 % off the latency, and the target is halfway."""
+    flow = FlowModel((Step("source", source_rate=2.0), Step("op", 4e-4)), (Stream("source", "op"),))
+    engine = EngineCosts(2e-5, 0.0)
+    one, two = (
+        predict(flow, engine, Configuration({"source": 1, "op": n}, {"source": 1, "op": 1}))
+        for n in (1, 2)
+    )
+    assert two.latency_s > 0.999 * one.latency_s
+    target_s = (one.latency_s + two.latency_s) / 2
+
+    tuned = optimize_within(flow, engine, Limits(instances=3, latency_s=target_s))
+
+    assert tuned.prediction.latency_s <= target_s
 
 
 def test_an_instance_limit_ends_the_search_for_less_latency():
