@@ -31,6 +31,7 @@ from headgate.runtime.sources import takes_rows
 from headgate.slot.program import compile_flow
 from headgate.state.storage import Storage
 from headgate.topology.builder import FlowBuilder
+from headgate.topology.declared import check_count
 from headgate.topology.place import absolute
 
 Parallelism = int | Literal["auto"] | None
@@ -83,6 +84,7 @@ def resolve(
     """Choose what is left to choose."""
     storage = Checkpoint(absolute(checkpoint)).storage
     cores, elastic = cores_of(spark), Executors(spark).ours_to_change
+    most = cores if slots_max is None else check_count(slots_max, "slots_max=")
     saved, calibrated = known_costs(
         load_tuning(storage),
         calibration,
@@ -93,7 +95,6 @@ def resolve(
     if calibrated != SAVED:
         save_tuning(storage, saved)
     tuned = saved.tuned
-    most = slots_max or cores
     chosen = slots if parallelism is None else parallelism
     if chosen == "auto":
         chosen = min(cores, most)
