@@ -11,6 +11,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
@@ -125,7 +126,20 @@ def _batch(tuples: list[BatchTuple], labels: list[int]) -> pa.RecordBatch:
         [
             pa.array([labels[t.slot] for t in tuples], pa.int32()),
             pa.array([t.head() for t in tuples], pa.binary()),
-            pa.array([memoryview(t.payload) for t in tuples], pa.binary()),
+            _one_column([t.payload for t in tuples]),
         ],
         schema=TUPLE_SCHEMA,
     )
+
+
+def _one_column(payloads: list[pa.Buffer]) -> pa.Array:
+    """Payloads as a binary column: one copy of each byte, into memory that Arrow frees.
+
+    Not `pa.array` over memoryviews: it never releases them, so every byte sent would stay.
+    """
+    ends = pa.array([0, *accumulate(payload.size for payload in payloads)], pa.int32())
+    bytes_held = pa.allocate_buffer(ends[-1].as_py())
+    writer = pa.FixedSizeBufferWriter(bytes_held)
+    for payload in payloads:
+        writer.write(payload)
+    return pa.Array.from_buffers(pa.binary(), len(payloads), [None, ends.buffers()[1], bytes_held])

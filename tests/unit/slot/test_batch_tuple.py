@@ -68,6 +68,19 @@ def test_nothing_sent_is_no_batch() -> None:
     assert list(encode([], LABELS)) == []
 
 
+def test_no_byte_that_was_sent_stays_in_memory() -> None:
+    before = pa.total_allocated_bytes()
+
+    for _ in range(5):
+        payloads = [pa.allocate_buffer(size) for size in (0, 1, 1 << 20)]
+        sent = [replace(tuple_of(), payload=payload) for payload in payloads]
+        for batch in encode(sent, LABELS):
+            assert [item.payload for item in decode(batch)] == payloads
+        del payloads, sent, batch
+
+    assert pa.total_allocated_bytes() == before
+
+
 def test_a_digest_fits_a_spark_bigint() -> None:
     digests = [digest_of(bytes([n])) for n in range(64)]
 
