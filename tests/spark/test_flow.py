@@ -97,11 +97,13 @@ def test_slots_change_between_starts_and_state_follows(spark: SparkSession, tmp_
 def test_every_kind_of_sink_gets_every_row_once(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows = [[{"k": i % 7, "v": i} for i in range(50)], [{"k": i % 5, "v": -i} for i in range(20)]]
+    schema, text = "k bigint, v string", "\x1b]0;owned\x07\n"
+    rows = [[{"k": i % 7, "v": text} for i in range(50)], [{"k": i % 5} for i in range(20)]]
     for epoch, given in enumerate(rows):
-        write_epoch(tmp_path / "in", "k bigint, v bigint", epoch, given)
+        write_epoch(tmp_path / "in", schema, epoch, given)
     flow = hg.Flow("sinks")
-    source = flow.source(read_files(spark, tmp_path / "in", "k bigint, v bigint"))
+    source = flow.source(read_files(spark, tmp_path / "in", schema))
+    source.to_console(rows=1, name="raw")
     counts = source.key_by("k").process(hg.Count(), name="counts")
     collected = Collected()
     counts.to(collected.sink("function"), name="function")
@@ -127,7 +129,8 @@ def test_every_kind_of_sink_gets_every_row_once(
     assert bag(spark.read.parquet(str(tmp_path / "out")).toArrow().to_pylist()) == everything
     assert query.table("never").count() == 0
     shown = capsys.readouterr().out
-    assert "console, epoch 0: 7 rows" in shown and shown.count("  k=") == 6
+    assert "console, epoch 0: 7 rows" in shown and shown.count("  k=") == 8
+    assert r"v=\x1b]0;owned\x07\n" in shown and "\x1b" not in shown
 
 
 def test_groupings_and_key_types_of_a_batch_source(spark: SparkSession, tmp_path: Path) -> None:

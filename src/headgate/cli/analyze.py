@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from headgate.cli.console import speaker, told_plainly, write_json
+from headgate.cli.console import safe, speaker, told_plainly, write_json
 from headgate.cli.start_options import DEFAULT_SLOTS, spark_settings
 from headgate.errors import HeadgateError
 from headgate.experiment.number_text import percent, times
@@ -136,8 +136,8 @@ def _run(
         spark.stop()
     files = write(analysis, out, stages)
     _tell(console, analysis)
-    console.print(f"\nReport: [bold]{files[-1]}[/]")
-    console.print(f"[dim]Start with it: headgate run APP.PY:FLOW --tables {out}[/]")
+    console.print(f"\nReport: [bold]{safe(files[-1])}[/]")
+    console.print(f"[dim]Start with it: headgate run APP.PY:FLOW --tables {safe(out)}[/]")
     if json_file is not None:
         write_json(json_file, analysis.facts())
 
@@ -157,7 +157,7 @@ class _Stages:
 
     def end(self, found: str, seconds: float) -> None:
         self._status.stop()
-        self._console.print(f"[green]✓[/] {self._stage:10} {found} [dim]{seconds:.1f} s[/]")
+        self._console.print(f"[green]✓[/] {self._stage:10} {safe(found)} [dim]{seconds:.1f} s[/]")
 
     def close(self) -> None:
         self._status.stop()
@@ -177,8 +177,8 @@ def _tell(console: Console, analysis: Analysis) -> None:
         shown.add_row("first hop, from the source", *hops, "")
     for name, floor in analysis.floor.items():
         loads = (times(plan.imbalance[name]) for plan in plans.values())
-        shown.add_row(f"busiest slot, {name}", *loads, times(floor))
+        shown.add_row(f"busiest slot, {safe(name)}", *loads, times(floor))
     console.print()
     console.print(shown)
     for note in analysis.notes:
-        console.print(f"[yellow]![/] {note}")
+        console.print(f"[yellow]![/] {safe(note)}")

@@ -10,21 +10,28 @@ from typing import Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.panel import Panel
 from rich.text import Text
 
 from headgate.errors import HeadgateError
 from headgate.topology.json_text import json_text
+from headgate.topology.plain_text import plain_text
 
 STDOUT = Path("-")
 INTERRUPTED = 130
 
-err = Console(stderr=True, highlight=False)
+err = Console(stderr=True, highlight=False, emoji=False)
 
 
 def speaker(json_file: Path | None = None) -> Console:
     """The console to talk to people on; standard error when standard output carries JSON."""
-    return Console(stderr=json_file == STDOUT, highlight=False)
+    return Console(stderr=json_file == STDOUT, highlight=False, emoji=False)
+
+
+def safe(value: object) -> str:
+    """A key, a value or a name for the console: no markup, no link, no control character."""
+    return escape(plain_text(value))
 
 
 def write_json(path: Path, data: Any) -> None:
@@ -56,7 +63,8 @@ def told_plainly() -> Iterator[None]:
 
 def fail(message: str, *, title: str = "Error") -> None:
     """Show why a command cannot go on, and leave with exit code 1."""
-    err.print(Panel(Text(message), title=title, title_align="left", border_style="red"))
+    shown = "\n".join(plain_text(line) for line in message.split("\n"))
+    err.print(Panel(Text(shown), title=title, title_align="left", border_style="red"))
     raise typer.Exit(1) from None
 
 

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from headgate.cli.console import INTERRUPTED, err, speaker, told_plainly, write_json
+from headgate.cli.console import INTERRUPTED, err, safe, speaker, told_plainly, write_json
 from headgate.cli.demo_phases import Phases
 from headgate.cli.live import follow
 from headgate.experiment.epoch_view import EpochView, RunView
@@ -79,7 +79,7 @@ def _run(options: Any, console: Console, json_file: Path | None) -> None:
             views = follow(query, console, epochs=options.epochs)
         except KeyboardInterrupt:
             query.stop()
-            err.print(f"[yellow]Stopped.[/] What was committed is in {options.checkpoint}.")
+            err.print(f"[yellow]Stopped.[/] What was committed is in {safe(options.checkpoint)}.")
             raise typer.Exit(INTERRUPTED) from None
         flow_seconds = time.perf_counter() - ready
         with console.status("[dim]folding the same posts in one thread, to compare[/]"):
@@ -97,7 +97,7 @@ def _run(options: Any, console: Console, json_file: Path | None) -> None:
     console.print(
         f"\nReport: [bold]{options.report}[/]   [dim]{clock['total_seconds']:.0f} s in all"
     )
-    console.print(f"[dim]Look inside: headgate inspect {options.checkpoint}[/]")
+    console.print(f"[dim]Look inside: headgate inspect {safe(options.checkpoint)}[/]")
     if json_file is not None:
         write_json(json_file, _json(options, run, views, verdict, clock) | phases.to_json())
     if not verdict.agrees:

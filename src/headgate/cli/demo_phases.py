@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from rich.markup import escape
-
+from headgate.cli.console import safe
 from headgate.experiment.epoch_view import EpochView, RunView
 from headgate.experiment.number_text import number, percent, short, times
 from headgate.experiment.plan_view import PlanView, mean_error
@@ -51,9 +50,9 @@ class Phases:
             return []
         moved = sum(plan.moved_keys for plan in self.plans)
         lines = [f"\nThe manager made {len(self.plans)} plans and moved {moved:,} keys."]
-        lines += [f"[dim]epoch {p.epoch}: {escape(p.why)}[/]" for p in self.plans[:3]]
+        lines += [f"[dim]epoch {p.epoch}: {safe(p.why)}[/]" for p in self.plans[:3]]
         moves = [line for plan in self.plans for line in plan.top_moves][:_MOVES_TOLD]
-        lines += [f"[dim]  {escape(line)}[/]" for line in moves]
+        lines += [f"[dim]  {safe(line)}[/]" for line in moves]
         error = mean_error(self.plans)
         if error is not None:
             lines.append(f"[dim]Predicted locality was off by {error:.3f} on average.[/]")

@@ -12,10 +12,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headgate.cli.console import STDOUT, fail, told_plainly, write_json
+from headgate.cli.console import STDOUT, fail, safe, speaker, told_plainly, write_json
 from headgate.control.inspection import FoundKey, Inspection, OperatorState
 from headgate.experiment.epoch_view import EpochView
 from headgate.experiment.number_text import short
+from headgate.topology.plain_text import plain_text
 
 _FIELD_CHARS = 160
 
@@ -49,7 +50,7 @@ def _inspect(
     if as_json:
         write_json(STDOUT, _json(seen, chosen, found, sample, records))
         return
-    console = Console(highlight=False)
+    console = speaker()
     if found is not None:
         _show_key(console, found)
     elif chosen is not None:
@@ -69,7 +70,7 @@ def _only_operator(seen: Inspection) -> str:
 
 def _show_flow(console: Console, seen: Inspection) -> None:
     manifest = seen.manifest
-    console.print(f"flow [bold]{seen.flow}[/]   {seen.checkpoint.storage.uri}")
+    console.print(f"flow [bold]{safe(seen.flow)}[/]   {safe(seen.checkpoint.storage.uri)}")
     if manifest is None:
         console.print("no epoch has been committed yet")
         return
@@ -84,9 +85,9 @@ def _show_flow(console: Console, seen: Inspection) -> None:
         table.add_column(name, justify="right")
     for state in seen.operators():
         table.add_row(
-            state.name,
-            state.kind,
-            ", ".join(state.key) or "(one key)",
+            safe(state.name),
+            safe(state.kind),
+            safe(", ".join(state.key) or "(one key)"),
             f"{state.rows:,}",
             short(state.bytes, "B"),
             str(state.chain_length),
@@ -94,13 +95,15 @@ def _show_flow(console: Console, seen: Inspection) -> None:
             str(state.pinned_keys),
         )
     console.print(table)
-    console.print(f"\n[dim]sources {', '.join(seen.describe['sources'])}; sinks {_sinks(seen)}[/]")
+    sources = ", ".join(seen.describe["sources"])
+    console.print(f"\n[dim]sources {safe(sources)}; sinks {safe(_sinks(seen))}[/]")
 
 
 def _show_operator(console: Console, state: OperatorState, sample: pa.Table | None) -> None:
-    key = ", ".join(state.key) or "(one key)"
-    console.print(f"[bold]{state.name}[/]: {state.kind} by {key}, routing v{state.routing_version}")
-    console.print("[dim]" + ", ".join(f"{n} {kind}" for n, kind in state.columns) + "[/]\n")
+    by = f"{state.kind} by {', '.join(state.key) or '(one key)'}"
+    console.print(f"[bold]{safe(state.name)}[/]: {safe(by)}, routing v{state.routing_version}")
+    columns = ", ".join(f"{name} {kind}" for name, kind in state.columns)
+    console.print(f"[dim]{safe(columns)}[/]\n")
     table = _table()
     for name in ("slot", "rows", "bytes", "file bytes", "last epoch"):
         table.add_column(name, justify="right")
@@ -123,9 +126,8 @@ def _show_operator(console: Console, state: OperatorState, sample: pa.Table | No
 def _show_key(console: Console, found: FoundKey) -> None:
     key = ", ".join(v.hex() if isinstance(v, bytes) else repr(v) for v in found.key)
     pinned = ", pinned" if found.pinned else ""
-    console.print(
-        f"[bold]{found.operator}[/] key ({key}): slot {found.slot}, bucket {found.bucket}{pinned}"
-    )
+    where = f"slot {found.slot}, bucket {found.bucket}{pinned}"
+    console.print(f"[bold]{safe(found.operator)}[/] key ({safe(key)}): {where}")
     if not found.rows.num_rows:
         console.print("no state: the key has not been seen, was forgotten, or its TTL is over")
         return
@@ -136,7 +138,7 @@ def _show_key(console: Console, found: FoundKey) -> None:
 def _show_journal(console: Console, records: list[dict[str, Any]]) -> None:
     console.print("\n[bold]journal[/]")
     for record in records:
-        console.print(Text(_line(record)), no_wrap=True, overflow="ellipsis")
+        console.print(Text(plain_text(_line(record))), no_wrap=True, overflow="ellipsis")
 
 
 def _line(record: Mapping[str, Any]) -> str:
@@ -160,11 +162,11 @@ def _rows(rows: pa.Table, key_columns: int) -> Table:
     table = _table()
     for field in rows.schema:
         numeric = pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
-        table.add_column(field.name, justify="right" if numeric else "left")
+        table.add_column(safe(field.name), justify="right" if numeric else "left")
     for row in rows.to_pylist():
         values = list(row.values())
         keys = [v.hex() if isinstance(v, bytes) else _cell(v) for v in values[:key_columns]]
-        table.add_row(*keys, *(_cell(value) for value in values[key_columns:]))
+        table.add_row(*map(safe, [*keys, *(_cell(value) for value in values[key_columns:])]))
     return table
 
 

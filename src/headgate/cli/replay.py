@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from headgate.cli.console import speaker, told_plainly, write_json
+from headgate.cli.console import safe, speaker, told_plainly, write_json
 
 ROWS_SHOWN = 24
 
@@ -103,7 +103,7 @@ def _show_periods(console: Console, found: dict[str, Any]) -> None:
 
 
 def _show_overall(console: Console, found: dict[str, Any]) -> None:
-    keys = " / ".join(found["keys"])
+    keys = safe(" / ".join(found["keys"]))
     table = Table(
         title=f"{found['planner']}: {found['periods']} periods, {found['rows_measured']:,} rows",
         title_justify="left",
@@ -127,7 +127,9 @@ def _show_overall(console: Console, found: dict[str, Any]) -> None:
         table.add_row(name, value)
     console.print(table)
     if "anchor" in found:
-        console.print(f"Rows went by {found['anchor']}; all other keys were held in partials.")
+        console.print(
+            f"Rows went by {safe(found['anchor'])}; all other keys were held in partials."
+        )
     if found["rows_unused"]:
         console.print(f"{found['rows_unused']:,} rows after the last full period were not used.")
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.text import Text
 
 from headgate.cli.console import (
     INTERRUPTED,
     fail,
     first_lines,
+    safe,
     speaker,
     told_plainly,
     write_json,
@@ -141,14 +141,14 @@ def _run(
         flow = flow_of(found, spark)
         place = checkpoint or f"artifacts/{flow.name}/checkpoint"
         slots = f"{start['slots']} slots, " if "slots" in start else ""
-        console.print(f"flow [bold]{flow.name}[/], {slots}checkpoint {place}")
+        console.print(f"flow [bold]{safe(flow.name)}[/], {slots}checkpoint {safe(place)}")
         if "parallelism" in start:
-            console.print(begin_with(Storage.at(absolute(place)), flow.name))
+            console.print(safe(begin_with(Storage.at(absolute(place)), flow.name)))
         if start["tables"]:
             told = ", ".join(
                 f"{op} ({len(t.pinned_h):,} keys)" for op, t in start["tables"].items()
             )
-            console.print(f"routing tables for {told}")
+            console.print(f"routing tables for {safe(told)}")
         if start["manager"] is not None:
             console.print(f"managed by planner {start['manager'].planner!r}")
         console.print(f"[dim]Ctrl-C stops it; Spark's log is in {log}[/]\n")
@@ -182,7 +182,7 @@ def _follow(
         if query.isActive:
             query.stop()
         for line in tuning_lines(query.journal(), {view.epoch for view in views}):
-            console.print(Text(line))
+            console.print(safe(line))
     except KeyboardInterrupt:
         if query is not None:
             with console.status("[dim]stopping[/]"):
@@ -199,6 +199,7 @@ def _tell(console: Console, views: list[EpochView], place: str) -> None:
     if run.rows_per_second_median is not None:
         said += f", median {short(run.rows_per_second_median)} rows/s"
     console.print(said)
+    place = safe(place)
     console.print(
         f"[dim]look inside: headgate inspect {place}\n     draw it: headgate report {place}[/]"
     )

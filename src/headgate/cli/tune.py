@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from headgate.cli.console import fail, first_lines, speaker, told_plainly, write_json
+from headgate.cli.console import fail, first_lines, safe, speaker, told_plainly, write_json
 from headgate.cli.kept_tuning import keep_costs, kept_in, load_costs
 from headgate.cli.start_options import spark_settings
 from headgate.cli.tuning_text import Answer, doubt, met_bound, tell_costs, tell_tuning
@@ -67,10 +67,10 @@ def calibrate(
         write_json(out, found.to_json())
         tell_costs(console, found)
         _warn(console, doubt(found))
-        console.print(f"[dim]kept in {out}; headgate tune --costs {out} uses it[/]")
+        console.print(f"[dim]kept in {safe(out)}; headgate tune --costs {safe(out)} uses it[/]")
         if checkpoint is not None:
             keep_costs(Storage.at(absolute(checkpoint)), found)
-            console.print(f"[dim]and in {checkpoint}, where start(parallelism='auto') finds it[/]")
+            _tell_place(console, checkpoint)
         if json_file is not None:
             write_json(json_file, found.to_json())
 
@@ -162,10 +162,10 @@ def tune(
         tell_tuning(console, Answer(target, measured, tuned, told, goes_on))
         saved = SavedTuning(calibration, tuned)
         write_json(place, saved.to_json())
-        console.print(f"[dim]kept in {place}[/]")
+        console.print(f"[dim]kept in {safe(place)}[/]")
         if checkpoint is not None:
             save_tuning(Storage.at(absolute(checkpoint)), saved)
-            console.print(f"[dim]and in {checkpoint}, where start(parallelism='auto') finds it[/]")
+            _tell_place(console, checkpoint)
         if json_file is not None:
             write_json(json_file, saved.to_json())
 
@@ -235,3 +235,8 @@ def _at_work(console: Console, what: str) -> Iterator[Callable[[str], None]]:
 def _warn(console: Console, said: str | None) -> None:
     if said is not None:
         console.print(Text(said, style="yellow"))
+
+
+def _tell_place(console: Console, checkpoint: str) -> None:
+    place = safe(checkpoint)
+    console.print(f"[dim]and in {place}, where start(parallelism='auto') finds it[/]")

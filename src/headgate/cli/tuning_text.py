@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from headgate.cli.console import safe
 from headgate.control.measured_flow import Measured
 from headgate.control.tuner import GROWTH
 from headgate.planner.tuning.calibration import Calibration
@@ -70,7 +71,7 @@ def tell_tuning(console: Console, answer: Answer) -> None:
         f"{told.epoch_s:.2f} s ({told.fixed_s:.2f} s fixed), rows done after "
         f"{told.latency_s:.2f} s on average. The probe had {measured.rows_per_s:,.0f} rows/s.\n"
     )
-    console.print(f"[bold]Bottleneck:[/] {bottleneck(measured, tuned)}")
+    console.print(f"[bold]Bottleneck:[/] {safe(bottleneck(measured, tuned))}")
     console.print("[bold]Why:[/]")
     reasons = Table.grid(padding=(0, 1))
     for reason in [*tuned.why, *assumptions(measured)]:

@@ -28,6 +28,7 @@ from headgate.slot.program import Program
 from headgate.state.storage import Storage
 from headgate.topology.graph import FlowGraph, Node
 from headgate.topology.place import absolute, spark_uri
+from headgate.topology.plain_text import plain_text
 from headgate.topology.sink_types import as_spark_reads
 
 
@@ -106,7 +107,8 @@ class Delivery:
         table = self._read(sink, files)
         lines = [f"--- {sink.name}, epoch {epoch}: {table.num_rows} rows ---"]
         for row in table.slice(0, sink.spec.rows_shown).to_pylist():
-            lines.append("  " + ", ".join(f"{name}={value}" for name, value in row.items()))
+            shown = ", ".join(f"{name}={value}" for name, value in row.items())
+            lines.append("  " + plain_text(shown))
         sys.stdout.write("\n".join(lines) + "\n")
 
 

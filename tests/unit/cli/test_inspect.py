@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -86,6 +87,32 @@ def test_numbers_that_json_does_not_have_are_text(tmp_path: Path) -> None:
     run(flow, checkpoint=tmp_path)
 
     assert told(str(tmp_path), "--operator", "sums")["rows"] == [{"k": 1, "sum": "NaN"}]
+
+
+HOSTILE = ["[/foo]", "[link=https://evil.example]here[/link]", "\\[bold]x\\", ":warning:"]
+CONTROLS = {"\x1b]0;owned\x07": r"\x1b]0;owned\x07", "a\nb\u202ec\x9b2J": r"a\nb\u202ec\x9b2J"}
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"), [*zip(HOSTILE, HOSTILE, strict=True), *CONTROLS.items()]
+)
+def test_keys_and_values_are_plain_text_on_a_terminal(
+    tmp_path: Path, text: str, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "300")
+    flow = hg.Flow("names")
+    rows = flow.source(ListSource("k string, v string", [[{"k": text, "v": text}]]))
+    rows.key_by("k").process(hg.Last("v"), name="last").to_memory("out")
+    run(flow, checkpoint=tmp_path)
+
+    for args in (["--operator", "last"], ["--key", text]):
+        result = CliRunner().invoke(app, ["inspect", str(tmp_path), *args])
+
+        assert result.exit_code == 0, result.output
+        assert result.output.count(shown) >= 2
+        styles = re.sub(r"\x1b\[[0-9;]*m", "", result.output)
+        assert styles.replace("\n", "").isprintable()
 
 
 def test_an_unknown_key_has_no_rows(checkpoint: str) -> None:
