@@ -127,12 +127,15 @@ def run(
     before_epoch: Callable[[int], None] | None = None,
     manager: Manager | Decides | None = None,
     input_ends: bool = False,
+    ticks: int = 0,
     **settings: Any,
 ) -> LocalRun:
     """Run all epochs of the flow's list sources; resumes if the checkpoint has some already.
 
     A `manager` plans between two epochs here, not beside them, so that a run can be repeated.
     `input_ends`: the last epoch closes all windows, as a batch DataFrame does on Spark.
+    `ticks`: so many epochs without rows follow, as on a stream that falls idle; the first of them
+    closes the windows that the last rows completed.
     """
     partitions = check_count(partitions, "partitions=")
     graph = flow.graph()
@@ -171,21 +174,22 @@ def run(
             planning=plan_with(manager, program, slots, beside=False),
         )
         done = LocalRun(coordinator, outputs)
-        first = 0 if coordinator.last is None else coordinator.last.epoch
-        for epoch in range(first, epochs):
+
+        def run_tasks(plan: EpochPlan, inputs: Any = ()) -> EpochResult:
+            engine = LocalEngine(program, check_purity=check_purity, seed=seed + plan.epoch)
+            result = engine.run(plan, inputs)
+            done.statistics += result.statistics
+            return result
+
+        coordinator.settle()
+        first = 0 if coordinator.last is None else coordinator.last.batch
+        for batch in range(first, epochs):
             if before_epoch is not None:
-                before_epoch(epoch)
-            engine = LocalEngine(program, check_purity=check_purity, seed=seed + epoch)
-            inputs = _partitions(sources, epoch, partitions)
-
-            def run_tasks(
-                plan: EpochPlan, engine: LocalEngine = engine, inputs: Any = inputs
-            ) -> EpochResult:
-                result = engine.run(plan, inputs)
-                done.statistics += result.statistics
-                return result
-
-            done.records.append(coordinator.run_epoch(epoch, "local", run_tasks))
+                before_epoch(batch)
+            feed = partial(run_tasks, inputs=_partitions(sources, batch, partitions))
+            done.records.append(coordinator.run_epoch(batch, "local", feed))
+        for _ in range(ticks if epochs else 0):
+            done.records.append(coordinator.tick(run_tasks, silent=True))
         done.journal = coordinator.journal.read()
         done.states = {n.name: done._read_state(n) for n in program.stateful}
         return done

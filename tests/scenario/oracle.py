@@ -209,13 +209,15 @@ def ordered(rng: random.Random, epochs: int = 4, rows: int = 40) -> Case:
     )  # fmt: skip
 
 
-def windows(rng: random.Random, epochs: int = 4, rows: int = 30, *, k: int = 2) -> Case:
-    """The top items of every city and minute, with rows that come late."""
+def windows(
+    rng: random.Random, epochs: int = 4, rows: int = 30, *, k: int = 2, quiet: Sequence[int] = ()
+) -> Case:
+    """The top items of every city and minute, with rows that come late; none in `quiet` epochs."""
     size, delay = timedelta(minutes=1), timedelta(seconds=30)
     data = []
     for epoch in range(epochs):
         given = []
-        for _ in range(rows):
+        for _ in range(0 if epoch in quiet else rows):
             second = epoch * 50 + rng.randrange(-90, 60)
             row = {
                 "city": rng.choice(["rome", "oslo"]),
@@ -275,7 +277,9 @@ def windows(rng: random.Random, epochs: int = 4, rows: int = 30, *, k: int = 2) 
     )  # fmt: skip
 
 
-def chained_windows(rng: random.Random, *, epochs: int = 8, rows: int = 40) -> Case:
+def chained_windows(
+    rng: random.Random, *, epochs: int = 8, rows: int = 40, quiet: Sequence[int] = ()
+) -> Case:
     """Windows of windows, shorter and longer ones, and a merge of a window with its own input."""
     seconds = [rng.choice([20, 45, 60, 150]) for _ in range(3)]
     sizes = [timedelta(seconds=s) for s in seconds]
@@ -288,7 +292,7 @@ def chained_windows(rng: random.Random, *, epochs: int = 8, rows: int = 40) -> C
                 "tag": rng.choice("pqrs"),
                 "ts": START + timedelta(hours=1, seconds=epoch * steps + rng.randrange(-90, 60)),
             }
-            for _ in range(rows)
+            for _ in range(0 if epoch in quiet else rows)
         ]
         for epoch in range(epochs)
     ]

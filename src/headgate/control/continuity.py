@@ -1,8 +1,8 @@
 """Does Spark's checkpoint go on where the manifests end? If not, rows would be lost or doubled.
 
-Spark runs again only the last micro-batch it planned, and plans it before the epoch begins. So an
-epoch is either the one after the last manifest, or that manifest's own: then Spark's plan of it
-must be the one that was committed.
+Spark runs again only the last micro-batch it planned, and plans it before the epoch begins. So a
+batch is either the one after the last manifest's, or that manifest's own: then Spark's plan of it
+must be the one that was committed. Spark knows nothing of ticks.
 """
 
 from __future__ import annotations
@@ -31,36 +31,36 @@ def check_start(place: Checkpoint, last: Manifest | None, query_id: str | None) 
             "it, or start with a new checkpoint folder",
             epoch=last.epoch,
         )
-    check_epoch(place, last, last.epoch, query_id, place.spark_offsets(last.epoch))
+    check_epoch(place, last, last.batch, query_id, place.spark_offsets(last.batch))
 
 
 def check_epoch(
-    place: Checkpoint, last: Manifest | None, epoch: int, query_id: str, offsets: str | None
+    place: Checkpoint, last: Manifest | None, batch: int, query_id: str, offsets: str | None
 ) -> None:
-    """May Spark's query run this epoch, whose offsets have this digest, after the last manifest?"""
+    """May Spark's query run this batch, whose offsets have this digest, after the last manifest?"""
     if last is None:
-        if epoch > 0:
+        if batch > 0:
             raise ForeignCheckpoint(
-                f"Spark starts at epoch {epoch}, but {place.storage.uri} has no manifest: the "
+                f"Spark starts at batch {batch}, but {place.storage.uri} has no manifest: the "
                 "manifests were deleted or belong to another folder; restore them, or start with "
                 "a new checkpoint folder",
-                epoch=epoch,
+                batch=batch,
             )
         return
-    if last.query_id != query_id or epoch > last.epoch + 1:
+    if last.query_id != query_id or batch > last.batch + 1:
         raise ForeignCheckpoint(
-            f"the Spark checkpoint in {place.spark_uri} (query {query_id}, epoch {epoch}) is not "
-            f"the one this flow's state was made with (query {last.query_id}, last epoch "
-            f"{last.epoch}): it was deleted or replaced. Restore it, or start with a new "
+            f"the Spark checkpoint in {place.spark_uri} (query {query_id}, batch {batch}) is not "
+            f"the one this flow's state was made with (query {last.query_id}, last batch "
+            f"{last.batch}): it was deleted or replaced. Restore it, or start with a new "
             "checkpoint folder",
-            epoch=epoch,
+            batch=batch,
             query_id=query_id,
         )
-    if epoch < last.epoch:
-        raise _rolled_back(place, last, f"it runs epoch {epoch} again")
-    if epoch == last.epoch and last.offsets is not None and offsets != last.offsets:
+    if batch < last.batch:
+        raise _rolled_back(place, last, f"it runs batch {batch} again")
+    if batch == last.batch and last.offsets is not None and offsets != last.offsets:
         what = "has no plan of" if offsets is None else "planned other rows for"
-        raise _rolled_back(place, last, f"it {what} epoch {epoch}")
+        raise _rolled_back(place, last, f"it {what} batch {batch}")
 
 
 def check_sources(place: Checkpoint, names: Sequence[str]) -> None:
@@ -128,7 +128,7 @@ def check_sinks(
 def _rolled_back(place: Checkpoint, last: Manifest, why: str) -> ForeignCheckpoint:
     return ForeignCheckpoint(
         f"the Spark checkpoint in {place.spark_uri} is older than this flow's state, which holds "
-        f"everything up to epoch {last.epoch}: {why}. It was put back from a copy, or lost its "
+        f"everything up to batch {last.batch}: {why}. It was put back from a copy, or lost its "
         "last files when the machine stopped. Going on would lose rows: restore the whole "
         "checkpoint folder from one copy, or start with a new one",
         epoch=last.epoch,

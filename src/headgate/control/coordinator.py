@@ -161,19 +161,44 @@ class Coordinator:
         """Run with so many slots from the next epoch on; state moves with that epoch."""
         self._wanted.append((check_count(slots, "slots=", error=EngineError), why))
 
-    def run_epoch(self, epoch: int, query_id: str, run: RunTasks) -> dict[str, Any]:
-        """Bring one epoch to its end, whatever of it happened before; returns its record."""
+    def run_epoch(self, batch: int, query_id: str, run: RunTasks) -> dict[str, Any]:
+        """Bring a batch of the input to its end, whatever of it happened before; its record.
+
+        Its epoch has the same number, and one more for every tick before it.
+        """
+        last = self.last
+        epoch = batch if last is None else batch + last.ticks
         reach("epoch-begun", epoch)
-        offsets = self.checkpoint.spark_offsets(epoch)
-        check_epoch(self.checkpoint, self.last, epoch, query_id, offsets)
+        offsets = self.checkpoint.spark_offsets(batch)
+        check_epoch(self.checkpoint, last, batch, query_id, offsets)
+        if last is None or epoch > last.epoch:
+            self._compute(epoch, query_id, offsets, run)
+        return self.settle()
+
+    def tick(self, run: RunTasks, *, silent: bool) -> dict[str, Any]:
+        """Run an epoch without input after the last one: time goes on, complete windows close.
+
+        `silent`: it counts as one in which the sources were silent (see `idle_after`).
+        """
+        last = self.last
+        assert last is not None, "before the first epoch there is nothing that time could change"
+        reach("epoch-begun", last.epoch + 1)
+        self._compute(last.epoch + 1, last.query_id, last.offsets, run, tick=True, silent=silent)
+        return self.settle()
+
+    def settle(self) -> dict[str, Any]:
+        """Do what is left to do for the last epoch that was committed; returns its record.
+
+        A start does it too: the engine is told of a batch again, and nobody of a tick.
+        """
         manifest = self.last
-        if manifest is None or epoch > manifest.epoch:
-            manifest = self._compute(epoch, query_id, offsets, run)
+        if manifest is None:
+            return {}
         self._call_sinks(manifest)
         self.journal.append_epoch(manifest.record)
-        reach("journal-written", epoch)
+        reach("journal-written", manifest.epoch)
         self._collector.after_commit(manifest)
-        reach("files-collected", epoch)
+        reach("files-collected", manifest.epoch)
         return dict(manifest.record)
 
     def plan(self, epoch: int, attempt: int = 0) -> EpochPlan:
@@ -241,16 +266,26 @@ class Coordinator:
             self._planning.close()
 
     # --- inside ----------------------------------------------------------------------------
-    def _compute(self, epoch: int, query_id: str, offsets: str | None, run: RunTasks) -> Manifest:
+    def _compute(
+        self,
+        epoch: int,
+        query_id: str,
+        offsets: str | None,
+        run: RunTasks,
+        *,
+        tick: bool = False,
+        silent: bool = True,
+    ) -> None:
         self._install_decision(epoch)
         plan, total, result, attempts = self._attempt(epoch, run)
         reach("custody-checked", epoch)
+        tick_facts = {"tick": True} if tick else {}
         record = epoch_record(
             self.program,
             plan,
             total,
             timings=result.timings,
-            engine={**result.facts, **self._learn_costs(plan, total, result)},
+            engine={**result.facts, **tick_facts, **self._learn_costs(plan, total, result)},
             attempts=attempts,
             before={} if self.last is None else self.last.record,
         )
@@ -263,6 +298,8 @@ class Coordinator:
             record=record,
             costs=self._costs.names,
             offsets=offsets,
+            tick=tick,
+            silent=silent,
         )
         if self.settings.durable:
             self.checkpoint.flush(manifest, self._sink_uris)
@@ -277,7 +314,6 @@ class Coordinator:
         self._routing.committed()
         if self._planning is not None:
             self._planning.observe(Observed(record, result.statistics), self.tables)
-        return manifest
 
     def _learn_costs(self, plan: EpochPlan, total: Control, result: EpochResult) -> dict[str, Any]:
         """Estimated against measured times, for the record; the next plan knows them."""

@@ -20,8 +20,9 @@ from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
 from headgate.state.chain import Chain, StateFile
 
-FORMAT = 3
-READABLE = (2, 3)  # 2 had no digest, no description of the flow and no digest of Spark's offsets
+FORMAT = 4
+# 2 had no digest, no description of the flow and no digest of Spark's offsets; 3 knew no ticks
+READABLE = (2, 3, 4)
 _DIGEST = b'{"digest": "%s", '
 _HEAD_BYTES = len(_DIGEST % bytes(32))
 
@@ -36,7 +37,11 @@ class SourceTime:
 
 @dataclass(frozen=True)
 class Manifest:
-    """`describe`: the flow that the chains belong to; `offsets`: a digest of Spark's plan."""
+    """`describe`: the flow that the chains belong to.
+
+    `ticks`: how many epochs so far had no batch of the input; `offsets`: a digest of Spark's plan
+    of the last batch.
+    """
 
     epoch: int
     query_id: str
@@ -52,6 +57,12 @@ class Manifest:
     costs: Mapping[str, str] = field(default_factory=dict)
     describe: Mapping[str, Any] = field(default_factory=dict)
     offsets: str | None = None
+    ticks: int = 0
+
+    @property
+    def batch(self) -> int:
+        """The last batch of the input that the state holds."""
+        return self.epoch - self.ticks
 
     def state_files(self) -> Iterator[str]:
         """Names of all state files this manifest may need, fallbacks included."""
@@ -81,6 +92,7 @@ class Manifest:
             "costs": dict(self.costs),
             "describe": dict(self.describe),
             "offsets": self.offsets,
+            "ticks": self.ticks,
         }
         body = json.dumps(told, sort_keys=True).encode()
         return _head(body) + body[1:]
@@ -137,9 +149,11 @@ def next_manifest(
     record: Mapping[str, Any],
     costs: Mapping[str, str] | None = None,
     offsets: str | None = None,
+    tick: bool = False,
+    silent: bool = True,
 ) -> Manifest:
     """What becomes true if this epoch commits."""
-    sources = _source_times(program, total, before)
+    sources = _source_times(program, total, before, silent)
     previous = None if before is None else before.watermark_us
     return Manifest(
         epoch=plan.epoch,
@@ -156,6 +170,7 @@ def next_manifest(
         costs=dict(costs or {}),
         describe=program.describe(),
         offsets=offsets,
+        ticks=tick + (0 if before is None else before.ticks),
     )
 
 
@@ -189,16 +204,17 @@ def _sinks(program: Program, plan: EpochPlan, total: Control) -> dict[str, list[
 
 
 def _source_times(
-    program: Program, total: Control, before: Manifest | None
+    program: Program, total: Control, before: Manifest | None, silent: bool
 ) -> dict[str, SourceTime]:
+    """`silent`: an epoch without rows of a source counts as a silent one."""
     times = {}
     for node in program.sources:
         old = SourceTime() if before is None else before.sources.get(node.name, SourceTime())
         latest = total.event_time.get(node.name)
         if latest is not None and old.latest_us is not None:
             latest = max(latest, old.latest_us)
-        silent = 0 if total.source_rows.get(node.name) else old.silent_epochs + 1
-        times[node.name] = SourceTime(old.latest_us if latest is None else latest, silent)
+        epochs = 0 if total.source_rows.get(node.name) else old.silent_epochs + silent
+        times[node.name] = SourceTime(old.latest_us if latest is None else latest, epochs)
     return times
 
 

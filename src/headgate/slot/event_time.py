@@ -50,6 +50,25 @@ def clocks_behind_windows(program: Program, clock: EpochClock) -> dict[str, Epoc
     }
 
 
+def is_closing_due(program: Program, used_us: int | None, known_us: int | None) -> bool:
+    """Would an epoch without rows emit windows, with the watermark that is known by now?
+
+    `used_us` is the watermark that the last epoch went by. An operator that acts at the end of
+    every epoch and does not say what it holds back may act whenever the watermark has moved.
+    """
+    if known_us is None or known_us == used_us:
+        return False
+    ending = [node for node in program.stateful if node.spec.ends_epochs]
+    if used_us is None:
+        return bool(ending)
+    before, now = _marks(program, used_us), _marks(program, known_us)
+    for node in ending:
+        held = node.spec.held_from(now.get(node.id, known_us))
+        if held is None or held != node.spec.held_from(before.get(node.id, used_us)):
+            return True
+    return False
+
+
 def _marks(program: Program, watermark_us: int) -> dict[int, int]:
     """Up to where the input of each operator behind a window is complete, if the flow's is here."""
     behind: dict[int, int] = {}

@@ -82,9 +82,9 @@ def test_a_replayed_epoch_must_be_the_one_that_was_committed(tmp_path: Path) -> 
     start(tmp_path)
     plans(tmp_path, 0, "other rows")
 
-    with pytest.raises(ForeignCheckpoint, match="planned other rows for epoch 0"):
+    with pytest.raises(ForeignCheckpoint, match="planned other rows for batch 0"):
         run(tmp_path, 0)
-    with pytest.raises(ForeignCheckpoint, match="planned other rows for epoch 0"):
+    with pytest.raises(ForeignCheckpoint, match="planned other rows for batch 0"):
         start(tmp_path)
 
 
@@ -97,7 +97,7 @@ def test_an_old_copy_of_sparks_checkpoint_is_noticed_at_start(tmp_path: Path) ->
     shutil.rmtree(tmp_path / "spark")
     shutil.copytree(tmp_path / "copy", tmp_path / "spark")
 
-    with pytest.raises(ForeignCheckpoint, match="has no plan of epoch 1"):
+    with pytest.raises(ForeignCheckpoint, match="has no plan of batch 1"):
         start(tmp_path)
 
 
@@ -122,6 +122,22 @@ def test_a_query_id_that_cannot_be_read_is_a_clear_error(tmp_path: Path, content
 
     with pytest.raises(ForeignCheckpoint, match="spark/metadata"):
         Checkpoint(str(tmp_path)).spark_query_id()
+
+
+def test_ticks_are_epochs_that_spark_knows_nothing_of(tmp_path: Path) -> None:
+    plans(tmp_path, 0)
+    run(tmp_path, 0)
+    coordinator(tmp_path).tick(quiet, silent=True)
+    coordinator(tmp_path).tick(quiet, silent=True)
+
+    start(tmp_path)
+    coordinator(tmp_path).run_epoch(0, "q", never)  # Spark had not noted the end of its batch
+    plans(tmp_path, 1)
+    assert coordinator(tmp_path).run_epoch(1, "q", quiet)["epoch"] == 3
+    with pytest.raises(ForeignCheckpoint, match="it runs batch 0 again"):
+        coordinator(tmp_path).run_epoch(0, "q", never)
+    with pytest.raises(ForeignCheckpoint, match="last batch 1"):
+        coordinator(tmp_path).run_epoch(3, "q", never)
 
 
 # --- sources ----------------------------------------------------------------------------------

@@ -199,6 +199,38 @@ def test_a_slot_that_did_not_answer_is_an_error_of_the_engine(tmp_path: Path) ->
         coordinator(tmp_path).run_epoch(0, "q", lambda plan: EpochResult([Control(slots=[0])]))
 
 
+# --- ticks ------------------------------------------------------------------------------------
+
+
+def test_a_start_calls_the_sinks_that_a_tick_did_not_reach(tmp_path: Path) -> None:
+    """Nobody tells a driver of a tick again, as Spark does of a batch."""
+    of, calls = program(sinks=("one", "two")), Calls()
+    at = coordinator(tmp_path, of=of, deliver=calls)
+    at.run_epoch(0, "q", quiet)
+    calls.fail = "two"
+    with pytest.raises(SinkFailed):
+        at.tick(quiet, silent=True)
+
+    again = Calls()
+    born = coordinator(tmp_path, of=of, deliver=again)
+    born.settle()
+
+    assert again.made == [("two", 1, [])]
+    assert [r.get("tick", False) for r in Journal(born.checkpoint.journal).read()] == [False, True]
+
+
+@pytest.mark.parametrize("silent", [True, False])
+def test_a_tick_counts_as_silence_only_if_it_is_told_to(tmp_path: Path, silent: bool) -> None:
+    at = coordinator(tmp_path)
+    at.run_epoch(0, "q", lambda plan: quiet(plan, source_rows={"in": 3}))
+
+    at.tick(quiet, silent=silent)
+
+    assert at.last is not None
+    assert at.last.sources["in"].silent_epochs == int(silent)
+    assert (at.last.epoch, at.last.batch, at.last.ticks) == (1, 0, 1)
+
+
 # --- the plan ---------------------------------------------------------------------------------
 
 

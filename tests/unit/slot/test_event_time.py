@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
 import headgate as hg
 from headgate.operator.rows import EpochClock
-from headgate.slot.event_time import clocks_behind_windows
+from headgate.slot.event_time import clocks_behind_windows, is_closing_due
 from headgate.slot.program import Program, compile_flow
 from headgate.testing import ListSource, run
 from strategies import examples
@@ -92,3 +95,73 @@ def test_operators_that_are_not_behind_windows_have_the_flows_time() -> None:
 
     assert set(clocks) == {"second"}
     assert clocks_behind_windows(compiled("1 minute", "1 hour"), EpochClock(1, 0)) == {}
+
+
+# --- epochs without rows ----------------------------------------------------------------------
+
+
+@examples(40)
+@given(
+    seconds=st.lists(st.lists(st.integers(0, 200), min_size=1, max_size=3), min_size=1, max_size=4),
+    sizes=st.tuples(*[st.sampled_from([20, 60, 90, 3600])] * 2),
+)
+def test_a_tick_closes_what_the_last_rows_completed_once_and_only_if_it_is_due(
+    seconds: list[list[int]], sizes: tuple[int, int]
+) -> None:
+    epochs = [[{"k": "a", "ts": at(s)} for s in some] for some in seconds]
+    flow = chained(epochs, f"{sizes[0]} seconds", f"{sizes[1]} seconds", "window_start")
+    at_end = run(flow).coordinator
+    last = at_end.last
+    assert last is not None
+
+    ticked = run(flow, ticks=2)
+
+    counted: Counter[int] = Counter()
+    for epoch, some in enumerate(seconds):
+        mark = max((s for before in seconds[:epoch] for s in before), default=-1)
+        starts = [s // sizes[0] * sizes[0] for s in some]
+        counted.update(start for start in starts if start + sizes[0] > mark)
+    mark = max(s for some in seconds for s in some)
+    whole = {start: n for start, n in counted.items() if start + sizes[0] <= mark}
+    behind = mark // sizes[0] * sizes[0]
+    sums: Counter[int] = Counter()
+    for start, n in whole.items():
+        sums[start // sizes[1] * sizes[1]] += n
+    wanted = {at(start): n for start, n in sums.items() if start + sizes[1] <= behind}
+    emitted = [(row["window_start"], row["sum"]) for row in ticked.rows("out")]
+    assert len(emitted) == len(dict(emitted)) and dict(emitted) == wanted
+    closed, nothing = ticked.records[-2:]
+    due = is_closing_due(at_end.program, last.used_watermark_us, last.watermark_us)
+    assert due or not closed["sink_rows"]
+    assert not nothing["sink_rows"] and closed["tick"]
+    after = ticked.coordinator.last
+    assert after is not None
+    assert not is_closing_due(at_end.program, after.used_watermark_us, after.watermark_us)
+
+
+def test_a_tick_is_not_due_when_no_window_ends() -> None:
+    program = compiled("1 minute", "1 hour")
+
+    assert not is_closing_due(program, 61_000_000, 119_999_999)
+    assert is_closing_due(program, 61_000_000, 120_000_000)
+    assert is_closing_due(program, None, 0)
+    assert not is_closing_due(program, None, None)
+
+
+def test_a_tick_is_due_for_operators_that_do_not_say_what_they_hold() -> None:
+    flow = hg.Flow("own")
+    rows = flow.source(ListSource("k string, ts timestamp", []), event_time="ts")
+    rows.key_by("k").process(EndsEpochs(), name="own").to_memory("out")
+
+    assert is_closing_due(compile_flow(flow.graph()), 1, 2)
+    assert not is_closing_due(compile_flow(flow.graph()), 2, 2)
+
+
+class EndsEpochs(hg.StatefulOperator):
+    ends_epochs = True
+
+    def state_fields(self, rows: pa.Schema, key: Sequence[str]) -> hg.StateFields:
+        return hg.StateFields(pa.schema([]))
+
+    def output_schema(self, rows: pa.Schema, key: Sequence[str]) -> pa.Schema:
+        return rows
