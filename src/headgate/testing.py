@@ -1,8 +1,9 @@
 """Test a flow without a JVM: list source, list sink, hand-moved clock.
 
-The flow runs through the same operator, routing, slot, state and commit code as on Spark; only the
-shuffle is a Python list. Every task is run twice and compared, so an operator that is not a pure
-function of its rows, state and clock is caught here and not by a failing cluster.
+The flow runs through the same operator, routing, slot, state and commit code as on Spark, and what
+tasks send each other is packed and read as it is there; only the carrier is a Python list. Every
+task is run twice and compared, so an operator that is not a pure function of its rows, state and
+clock is caught here and not by a failing cluster.
 
     >>> import headgate as hg
     >>> from headgate.testing import ListSource, run
@@ -34,7 +35,7 @@ from headgate.control.planning import Decides
 from headgate.control.state_view import check_known, read_state
 from headgate.errors import DeclarationError, HeadgateError
 from headgate.routing.table import RoutingTable
-from headgate.slot.batch_tuple import BatchTuple, Kind
+from headgate.slot.batch_tuple import BatchTuple, Kind, decode, encode
 from headgate.slot.packing import check_travels
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program, compile_flow, ttl_ms
@@ -210,22 +211,23 @@ class LocalEngine:
             Storage.at(plan.storage_uri), warm_dir=plan.warm_dir, buckets=plan.buckets
         )
         services = Services(store)
-        moving: list[BatchTuple] = []
+        sent: list[BatchTuple] = []
         for partition, batches in enumerate(inputs):
-            moving += self._task(
+            sent += self._task(
                 partial(run_source_task, self.program, plan, services, partition, batches)
             )
         for level in range(1, self.program.levels + 1):
             by_slot: list[list[BatchTuple]] = [[] for _ in range(plan.slots)]
-            for item in moving:
+            for item in self._arrived(plan, sent):
                 by_slot[item.slot].append(item)
-            moving = []
+            sent = []
             for slot, received in enumerate(by_slot):
                 self.random.shuffle(received)
-                moving += self._task(
+                sent += self._task(
                     partial(run_slot_task, self.program, plan, services, level, slot, received)
                 )
-        controls = [Control.from_bytes(t.payload) for t in moving if t.kind == Kind.CONTROL]
+        last = self._arrived(plan, sent)
+        controls = [Control.from_bytes(t.payload) for t in last if t.kind == Kind.CONTROL]
         counted = [TaskStatistics.from_bytes(d) for _, d in sorted(services.statistics.items())]
         return EpochResult(controls, services.timings, statistics=counted)
 
@@ -242,6 +244,11 @@ class LocalEngine:
                     producer=sent[0].producer,
                 )
         return sent
+
+    def _arrived(self, plan: EpochPlan, sent: list[BatchTuple]) -> list[BatchTuple]:
+        """What arrives of what all tasks of a level sent, read back from Spark's own rows."""
+        labels = list(range(plan.slots))
+        return [item for batch in encode(sent, labels) for item in decode(batch)]
 
 
 def _partitions(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import doctest
+import gc
 import itertools
 import random
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -17,6 +19,7 @@ import pytest
 import headgate.testing
 from headgate import Count, Flow, StateFields, StatefulOperator
 from headgate.errors import DeclarationError, OperatorFailed
+from headgate.slot.batch_tuple import TUPLE_SCHEMA, BatchTuple, decode
 from headgate.testing import ImpureTask, ListSource, ManualClock, run
 from strategies import quick_folder, run_quickly
 
@@ -91,6 +94,34 @@ def test_purity_can_be_left_unchecked() -> None:
     done = run_quickly(counting([[{"k": 1}]], Echo()), check_purity=False)
 
     assert len(done.rows("out")) == 1
+
+
+# --- what tasks send --------------------------------------------------------------------------
+
+
+def test_tuples_cross_as_the_batches_that_spark_shuffles(monkeypatch: pytest.MonkeyPatch) -> None:
+    crossed: Counter[str] = Counter()
+
+    def decode_and_count(batch: pa.RecordBatch) -> Iterator[BatchTuple]:
+        assert batch.schema == TUPLE_SCHEMA
+        for item in decode(batch):
+            crossed[item.kind.name] += 1
+            yield item
+
+    monkeypatch.setattr(headgate.testing, "decode", decode_and_count)
+    run_quickly(counting([[{"k": k} for k in range(9)]]), slots=2, partitions=2)
+
+    assert crossed == {"DATA": 4, "CONTROL": 4}  # a record per source task and per slot
+
+
+def test_a_run_leaves_no_arrow_memory_behind() -> None:
+    gc.collect()
+    before = pa.total_allocated_bytes()
+
+    run_quickly(counting([[{"k": k} for k in range(5_000)] for _ in range(3)]))
+
+    gc.collect()
+    assert pa.total_allocated_bytes() == before
 
 
 # --- running ----------------------------------------------------------------------------------
