@@ -94,7 +94,7 @@ class IncompatibleFlow(CheckpointError):
 
 
 class ForeignCheckpoint(CheckpointError):
-    """The checkpoint belongs to another flow, or Spark's part of it is gone or foreign."""
+    """The checkpoint belongs to another flow, or part of it is damaged, gone or foreign."""
 
 
 class UnsupportedVersion(CheckpointError):

@@ -31,6 +31,7 @@ from headgate.errors import (
     UnknownSlot,
     UnsupportedVersion,
 )
+from headgate.state.digest import seal
 from headgate.testing import ListSource, LocalRun, run
 
 SCHEMA = "k bigint, v bigint"
@@ -484,7 +485,7 @@ def test_another_format_is_refused(checkpoint: Path) -> None:
     identity = checkpoint / IDENTITY
     told = identity.read_bytes()
     for change in ({"format": 99}, {"hash": "md5"}):
-        identity.write_text(json.dumps({**json.loads(told), **change}))
+        identity.write_bytes(seal({**json.loads(told), **change}))
         with pytest.raises(UnsupportedVersion):
             run(counting(EPOCHS), checkpoint=checkpoint)
     identity.write_bytes(told)

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
@@ -32,6 +33,7 @@ from headgate.errors import (
     OperatorFailed,
     StateFileError,
 )
+from headgate.runtime.worker import INLINE_PINS_MAX
 
 SCHEMA = "k bigint, v bigint"
 
@@ -134,6 +136,32 @@ def test_a_damaged_state_file_stops_the_flow_and_is_named(
         path.write_bytes(content)
     done = run_case(spark, case, tmp_path, collected=collected, warm_dir="off")
     check(done, case, collected)
+
+
+def test_a_large_routing_table_that_is_damaged_before_workers_read_it_is_named(
+    case: Case, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver has it in memory and sends only its name; a task must not follow what it reads."""
+    write_case(case, tmp_path / "in")
+    pins = np.arange(2 * INLINE_PINS_MAX, dtype=np.uint64)
+    large = hg.hash_table(2).pin_hashes(pins, (pins % np.uint64(2)).astype(np.int32))
+    kept: dict[Path, bytes] = {}
+
+    def damage(point: str, epoch: int) -> None:
+        if point == "tables-saved" and not kept:
+            (path,) = (tmp_path / "checkpoint" / "routing").glob("second-*")
+            kept[path] = path.read_bytes()
+            path.write_bytes(kept[path][:2_000] + b"?" + kept[path][2_001:])
+
+    monkeypatch.setattr("headgate.control.coordinator.reach", damage)
+    with pytest.raises(StateFileError, match="bring it back") as caught:
+        run_case(spark, case, tmp_path, tables={"second": large})
+
+    ((path, whole),) = kept.items()
+    assert caught.value.file == path.name
+    path.write_bytes(whole)
+    collected = Collected()
+    check(run_case(spark, case, tmp_path, collected=collected), case, collected)
 
 
 def test_changes_that_state_can_follow_resume_and_others_are_refused(

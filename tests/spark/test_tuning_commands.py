@@ -67,7 +67,7 @@ def test_a_flow_is_calibrated_for_tuned_and_run_as_tuned(place: Path) -> None:
     assert f"epoch 1 of 1: {FILES * ROWS} rows in" in tuning
     assert "Bottleneck:" in tuning and "headgate run app.py --auto" in tuning
     assert not Path("out").exists()
-    kept = load_tuning(Storage.at(str(place / "artifacts/commands")))
+    kept = load_tuning(Storage.at(str(place / "artifacts/commands")), plain=True)
     assert kept is not None and kept.tuned is not None
     settings = kept.tuned.settings
     assert settings.rows_per_epoch <= GROWTH * FILES * ROWS

@@ -46,7 +46,7 @@ def begin_with(checkpoint: Storage, flow: str) -> str:
     if known is not None and known.tuned is not None:
         return f"begins with the settings in its checkpoint: {_settings(known)}"
     place = kept_in(flow)
-    kept = load_tuning(Storage.at(str(place.parent.resolve())))
+    kept = load_tuning(Storage.at(str(place.parent.resolve())), plain=True)
     if kept is not None and kept.tuned is not None:
         costs = kept.calibration if known is None else known.calibration
         save_tuning(checkpoint, SavedTuning(costs, kept.tuned))

@@ -21,11 +21,11 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-import xxhash
-
 from headgate.control.compatibility import check_compatible, check_dropped, check_gone
 from headgate.control.cost_files import CostFiles
-from headgate.control.manifest import FORMAT, READABLE, Manifest
+from headgate.control.identity_file import IDENTITY, read_identity, tell_identity
+from headgate.control.manifest import FORMAT, Manifest
+from headgate.control.spark_files import newest_plan, spark_offsets, spark_query_id
 from headgate.control.table_files import TableFiles
 from headgate.errors import (
     DamagedManifest,
@@ -36,8 +36,6 @@ from headgate.routing.hashing import HASH_ID
 from headgate.slot.program import Program
 from headgate.state.flushing import flush_all
 from headgate.state.storage import Storage
-
-IDENTITY = "headgate.json"
 
 
 class Checkpoint:
@@ -57,25 +55,7 @@ class Checkpoint:
     # --- identity --------------------------------------------------------------------------
     def identity(self) -> dict[str, Any] | None:
         """What `headgate.json` says, or None in a new folder."""
-        try:
-            told: dict[str, Any] = json.loads(self.storage.read(IDENTITY))
-        except FileNotFoundError:
-            return None
-        except json.JSONDecodeError as problem:
-            raise ForeignCheckpoint(
-                f"{IDENTITY} in {self.storage.uri} is damaged ({problem}); bring it back from a "
-                "copy, or start with a new checkpoint folder",
-                uri=self.storage.uri,
-            ) from problem
-        if told.get("format") not in READABLE or told.get("hash") != HASH_ID:
-            raise UnsupportedVersion(
-                f"checkpoint {self.storage.uri} has format {told.get('format')} and hash "
-                f"{told.get('hash')}; this headgate reads formats {READABLE} and hash {HASH_ID}. "
-                "Use the version that wrote it, or start with a new checkpoint folder",
-                found=told.get("format"),
-                supported=FORMAT,
-            )
-        return told
+        return read_identity(self.storage)
 
     def adopt(self, program: Program, buckets: int, drop_state: Collection[str] = ()) -> int:
         """Make this the checkpoint of the flow, or check that it is; returns its bucket count.
@@ -106,8 +86,8 @@ class Checkpoint:
             check_gone(None, wanted, drop_state)
         dropped = sorted({*dropped, *drop_state})
         facts = {"dropped": dropped} if dropped else {}
-        self._tell_identity(
-            format=FORMAT, hash=HASH_ID, buckets=buckets, describe=described, **facts
+        tell_identity(
+            self.storage, format=FORMAT, hash=HASH_ID, buckets=buckets, describe=described, **facts
         )
         return buckets
 
@@ -123,38 +103,13 @@ class Checkpoint:
 
     def keep_spark_sources(self, names: Sequence[str]) -> None:
         """Note the sources in their order, before Spark plans an epoch with them."""
-        self._tell_identity(spark_sources=list(names))
-
-    def _tell_identity(self, **facts: Any) -> None:
-        told = self.identity() or {}
-        if told != {**told, **facts}:
-            data = json.dumps({**told, **facts}, sort_keys=True).encode()
-            self.storage.write(IDENTITY, data, True)
+        tell_identity(self.storage, spark_sources=list(names))
 
     def spark_query_id(self) -> str | None:
-        """The id that Spark's checkpoint gives its query; None if there is none."""
-        try:
-            return str(json.loads(self.storage.read("spark/metadata"))["id"])
-        except FileNotFoundError:
-            return None
-        except (ValueError, KeyError, TypeError) as problem:
-            raise ForeignCheckpoint(
-                f"{self.spark_uri}/metadata, which names Spark's query, cannot be read "
-                f"({type(problem).__name__}: {problem}); bring it back from a copy, or start with "
-                "a new checkpoint folder",
-                uri=self.spark_uri,
-            ) from problem
+        return spark_query_id(self.storage)
 
     def spark_offsets(self, epoch: int) -> str | None:
-        """A digest of what Spark planned as this micro-batch; None if it has not (or no Spark).
-
-        Spark writes the file before the epoch begins and never again: a batch that is replayed
-        has the same one, also after a hand-over.
-        """
-        try:
-            return xxhash.xxh3_128_hexdigest(self.storage.read(f"spark/offsets/{epoch}"))
-        except FileNotFoundError:
-            return None
+        return spark_offsets(self.storage, epoch)
 
     # --- manifests -------------------------------------------------------------------------
     def epochs(self) -> list[int]:
@@ -209,19 +164,8 @@ class Checkpoint:
             if sink in sink_uris:
                 staged = Storage.at(sink_uris[sink])
                 paths |= staged.paths_to_flush(file["name"] for file in files)
-        flush_all(paths | self.storage.paths_to_flush(self._spark_files()))
-
-    def _spark_files(self) -> list[str]:
-        """The newest offsets of Spark, and the newest entry of each source's own log."""
-        if not self.storage.is_local:
-            return []
-        newest: dict[str, tuple[int, str]] = {}
-        for name in (*self.storage.list("spark/offsets/"), *self.storage.list("spark/sources/")):
-            folder, _, file = name.rpartition("/")
-            number = file.partition(".")[0]
-            if number.isdigit():
-                newest[folder] = max(newest.get(folder, (-1, "")), (int(number), name))
-        return [name for _, name in newest.values()]
+        spark = newest_plan(self.storage) if self.storage.is_local else ()
+        flush_all(paths | self.storage.paths_to_flush(spark))
 
     def commit(self, manifest: Manifest) -> bool:
         """The commit point of an epoch; False if another driver committed it first."""

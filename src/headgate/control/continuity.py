@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 
 from headgate.control.checkpoint import Checkpoint
 from headgate.control.manifest import Manifest
+from headgate.control.spark_files import check_entries
 from headgate.errors import ForeignCheckpoint, IncompatibleFlow
 from headgate.slot.program import Program
 
@@ -18,10 +19,11 @@ TICK = "(tick)"
 
 
 def check_start(place: Checkpoint, last: Manifest | None, query_id: str | None) -> None:
-    """Refuse to start when Spark's checkpoint has vanished or is not the one.
+    """Refuse to start when Spark's checkpoint has vanished, is damaged or is not the one.
 
     One that has no rows left to run would otherwise end without an error.
     """
+    check_entries(place.storage)
     if last is None:
         return
     if query_id is None:
@@ -60,7 +62,7 @@ def check_epoch(
         raise _rolled_back(place, last, f"it runs batch {batch} again")
     if batch == last.batch and last.offsets is not None and offsets != last.offsets:
         what = "has no plan of" if offsets is None else "planned other rows for"
-        raise _rolled_back(place, last, f"it {what} batch {batch}")
+        raise _rolled_back(place, last, f"it {what} batch {batch} (file offsets/{batch})")
 
 
 def check_sources(place: Checkpoint, names: Sequence[str]) -> None:
@@ -128,8 +130,8 @@ def check_sinks(
 def _rolled_back(place: Checkpoint, last: Manifest, why: str) -> ForeignCheckpoint:
     return ForeignCheckpoint(
         f"the Spark checkpoint in {place.spark_uri} is older than this flow's state, which holds "
-        f"everything up to batch {last.batch}: {why}. It was put back from a copy, or lost its "
-        "last files when the machine stopped. Going on would lose rows: restore the whole "
-        "checkpoint folder from one copy, or start with a new one",
+        f"everything up to batch {last.batch}: {why}. It was put back from a copy, was "
+        "changed, or lost its last files when the machine stopped. Going on would lose rows: "
+        "restore the whole checkpoint folder from one copy, or start with a new one",
         epoch=last.epoch,
     )

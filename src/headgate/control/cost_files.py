@@ -9,10 +9,10 @@ from __future__ import annotations
 import builtins
 
 import pyarrow as pa
-import xxhash
 
 from headgate.errors import StateFileError
 from headgate.sketch.cost_model import CostModel
+from headgate.state.digest import DamagedFile, digest_of, read_named
 from headgate.state.storage import Storage
 
 _KEPT = 16
@@ -36,7 +36,7 @@ class CostFiles:
         with pa.ipc.new_file(sink, table.schema) as writer:
             writer.write_table(table)
         data = sink.getvalue()
-        name = f"{operator}-{xxhash.xxh3_64_hexdigest(data)}.arrow"
+        name = f"{operator}-{digest_of(data)}.arrow"
         if name not in self._known:
             self._storage.write(name, data, True)
             self._remember(name, model)
@@ -45,14 +45,14 @@ class CostFiles:
     def load(self, name: str) -> CostModel:
         if name not in self._known:
             try:
-                with pa.ipc.open_file(pa.py_buffer(self._storage.read(name))) as reader:
-                    self._remember(name, CostModel.from_arrow(reader.read_all()))
-            except (pa.ArrowInvalid, FileNotFoundError) as problem:
+                data = read_named(self._storage, name)
+            except DamagedFile as problem:
                 raise StateFileError(
-                    f"cost model {name} in {self._storage.uri} is missing or damaged ({problem}); "
-                    "delete the folder to start without what was measured",
+                    f"cost model {name} in {self._storage.uri} cannot be used: {problem}",
                     file=name,
                 ) from problem
+            with pa.ipc.open_file(pa.py_buffer(data)) as reader:
+                self._remember(name, CostModel.from_arrow(reader.read_all()))
         return self._known[name]
 
     def list(self) -> builtins.list[str]:

@@ -12,10 +12,10 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
-import xxhash
 
 from headgate.errors import StateFileError
 from headgate.routing.table import RoutingTable
+from headgate.state.digest import DamagedFile, digest_of, read_named
 from headgate.state.storage import Storage
 
 CHANGES_MAX = 32
@@ -70,20 +70,22 @@ class TableFiles:
         with pa.ipc.new_file(sink, table.schema) as writer:
             writer.write_table(table)
         data = sink.getvalue()
-        name = f"{operator}-v{version:06d}-{xxhash.xxh3_64_hexdigest(data)}.arrow"
+        name = f"{operator}-v{version:06d}-{digest_of(data)}.arrow"
         self._storage.write(name, data, True)
         return name
 
     def _read(self, name: str) -> pa.Table:
         try:
-            with pa.ipc.open_file(pa.py_buffer(self._storage.read(name))) as reader:
-                return reader.read_all()
-        except (pa.ArrowInvalid, FileNotFoundError) as problem:
+            data = read_named(self._storage, name)
+        except DamagedFile as problem:
             raise StateFileError(
-                f"routing table {name} in {self._storage.uri} is missing or damaged ({problem}); "
-                "bring it back from a copy of the checkpoint",
+                f"routing table {name} in {self._storage.uri} cannot be used: {problem}. It says "
+                "which slot owns a key, and no older one can stand in: bring it back from a copy "
+                "of the checkpoint, or start with a new checkpoint folder",
                 file=name,
             ) from problem
+        with pa.ipc.open_file(pa.py_buffer(data)) as reader:
+            return reader.read_all()
 
     def _remember(self, names: Names, table: RoutingTable) -> None:
         """Keep the last few tables of an operator: the one in use, and those before it."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from headgate.control.table_files import Names, TableFiles
-from headgate.errors import UnknownSlot
+from headgate.errors import ForeignCheckpoint, UnknownSlot
 from headgate.routing.table import Moves, RoutingTable, hash_table, moves_between
 from headgate.slot.program import Program
 
@@ -34,6 +34,7 @@ class TablesInUse:
         routed = sorted(routed_operators(program))
         _check_chosen(chosen, routed, slots, buckets)
         self._committed = {op: files.load(names) for op, names in stored.items() if op in routed}
+        _check_buckets(self._committed, buckets)
         self.names: dict[str, Names] = {op: stored[op] for op in self._committed}
         self.tables: dict[str, RoutingTable] = {}
         self.moves: dict[str, Moves] = {}
@@ -93,6 +94,19 @@ def routed_operators(program: Program) -> set[str]:
         for node in program.graph.nodes
         if any(edge.grouping.keyed for edge in program.graph.inputs(node.id))
     }
+
+
+def _check_buckets(stored: Mapping[str, RoutingTable], buckets: int) -> None:
+    """Keys would be looked for in other buckets than they were put in."""
+    for operator, table in stored.items():
+        if table.buckets != buckets:
+            raise ForeignCheckpoint(
+                f"headgate.json says that this checkpoint has {buckets} buckets, but its state "
+                f"was made with {table.buckets} (so says the routing table of {operator!r}): the "
+                "file was changed, or belongs to another checkpoint. Bring it back from a copy",
+                operator=operator,
+                buckets=table.buckets,
+            )
 
 
 def _check_chosen(

@@ -1,7 +1,7 @@
 """What was measured and chosen for a flow, kept in its checkpoint: `tuning.json`.
 
-Advice, not truth: a checkpoint without it, or with one that cannot be read, works as well, and it
-is measured again.
+Advice, not truth: a checkpoint without it works as well, and it is measured again. So is one that
+is damaged, or that an earlier version wrote without a digest.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 from headgate.errors import DeclarationError
 from headgate.planner.tuning.calibration import Calibration
 from headgate.planner.tuning.epochs import TunedEpochs
+from headgate.state.digest import DamagedFile, seal, unseal
 from headgate.state.storage import Storage
 
 FILE = "tuning.json"
@@ -39,11 +40,12 @@ class SavedTuning:
         )
 
 
-def load_tuning(storage: Storage) -> SavedTuning | None:
-    """What is saved there, if it can be read."""
+def load_tuning(storage: Storage, *, plain: bool = False) -> SavedTuning | None:
+    """What is saved there, if it is whole; a `plain` file is the user's own and has no digest."""
     try:
-        return SavedTuning.from_json(json.loads(storage.read(FILE)))
-    except (FileNotFoundError, json.JSONDecodeError, KeyError, TypeError):
+        told, sealed = unseal(storage.read(FILE))
+        return SavedTuning.from_json(told) if sealed or plain else None
+    except (OSError, DamagedFile, KeyError, TypeError, ValueError, AttributeError):
         return None
 
 
@@ -60,4 +62,4 @@ def read_calibration(path: Path) -> Calibration:
 
 
 def save_tuning(storage: Storage, saved: SavedTuning) -> None:
-    storage.write(FILE, (json.dumps(saved.to_json(), indent=2) + "\n").encode())
+    storage.write(FILE, seal(saved.to_json(), indent=2))

@@ -14,6 +14,7 @@ import pickle
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -23,12 +24,13 @@ from pyspark import Accumulator, Broadcast, TaskContext
 
 from headgate.control.cost_files import CostFiles
 from headgate.control.table_files import TableFiles
-from headgate.errors import EngineError
+from headgate.errors import EngineError, StateFileError
 from headgate.runtime.anchor import slot_labels
 from headgate.slot.batch_tuple import TUPLE_SCHEMA, BatchTuple, Kind, anchor_row, decode, encode
 from headgate.slot.plan import EpochPlan
 from headgate.slot.program import Program
 from headgate.slot.stage import Services, run_slot_task, run_source_task
+from headgate.slot.task import failed_task
 from headgate.state.storage import Storage
 from headgate.state.store import StateStore
 
@@ -51,13 +53,15 @@ def source_stage(
 
     def stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         start = time.perf_counter_ns()
-        flow, epoch = _program(program, program_id), _plan()
+        flow, (epoch, problem) = _program(program, program_id), _plan()
         services = _services(epoch)
         partition = _partition()
-        read = _untag(batches) if tagged else ((0, batch) for batch in batches)
-        yield from encode(
-            run_source_task(flow, epoch, services, partition, read), slot_labels(epoch.slots)
-        )
+        if problem is None:
+            read = _untag(batches) if tagged else ((0, batch) for batch in batches)
+            made = run_source_task(flow, epoch, services, partition, read)
+        else:
+            made = iter([failed_task(epoch, 0, partition, None, problem)])
+        yield from encode(made, slot_labels(epoch.slots))
         services.timed(0, partition, "", 0, start)
         reports.add(_reports(services))
 
@@ -72,12 +76,14 @@ def slot_stage(
 
     def stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         start = time.perf_counter_ns()
-        flow, epoch = _program(program, program_id), _plan()
+        flow, (epoch, problem) = _program(program, program_id), _plan()
         services = _services(epoch)
         slot, tuples = _gather(batches)
-        yield from encode(
-            run_slot_task(flow, epoch, services, level, slot, tuples), slot_labels(epoch.slots)
-        )
+        if problem is None:
+            made = run_slot_task(flow, epoch, services, level, slot, tuples)
+        else:
+            made = iter([failed_task(epoch, level, slot, slot, problem)])
+        yield from encode(made, slot_labels(epoch.slots))
         services.timed(level, slot, "", 0, start)
         reports.add(_reports(services))
 
@@ -170,8 +176,11 @@ def pack_plan(plan: EpochPlan) -> str:
     return base64.b85encode(zlib.compress(pickle.dumps(plan, protocol=5), 1)).decode("ascii")
 
 
-def _plan() -> EpochPlan:
-    """The plan of the job this task belongs to; unpacked once per process and epoch."""
+def _plan() -> tuple[EpochPlan, StateFileError | None]:
+    """The plan of the job this task belongs to, unpacked once per process and epoch.
+
+    And why it cannot be followed, if a table of it cannot be read: the task answers with that.
+    """
     context = TaskContext.get()
     packed = None if context is None else context.getLocalProperty(PLAN_PROPERTY)
     if packed is None:
@@ -179,8 +188,11 @@ def _plan() -> EpochPlan:
     if packed not in _plans:
         _plans.clear()
         plan = pickle.loads(zlib.decompress(base64.b85decode(packed)))
-        _plans[packed] = _with_costs(_with_tables(plan))
-    return _plans[packed]
+        try:
+            _plans[packed] = _with_costs(_with_tables(plan))
+        except StateFileError as problem:
+            return plan, problem
+    return _plans[packed], None
 
 
 def _with_tables(plan: EpochPlan) -> EpochPlan:
@@ -201,8 +213,13 @@ def _with_costs(plan: EpochPlan) -> EpochPlan:
     if plan.costs_uri not in _costs:
         _costs.clear()
         _costs[plan.costs_uri] = CostFiles(Storage.at(plan.costs_uri))
-    files = _costs[plan.costs_uri]
-    return replace(plan, costs={op: files.load(name) for op, name in plan.cost_files.items()})
+    models = {}
+    for operator, name in plan.cost_files.items():
+        # Advice, so a task can do without it. Another attempt that has it may send rows
+        # elsewhere; custody notices, and the epoch is run again.
+        with suppress(StateFileError):
+            models[operator] = _costs[plan.costs_uri].load(name)
+    return replace(plan, costs=models)
 
 
 def _services(plan: EpochPlan) -> Services:

@@ -10,10 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import xxhash
 
 from headgate.slot.plan import EpochPlan
 from headgate.slot.rows import Rows, of_one_schema
+from headgate.state.digest import digest_of
 from headgate.state.storage import Storage
 
 
@@ -38,7 +38,7 @@ class SinkFiles:
             data = content.getvalue()
             name = (
                 f"e{self.plan.epoch:09d}-L{self.level:02d}-{self.producer:05d}-"
-                f"{xxhash.xxh3_128_hexdigest(data)}.parquet"
+                f"{digest_of(data)}.parquet"
             )
             Storage.at(self.plan.sink_uris[sink]).write(name, data)
             rows = sum(batch.num_rows for batch in batches)

@@ -190,15 +190,26 @@ class Task:
         yield from self.outbox.close()
 
     def control_tuple(self) -> BatchTuple:
-        home = self.producer % self.plan.slots if self.slot is None else self.slot
-        payload = pa.py_buffer(self.control.to_bytes())
-        digest = digest_of(payload)
-        return BatchTuple(home, Kind.CONTROL, 0, self.level, self.producer, 0, 0, digest, payload)
+        return _control_tuple(self.plan, self.level, self.producer, self.slot, self.control)
 
     def failed(self, problem: HeadgateError) -> BatchTuple:
-        """The answer of a task that hit bad input: only the error, no rows."""
-        slots = [] if self.slot is None else [self.slot]
-        self.control = Control(
-            error=to_record(problem), slots=slots, versions=[self.plan.routing_version]
-        )
-        return self.control_tuple()
+        """The answer of a task that hit bad input."""
+        return failed_task(self.plan, self.level, self.producer, self.slot, problem)
+
+
+def failed_task(
+    plan: EpochPlan, level: int, producer: int, slot: int | None, problem: HeadgateError
+) -> BatchTuple:
+    """The answer of a task that cannot do its work: only the error, no rows."""
+    slots = [] if slot is None else [slot]
+    control = Control(error=to_record(problem), slots=slots, versions=[plan.routing_version])
+    return _control_tuple(plan, level, producer, slot, control)
+
+
+def _control_tuple(
+    plan: EpochPlan, level: int, producer: int, slot: int | None, control: Control
+) -> BatchTuple:
+    home = producer % plan.slots if slot is None else slot
+    payload = pa.py_buffer(control.to_bytes())
+    digest = digest_of(payload)
+    return BatchTuple(home, Kind.CONTROL, 0, level, producer, 0, 0, digest, payload)

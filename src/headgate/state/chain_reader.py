@@ -13,7 +13,8 @@ import numpy as np
 
 from headgate.errors import StateFileError
 from headgate.state.chain import Chain, StateFile, fold
-from headgate.state.delta import DamagedFile, FileRows, read_routes, read_whole
+from headgate.state.delta import FileRows, read_routes, read_whole
+from headgate.state.digest import DamagedFile
 from headgate.state.layout import TOUCHED, RowLayout, Values
 from headgate.state.rows import RowIds
 from headgate.state.schema import U64

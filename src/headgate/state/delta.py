@@ -1,10 +1,11 @@
 """State files: an Arrow IPC stream of rows in (route, h, check) order, cut into blocks.
 
 Any Arrow reader can open one. The schema's metadata holds an index: per block its rows, bytes,
-first and last route, and a digest. A range of routes (a bucket, a pinned key) is read by taking
-just its blocks, each checked against its digest, and the head against the one that ends the file;
-a whole read is checked against the digest in the file's name. The same rows give the same bytes,
-so a task run twice names the same file.
+first and last route, and a digest. The file's own digest, which its name and the manifest hold, is
+that of this head, and so covers every block: a range of routes (a bucket, a pinned key) is read,
+and checked, by taking just its blocks. Files of format 1 are read too: they end with a digest of
+their head, and their name holds that of the whole file. The same rows give the same bytes, so a
+task run twice names the same file.
 
 Columns: `_route`, `_h` (only with sub-keys; else it equals `_route`), `_check`, `_op` (0 put, 1
 remove), `key.*`, `sub.*`, `value.*`, and `_touched_ms` if the state has a TTL. Removed rows have
@@ -24,21 +25,18 @@ import pyarrow as pa
 import xxhash
 
 from headgate.state.chain import Kind, StateFile
+from headgate.state.digest import DamagedFile, digest_of, matches
 from headgate.state.layout import TOUCHED, ColumnLayout, Mask, RowLayout, Values
 from headgate.state.rows import RowIds
 from headgate.state.schema import U64
 from headgate.state.storage import Storage
 from headgate.state.task import Task
 
-FORMAT = 1
+FORMAT = 2
 BLOCK_ROWS = 16384
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
-_TAIL_BYTES = len(_END) + 8
+_OLD_TAIL_BYTES = len(_END) + 8
 _META = b"headgate"
-
-
-class DamagedFile(Exception):
-    """The bytes are not what was written; the reader of the chain decides what to do."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,7 @@ class Block:
 def encode(
     layout: RowLayout, ids: RowIds, removed: Mask, columns: Mapping[str, Values], kind: Kind
 ) -> tuple[list[Any], str]:
-    """Buffers of a file and their digest. Rows must be in order, distinct and at least one."""
+    """Buffers of a file and its digest. Rows must be in order, distinct and at least one."""
     messages = []
     blocks: list[list[Any]] = []
     narrow = layout.narrow and int(ids.check.max()) <= 255
@@ -74,7 +72,7 @@ def encode(
         batch = _batch(layout, part, removed[start:stop], some, narrow)
         message = batch.serialize()
         first, last = f"{int(part.route[0]):016x}", f"{int(part.route[-1]):016x}"
-        blocks.append([len(part), message.size, first, last, xxhash.xxh3_64_hexdigest(message)])
+        blocks.append([len(part), message.size, first, last, digest_of(message)])
         messages.append(message)
     told = {
         "format": FORMAT,
@@ -85,11 +83,7 @@ def encode(
     }
     meta = json.dumps(told, sort_keys=True, separators=(",", ":")).encode()
     head = batch.schema.with_metadata({_META: meta}).serialize()
-    buffers: list[Any] = [head, *messages, _END + xxhash.xxh3_64_digest(head)]
-    digest = xxhash.xxh3_128()
-    for buffer in buffers:
-        digest.update(buffer)
-    return buffers, digest.hexdigest()
+    return [head, *messages, _END], digest_of(head)
 
 
 def write_file(
@@ -109,16 +103,10 @@ def write_file(
 
 
 def read_whole(storage: Storage, file: StateFile, layout: RowLayout) -> FileRows:
-    """All rows of a file, its digest checked."""
-    with _opened(storage, file) as source:
-        data = source.read_buffer(file.bytes)
-        if xxhash.xxh3_128_hexdigest(data) != file.digest:
-            raise DamagedFile(f"its content does not match its checksum {file.digest}")
-        with pa.BufferReader(data) as source_in_memory:
-            schema, blocks, start = _open(source_in_memory, file)
-            every = range(len(blocks))
-            batches = _take_blocks(source_in_memory, schema, blocks, start, every, verify=False)
-    return _rows(batches, layout)
+    """All rows of a file, every block checked."""
+    with _opened(storage, file) as source, pa.BufferReader(source.read_buffer()) as whole:
+        schema, blocks, start = _open(whole, file)
+        return _rows(_take_blocks(whole, schema, blocks, start, range(len(blocks))), layout)
 
 
 def read_routes(
@@ -128,7 +116,7 @@ def read_routes(
     with _opened(storage, file) as source:
         schema, blocks, start = _open(source, file)
         wanted = _blocks_of(blocks, lows, highs)
-        rows = _rows(_take_blocks(source, schema, blocks, start, wanted, verify=True), layout)
+        rows = _rows(_take_blocks(source, schema, blocks, start, wanted), layout)
     begins = np.searchsorted(rows.ids.route, lows, "left")
     ends = np.searchsorted(rows.ids.route, highs, "right")
     spans = [np.arange(b, e) for b, e in zip(begins, ends, strict=True) if e > b]
@@ -183,13 +171,14 @@ def _opened(storage: Storage, file: StateFile) -> Iterator[Any]:
 def _open(source: Any, file: StateFile) -> tuple[pa.Schema, list[Block], int]:
     """Schema, block index and where the first block begins."""
     start = 8 + int.from_bytes(source.read_at(8, 0)[4:8], "little")
-    tail = source.read_at(_TAIL_BYTES, file.bytes - _TAIL_BYTES)
     head = _buffer_at(source, 0, min(start, file.bytes))
-    if tail[: len(_END)] != _END or xxhash.xxh3_64_digest(head) != tail[len(_END) :]:
-        raise DamagedFile("its head does not match its checksum")
+    tail = source.read_at(_OLD_TAIL_BYTES, max(0, file.bytes - _OLD_TAIL_BYTES))
+    is_old = tail == _END + xxhash.xxh3_64_digest(head)
+    if not is_old and not (tail.endswith(_END) and matches(file.digest, head)):
+        raise DamagedFile(f"its head does not match its digest {file.digest}")
     schema = pa.ipc.read_schema(head)
     told = json.loads(schema.metadata[_META])
-    if told["format"] != FORMAT:
+    if told["format"] != (1 if is_old else FORMAT):
         raise DamagedFile(f"it has format {told['format']}, and this version reads {FORMAT}")
     blocks = [
         Block(rows, size, int(first, 16), int(last, 16), digest)
@@ -204,14 +193,14 @@ def _buffer_at(source: Any, start: int, size: int) -> pa.Buffer:
 
 
 def _take_blocks(
-    source: Any, schema: pa.Schema, blocks: list[Block], start: int, wanted: Any, verify: bool
+    source: Any, schema: pa.Schema, blocks: list[Block], start: int, wanted: Any
 ) -> list[pa.RecordBatch]:
     starts = np.concatenate([[start], start + np.cumsum([block.byte_count for block in blocks])])
     batches = []
     for number in wanted:
         message = _buffer_at(source, int(starts[number]), blocks[number].byte_count)
-        if verify and xxhash.xxh3_64_hexdigest(message) != blocks[number].digest:
-            raise DamagedFile(f"block {number} does not match its checksum")
+        if not matches(blocks[number].digest, message):
+            raise DamagedFile(f"block {number} does not match its digest")
         batches.append(pa.ipc.read_record_batch(message, schema))
     return batches or [pa.RecordBatch.from_pylist([], schema=schema)]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.unit.control.parts import program
+from tests.unit.control.parts import coordinator, program, quiet
 
 from headgate import Count, Flow, StateFields, StatefulOperator, Sum
 from headgate.control.checkpoint import IDENTITY, Checkpoint
@@ -24,10 +24,18 @@ from headgate.errors import (
     UnsupportedVersion,
 )
 from headgate.slot.program import Program, compile_flow
+from headgate.state.digest import unseal
 
 
 def at(folder: Path) -> Checkpoint:
     return Checkpoint(str(folder))
+
+
+def change_identity(folder: Path, **facts: Any) -> dict[str, Any]:
+    """Write it as an earlier version would have, without a digest; returns what it said."""
+    told, _ = unseal((folder / IDENTITY).read_bytes())
+    (folder / IDENTITY).write_text(json.dumps(told | facts, sort_keys=True))
+    return told
 
 
 def declared(*operators: tuple[str, str, Any], name: str = "f") -> Program:
@@ -70,11 +78,58 @@ def test_a_checkpoint_belongs_to_one_flow(tmp_path: Path) -> None:
 @pytest.mark.parametrize("change", [{"format": 99}, {"hash": "hg0"}])
 def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
     at(tmp_path).adopt(program(), 64)
-    told = json.loads((tmp_path / IDENTITY).read_text())
-    (tmp_path / IDENTITY).write_text(json.dumps(told | change))
+    change_identity(tmp_path, **change)
 
     with pytest.raises(UnsupportedVersion):
         at(tmp_path).adopt(program(), 64)
+
+
+def test_no_flipped_bit_cut_or_edit_of_the_identity_goes_unseen(tmp_path: Path) -> None:
+    at(tmp_path).adopt(program(), 64)
+    path = tmp_path / IDENTITY
+    whole = path.read_bytes()
+    damaged = [whole[:at] + bytes([whole[at] ^ 2]) + whole[at + 1 :] for at in range(len(whole))]
+    damaged += [whole[:length] for length in range(len(whole))]
+    damaged += [whole.replace(b": 64", b": 32"), b"[]", b"\xff", b'{"buckets": 64}']
+    for data in damaged:
+        path.write_bytes(data)
+        with pytest.raises((ForeignCheckpoint, UnsupportedVersion), match="new checkpoint folder"):
+            at(tmp_path).adopt(program(), 64)
+    path.write_bytes(whole)
+    at(tmp_path).adopt(program(), 64)
+
+
+def test_an_identity_without_a_digest_is_read_if_whole_and_gets_one(tmp_path: Path) -> None:
+    at(tmp_path).adopt(program(), 64)
+    told = change_identity(tmp_path)
+    for change in (
+        {"buckets": "64"},
+        {"describe": None},
+        {"describe": {}},
+        {"describe": {**told["describe"], "operators": {"op": {}}}},
+        {"describe": {**told["describe"], "operators": [1]}},
+        {"spark_sources": 1},
+    ):
+        change_identity(tmp_path, **change)
+        with pytest.raises(ForeignCheckpoint, match="does not hold what it should"):
+            at(tmp_path).adopt(program(), 64)
+        (tmp_path / IDENTITY).write_text(json.dumps(told, sort_keys=True))
+
+    at(tmp_path).adopt(program(), 64)
+
+    assert unseal((tmp_path / IDENTITY).read_bytes()) == (told, True)
+
+
+def test_buckets_that_were_edited_do_not_fit_the_routing_tables(tmp_path: Path) -> None:
+    """State would be looked for, and found, in the wrong places."""
+    coordinator(tmp_path).run_epoch(0, "q", quiet)
+    change_identity(tmp_path, buckets=512)
+
+    with pytest.raises(
+        ForeignCheckpoint, match="512 buckets, but its state was made with"
+    ) as caught:
+        coordinator(tmp_path)
+    assert caught.value.buckets == 1024
 
 
 @pytest.mark.parametrize("remains", ["manifests/e000000003.json", "spark/metadata"])
@@ -196,13 +251,11 @@ def test_a_manifest_without_a_description_belongs_to_the_flow_of_the_identity(
     """As those of format 2: the identity stays what it is until a manifest tells more."""
     at(tmp_path).adopt(declared(BEFORE), 64)
     at(tmp_path).commit(EMPTY)
-    told = json.loads((tmp_path / IDENTITY).read_text())
-    (tmp_path / IDENTITY).write_text(json.dumps(told | {"format": 2}))
+    told = change_identity(tmp_path, format=2)
 
     at(tmp_path).adopt(declared(("other", "k", Count())), 64, drop_state=["op"])
 
-    kept = json.loads((tmp_path / IDENTITY).read_text())
-    assert kept == told | {"dropped": ["op"]}
+    assert at(tmp_path).identity() == told | {"dropped": ["op"]}
     with pytest.raises(IncompatibleFlow, match="settings of 'op'"):
         at(tmp_path).adopt(declared(("op", "k", Sum("j"))), 64)
 

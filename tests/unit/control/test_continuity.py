@@ -24,7 +24,7 @@ def plans(folder: Path, epoch: int, rows: str = "rows") -> None:
     """What Spark does before it calls for an epoch."""
     path = folder / "spark" / "offsets" / str(epoch)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"v1\n{rows} of {epoch}")
+    path.write_text(f'v1\n{{"batchWatermarkMs":0}}\n"{rows} of {epoch}"')
 
 
 def start(folder: Path, query_id: str | None = "q") -> None:
@@ -138,6 +138,46 @@ def test_ticks_are_epochs_that_spark_knows_nothing_of(tmp_path: Path) -> None:
         coordinator(tmp_path).run_epoch(0, "q", never)
     with pytest.raises(ForeignCheckpoint, match="last batch 1"):
         coordinator(tmp_path).run_epoch(3, "q", never)
+
+
+@pytest.mark.parametrize("folder", ["offsets", "commits", "sources/0"])
+@pytest.mark.parametrize("content", [b"", b"v1", b"v1\n{", b"v\xff\n{}", b"w1\n{}", b"{}"])
+def test_a_file_that_spark_could_not_read_is_named_before_spark_reads_it(
+    tmp_path: Path, folder: str, content: bytes
+) -> None:
+    for number in (8, 9, 10):
+        path = tmp_path / "spark" / folder / str(number)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b'v1\n{"nextBatchWatermarkMs":0}\n-\n{"path":"x"}')
+    start(tmp_path)
+    path.write_bytes(content)
+
+    if content == b"v1":
+        start(tmp_path)  # nothing is missing in it
+        return
+    with pytest.raises(ForeignCheckpoint, match="Bring it back") as caught:
+        start(tmp_path)
+
+    assert caught.value.file == f"spark/{folder}/10"
+
+
+def test_what_spark_does_not_read_and_what_sources_write_is_not_judged(tmp_path: Path) -> None:
+    for name, content in {
+        "offsets/1": b"?",
+        "offsets/8": b"v1\n{}",
+        "offsets/10": b"v1\n{}",
+        "offsets/.10.crc": b"crc",
+        "sources/0/0": b"\0v1\n{}",  # Kafka
+        "sources/1/0": b"\xff\xfe",
+        "sources/2/8": b"?",
+        "sources/2/9.compact": b"v1\n{}",
+        "sources/2/10": b"v1\n{}",
+    }.items():
+        path = tmp_path / "spark" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+    start(tmp_path)
 
 
 # --- sources ----------------------------------------------------------------------------------

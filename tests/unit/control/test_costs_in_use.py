@@ -84,7 +84,7 @@ def test_a_restart_begins_with_what_was_measured(tmp_path):
 def test_a_lost_file_costs_the_measurements_and_nothing_else(tmp_path):
     costs = CostsInUse(program(), files(tmp_path), {"work": "work-0.arrow", "gone": "x.arrow"})
     assert not costs.models
-    with pytest.raises(StateFileError, match="missing or damaged"):
+    with pytest.raises(StateFileError, match="it is missing"):
         files(tmp_path).load("work-0.arrow")
 
 

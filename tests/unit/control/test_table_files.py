@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -118,3 +119,33 @@ def test_a_missing_table_is_a_clear_error(tmp_path: Path) -> None:
 
     with pytest.raises(StateFileError, match="bring it back"):
         at(tmp_path).load(names)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_no_flipped_bit_and_no_cut_goes_unseen(tmp_path: Path, which: int) -> None:
+    """In a whole table and in a change: a key would get a second owner."""
+    files = at(tmp_path)
+    table = hash_table(3, buckets=4).pin_hashes(*pins(30))
+    names = files.save("op", table.pin_hashes(*pins(3, first=28)), files.save("op", table))
+    path = tmp_path / names[which]
+    whole = path.read_bytes()
+    damaged = [whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :] for at in range(len(whole))]
+    for data in (*damaged, *(whole[:length] for length in range(0, len(whole), 50))):
+        path.write_bytes(data)
+        with pytest.raises(StateFileError, match="bring it back") as caught:
+            at(tmp_path).load(names)
+        assert caught.value.file == names[which]
+
+
+def test_names_of_earlier_versions_are_read_and_checked(tmp_path: Path) -> None:
+    """Their digests have 64 bits."""
+    table = hash_table(3).pin_hashes(*pins(9))
+    (name,) = at(tmp_path).save("op", table)
+    data = (tmp_path / name).read_bytes()
+    old = f"op-v000000-{xxhash.xxh3_64_hexdigest(data)}.arrow"
+    (tmp_path / old).write_bytes(data)
+
+    assert at(tmp_path).load((old,)).same_routes(table)
+    (tmp_path / old).write_bytes(data[:-1] + b"?")
+    with pytest.raises(StateFileError):
+        at(tmp_path).load((old,))

@@ -290,5 +290,11 @@ def test_what_is_saved_is_found_again_and_rubbish_is_not(tmp_path):
     save_tuning(storage, saved)
     assert load_tuning(storage) == saved
 
-    storage.write("tuning.json", b"{}")
-    assert load_tuning(storage) is None
+    whole = storage.read("tuning.json")
+    damaged = [whole[:at] + bytes([whole[at] ^ 8]) + whole[at + 1 :] for at in range(len(whole))]
+    for data in (*damaged, whole[:-1], b"{}", b"", b"\xff", b"[]", b'{"calibration": {}}'):
+        storage.write("tuning.json", data)
+        assert load_tuning(storage) is None, data
+    for data in (b"[]", b"\xff", b'{"calibration": []}', b'{"calibration": {"costs": 1}}'):
+        storage.write("tuning.json", data)
+        assert load_tuning(storage, plain=True) is None, data

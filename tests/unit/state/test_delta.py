@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+import xxhash
 
 from headgate.errors import StateFileError
-from headgate.state import Chain, StateSchema, StateStore, Storage
+from headgate.state import Chain, StateFile, StateSchema, StateStore, Storage
 from unit.state.keys import int_keys
 from unit.state.remote import NotLocal
 
@@ -101,6 +104,41 @@ def test_no_flipped_bit_goes_unseen(tmp_path: Path) -> None:
             assert rows.batch().equals(want), at
         except StateFileError:
             pass
+
+
+def as_format_1(path: Path, file: StateFile) -> StateFile:
+    """The file as earlier versions wrote it: digests of 64 bits, and one of the head at the end."""
+    raw = path.read_bytes()
+    start = 8 + int.from_bytes(raw[4:8], "little")
+    schema = pa.ipc.read_schema(pa.py_buffer(raw[:start]))
+    told = json.loads(schema.metadata[b"headgate"]) | {"format": 1}
+    at = start
+    for block in told["blocks"]:
+        block[4] = xxhash.xxh3_64_hexdigest(raw[at : at + block[1]])
+        at += block[1]
+    meta = json.dumps(told, sort_keys=True, separators=(",", ":")).encode()
+    head = schema.with_metadata({b"headgate": meta}).serialize().to_pybytes()
+    made = head + raw[start:] + xxhash.xxh3_64_digest(head)
+    path.write_bytes(made)
+    return replace(file, bytes=len(made), digest=xxhash.xxh3_128_hexdigest(made))
+
+
+def test_files_of_earlier_versions_are_read_and_checked(tmp_path: Path) -> None:
+    store, chains = written(tmp_path, 1, rows=20_000)
+    (file,) = chains[-1]
+    path, before = tmp_path / file.name, content(store, chains[-1])
+    routes = np.sort(int_keys(np.arange(20_000)).route)[:5]
+
+    old = as_format_1(path, file)
+
+    assert content(store, (old,)) == before
+    moved = store.moved_rows("op", 0, SCHEMA, (old,), buckets=np.zeros(0, int), routes=routes)
+    assert len(moved) == 5
+    raw = path.read_bytes()
+    for at in (5, 300, len(raw) // 2, len(raw) - 20, len(raw) - 1):
+        path.write_bytes(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :])
+        with pytest.raises(StateFileError):
+            content(store, (old,))
 
 
 @pytest.mark.parametrize("buckets", [1, 16, 65536])

@@ -1,0 +1,78 @@
+"""Whose checkpoint a folder is: `headgate.json`, with a digest of itself.
+
+Earlier versions wrote it without one; the first start seals it. Buckets are checked against the
+routing tables besides (`tables_in_use`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headgate.control.manifest import FORMAT, READABLE
+from headgate.errors import ForeignCheckpoint, UnsupportedVersion
+from headgate.routing.hashing import HASH_ID
+from headgate.state.digest import DamagedFile, seal, unseal
+from headgate.state.storage import Storage
+
+IDENTITY = "headgate.json"
+_OLD_BEGINNING = b'{"buckets": '  # entries were sorted by name, and there was no digest
+
+
+def read_identity(storage: Storage) -> dict[str, Any] | None:
+    """What it says; None in a new folder."""
+    told = _read(storage)
+    return None if told is None else told[0]
+
+
+def tell_identity(storage: Storage, **facts: Any) -> None:
+    """Add facts, or change them; written only if something changes."""
+    told, sealed = _read(storage) or ({}, False)
+    if not sealed or told != {**told, **facts}:
+        storage.write(IDENTITY, seal({**told, **facts}), True)
+
+
+def _read(storage: Storage) -> tuple[dict[str, Any], bool] | None:
+    try:
+        data = storage.read(IDENTITY)
+    except FileNotFoundError:
+        return None
+    try:
+        told, sealed = unseal(data)
+        if not sealed and not data.startswith(_OLD_BEGINNING):
+            raise DamagedFile("it does not begin as it was written")
+        _check_version(storage, told)
+        _check_facts(told)
+    except DamagedFile as problem:
+        raise ForeignCheckpoint(
+            f"{IDENTITY} in {storage.uri} is damaged: {problem}. Bring it back from a copy, or "
+            "start with a new checkpoint folder",
+            uri=storage.uri,
+            file=IDENTITY,
+        ) from problem
+    return told, sealed
+
+
+def _check_version(storage: Storage, told: dict[str, Any]) -> None:
+    if told.get("format") not in READABLE or told.get("hash") != HASH_ID:
+        raise UnsupportedVersion(
+            f"checkpoint {storage.uri} has format {told.get('format')} and hash "
+            f"{told.get('hash')}; this headgate reads formats {READABLE} and hash {HASH_ID}. "
+            "Use the version that wrote it, or start with a new checkpoint folder",
+            found=told.get("format"),
+            supported=FORMAT,
+        )
+
+
+def _check_facts(told: dict[str, Any]) -> None:
+    """One without a digest may hold anything; what is used of it must be there."""
+    try:
+        described = told["describe"]
+        lists = (described["sources"], told.get("dropped", []), told.get("spark_sources", []))
+        whole = isinstance(told["buckets"], int) and isinstance(described["flow"], str)
+        whole = whole and all(isinstance(names, list) for names in lists)
+        for operator in described["operators"].values():
+            whole = whole and {"key", "state", "settings", "ttl_ms"} <= operator.keys()
+    except (KeyError, TypeError, AttributeError):
+        whole = False
+    if not whole:
+        raise DamagedFile("it does not hold what it should")
