@@ -14,7 +14,7 @@
     │   ├── ForeignCheckpoint
     │   ├── UnsupportedVersion
     │   ├── DamagedManifest
-    │   └── EpochAlreadyCommitted
+    │   └── Overtaken
     ├── StateFileError            a state file is missing or does not match its checksum
     ├── StorageFull               no room left where the checkpoint lives
     ├── CustodyMismatch           rows sent and rows received differ; the epoch is run again
@@ -105,8 +105,8 @@ class DamagedManifest(CheckpointError):
     """A manifest is cut, empty or changed, so what its epoch committed is not known."""
 
 
-class EpochAlreadyCommitted(CheckpointError):
-    """Another driver committed this epoch first; this one must stop."""
+class Overtaken(CheckpointError):
+    """Another driver has claimed the checkpoint; this one has stopped and touches nothing more."""
 
 
 class StateFileError(HeadgateError):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from headgate.control.checkpoint import Checkpoint
 from headgate.control.coordinator import Coordinator, EpochResult, Settings
 from headgate.control.faults import CRASH_POINTS
 from headgate.control.planning import Planning
+from headgate.errors import Overtaken
 from headgate.slot.plan import EpochPlan
 from headgate.slot.program import compile_flow
 from headgate.state.storage import Storage
@@ -63,6 +65,7 @@ class Driver:
         self.delivered: dict[str, dict[int, Any]] = {}
         self.partitions = self.rng.randrange(1, 4)
         self.first_slots = self.rng.randrange(1, 4)
+        self.starts = 0
 
     def start(self, number: int) -> Coordinator:
         case, rng = self.case, self.rng
@@ -89,11 +92,12 @@ class Driver:
             keep_manifests=rng.choice([2, 8]),
             durable=False,
         )
+        self.starts += 1
         return Coordinator(
             self.program,
             place,
             settings,
-            self.deliver,
+            partial(self.deliver, self.starts),
             clock_ms=ManualClock(),
             sink_uris=self.uris,
             planning=self.planning(),
@@ -105,7 +109,8 @@ class Driver:
         manager = Restless(self.rng, self.case, self.program, BUCKETS)
         return Planning(manager, beside=self.rng.random() < 0.3)
 
-    def deliver(self, sink: Node, epoch: int, files: list[dict[str, Any]]) -> None:
+    def deliver(self, start: int, sink: Node, epoch: int, files: list[dict[str, Any]]) -> None:
+        assert start == self.starts, "a driver that was overtaken called a sink"
         storage = Storage.at(self.uris[sink.name])
         tables = [
             pq.read_table(pa.py_buffer(storage.read(f["name"])), use_threads=False) for f in files
@@ -130,9 +135,17 @@ class Driver:
                     self.faults.raise_the_dead()
                     self.check_state(coordinator)
                 return coordinator
-            except Killed:
+            except (Killed, Overtaken):
                 continue
         raise AssertionError(f"not done after {STARTS_MAX} starts: {self.faults.log[-20:]}")
+
+    def run_another(self) -> None:
+        """What happens while a driver is paused: another takes over and gets so far."""
+        coordinator = self.start(self.starts)
+        coordinator.settle()
+        first = 0 if coordinator.last is None else coordinator.last.epoch + 1
+        for epoch in range(first, self.case.epoch_count)[: self.rng.randrange(4)]:
+            self.run_epoch(coordinator, epoch)
 
     def run_epoch(self, coordinator: Coordinator, epoch: int) -> None:
         """The rows of an epoch as a batch, or a tick if it has none."""
@@ -197,6 +210,28 @@ def test_any_seed(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
     faults.kill_write = 0.0
     driver.check_all(done)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_seed_with_drivers_that_are_paused_and_overtaken(
+    seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At a point of the commit path the clock stops for a driver, and others come and go."""
+    rng = random.Random(seed)
+    case = CASES[seed % len(CASES)](rng)
+    faults = Faults(rng)
+    paused: list[str] = []
+
+    def reach(point: str, epoch: int) -> None:
+        if len(paused) < 6 and faults.happens(0.04, f"driver pauses: {point}@{epoch}"):
+            paused.append(point)
+            with suppress(Overtaken):  # another one may be paused, and overtaken, in its turn
+                driver.run_another()
+
+    monkeypatch.setattr("headgate.control.coordinator.reach", reach)
+    driver = Driver(case, faults, folder, warm=rng.random() < 0.6)
+
+    driver.check_all(driver.run())
 
 
 @pytest.mark.parametrize("point", POINTS)

@@ -4,7 +4,8 @@ headgate.json            the flow that lives here: name, buckets, sources, and i
                          were before the first epoch (later ones: see the last manifest); names
                          that starts were told to drop
 spark/                   Spark's own checkpoint (offsets, commits)
-manifests/e….json        one per epoch, created if absent: the commit point
+generations/g….json      who holds the checkpoint: the driver of the highest number
+manifests/e…-g….json     one per epoch (and generation; the higher counts): the commit point
 marks/e…-SINK            the sink has been called for that epoch
 routing/OPERATOR-….arrow routing tables and changes of them, named by content
 costs/OPERATOR-….arrow   what rows cost, measured; named by content
@@ -18,11 +19,13 @@ tuning.json              what the engine charges and what was chosen; only advic
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from headgate.control.compatibility import check_compatible, check_dropped, check_gone
 from headgate.control.cost_files import CostFiles
+from headgate.control.generation import Generation
 from headgate.control.identity_file import IDENTITY, read_identity, tell_identity
 from headgate.control.manifest import FORMAT, Manifest
 from headgate.control.spark_files import newest_plan, spark_offsets, spark_query_id
@@ -36,6 +39,8 @@ from headgate.routing.hashing import HASH_ID
 from headgate.slot.program import Program
 from headgate.state.flushing import flush_all
 from headgate.state.storage import Storage
+
+_MANIFEST = re.compile(r"e(\d{9})(?:-g(\d{9}))?\.json")
 
 
 class Checkpoint:
@@ -112,17 +117,28 @@ class Checkpoint:
         return spark_offsets(self.storage, epoch)
 
     # --- manifests -------------------------------------------------------------------------
+    def claim(self, now_ms: int) -> Generation:
+        """Take the checkpoint over; who held it before stops when it notices."""
+        return Generation.claim(self.storage.child("generations"), now_ms)
+
     def epochs(self) -> list[int]:
-        names = self._manifests.list()
-        return sorted(int(n[1:10]) for n in names if n.startswith("e") and n.endswith(".json"))
+        return sorted(self._manifest_names())
+
+    def _manifest_names(self) -> dict[int, str]:
+        """The manifest of each epoch: of several drivers' that of the highest generation."""
+        found = {name: _MANIFEST.fullmatch(name) for name in self._manifests.list()}
+        by_generation = sorted((int(m[2] or 0), int(m[1]), n) for n, m in found.items() if m)
+        return {epoch: name for _, epoch, name in by_generation}
 
     def last_epoch(self) -> int | None:
         epochs = self.epochs()
         return epochs[-1] if epochs else None
 
     def manifest(self, epoch: int) -> Manifest | None:
-        name = _manifest_name(epoch)
+        name = self._manifest_names().get(epoch)
         try:
+            if name is None:
+                return None
             return Manifest.from_bytes(self._manifests.read(name), f"{self._manifests.uri}/{name}")
         except FileNotFoundError:
             return None
@@ -167,13 +183,17 @@ class Checkpoint:
         spark = newest_plan(self.storage) if self.storage.is_local else ()
         flush_all(paths | self.storage.paths_to_flush(spark))
 
-    def commit(self, manifest: Manifest) -> bool:
-        """The commit point of an epoch; False if another driver committed it first."""
-        return self._manifests.create(_manifest_name(manifest.epoch), manifest.to_bytes())
+    def commit(self, manifest: Manifest) -> None:
+        """The commit point of an epoch, if the driver still holds its generation afterwards."""
+        name, data = f"e{manifest.epoch:09d}-g{manifest.generation:09d}.json", manifest.to_bytes()
+        made = self._manifests.create(name, data)
+        # an object store may have kept what it did not confirm, and then finds it there
+        assert made or self._manifests.read(name) == data, f"{name} is there, and is another"
 
     def forget(self, epoch: int) -> None:
-        """Drop an old manifest and its marks."""
-        self._manifests.delete(_manifest_name(epoch))
+        """Drop the manifests of an old epoch and its marks."""
+        for name in self._manifests.list(f"e{epoch:09d}"):
+            self._manifests.delete(name)
         for name in self._marks.list(f"e{epoch:09d}-"):
             self._marks.delete(name)
 
@@ -183,7 +203,3 @@ class Checkpoint:
     def mark(self, epoch: int, sink: str) -> None:
         """Not flushed: a mark lost with the machine only means that the sink is called again."""
         self._marks.write(f"e{epoch:09d}-{sink}", b"done\n")
-
-
-def _manifest_name(epoch: int) -> str:
-    return f"e{epoch:09d}.json"

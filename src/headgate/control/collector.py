@@ -59,6 +59,9 @@ class Collector:
         if not self._retained:
             return 0
         horizon = self._retained[0].epoch
+        for epoch in self._checkpoint.epochs():
+            if epoch < horizon:  # of a driver that was overtaken and committed it once more
+                self._checkpoint.forget(epoch)
         deleted = 0
         needed = self._needed()
         for name in self._checkpoint.state.list():

@@ -2,13 +2,15 @@
 
 The steps and their order are the exactly-once protocol; each is a named crash point (`faults`).
 The manifest is the commit point: before it nothing of the epoch exists, after it nothing of the
-epoch is computed again, sinks are called until each is marked.
+epoch is computed again, sinks are called until each is marked. Only the driver that holds the
+checkpoint's newest generation goes on (`generation`).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -26,8 +28,8 @@ from headgate.control.tables_in_use import TablesInUse
 from headgate.errors import (
     CustodyMismatch,
     EngineError,
-    EpochAlreadyCommitted,
     HeadgateError,
+    Overtaken,
     SinkFailed,
 )
 from headgate.operator.rows import EpochClock
@@ -129,8 +131,10 @@ class Coordinator:
         self._deliver, self._clock_ms, self._sink_uris = deliver, clock_ms, sink_uris
         self.buckets = checkpoint.adopt(program, settings.buckets, settings.drop_state)
         self.journal = Journal(checkpoint.journal)
+        check_sinks(checkpoint, checkpoint.last_manifest(), program, settings.drop_state)
+        # A start that is refused must not stop a flow that runs: claim last, then look again.
+        self.generation = checkpoint.claim(clock_ms())
         self.last = checkpoint.last_manifest()
-        check_sinks(checkpoint, self.last, program, settings.drop_state)
         self._collector = Collector(checkpoint, settings.keep_manifests)
         self._routing = TablesInUse(
             program,
@@ -168,12 +172,13 @@ class Coordinator:
         """
         last = self.last
         epoch = batch if last is None else batch + last.ticks
-        reach("epoch-begun", epoch)
-        offsets = self.checkpoint.spark_offsets(batch)
-        check_epoch(self.checkpoint, last, batch, query_id, offsets)
-        if last is None or epoch > last.epoch:
-            self._compute(epoch, query_id, offsets, run)
-        return self.settle()
+        with self._holding(f"epoch {epoch}"):
+            reach("epoch-begun", epoch)
+            offsets = self.checkpoint.spark_offsets(batch)
+            check_epoch(self.checkpoint, last, batch, query_id, offsets)
+            if last is None or epoch > last.epoch:
+                self._compute(epoch, query_id, offsets, run)
+            return self._settle()
 
     def tick(self, run: RunTasks, *, silent: bool) -> dict[str, Any]:
         """Run an epoch without input after the last one: time goes on, complete windows close.
@@ -182,21 +187,29 @@ class Coordinator:
         """
         last = self.last
         assert last is not None, "before the first epoch there is nothing that time could change"
-        reach("epoch-begun", last.epoch + 1)
-        self._compute(last.epoch + 1, last.query_id, last.offsets, run, tick=True, silent=silent)
-        return self.settle()
+        epoch = last.epoch + 1
+        with self._holding(f"epoch {epoch}, a tick"):
+            reach("epoch-begun", epoch)
+            self._compute(epoch, last.query_id, last.offsets, run, tick=True, silent=silent)
+            return self._settle()
 
     def settle(self) -> dict[str, Any]:
         """Do what is left to do for the last epoch that was committed; returns its record.
 
         A start does it too: the engine is told of a batch again, and nobody of a tick.
         """
+        with self._holding("calling sinks"):
+            return self._settle()
+
+    def _settle(self) -> dict[str, Any]:
         manifest = self.last
         if manifest is None:
             return {}
         self._call_sinks(manifest)
+        self.generation.hold(f"noting epoch {manifest.epoch} in the journal")
         self.journal.append_epoch(manifest.record)
         reach("journal-written", manifest.epoch)
+        self.generation.hold("deleting files that are no longer needed")
         self._collector.after_commit(manifest)
         reach("files-collected", manifest.epoch)
         return dict(manifest.record)
@@ -266,6 +279,21 @@ class Coordinator:
             self._planning.close()
 
     # --- inside ----------------------------------------------------------------------------
+    @contextmanager
+    def _holding(self, what: str) -> Iterator[None]:
+        """Do something only as the newest driver, and say so if it fails because another is newer.
+
+        Who was overtaken fails in many ways: files are gone, Spark's offsets are others.
+        """
+        self.generation.hold(f"running {what}")
+        try:
+            yield
+        except Overtaken:
+            raise
+        except Exception:
+            self.generation.hold(f"{what} was done")
+            raise
+
     def _compute(
         self,
         epoch: int,
@@ -300,16 +328,13 @@ class Coordinator:
             offsets=offsets,
             tick=tick,
             silent=silent,
+            generation=self.generation.number,
         )
         if self.settings.durable:
             self.checkpoint.flush(manifest, self._sink_uris)
-        if not self.checkpoint.commit(manifest):
-            raise EpochAlreadyCommitted(
-                f"epoch {epoch} of flow {self.program.graph.name!r} was committed by another "
-                f"driver on {self.checkpoint.storage.uri}; stop one of the two",
-                epoch=epoch,
-            )
+        self.checkpoint.commit(manifest)
         reach("manifest-written", epoch)
+        self.generation.hold(f"showing anybody the rows of epoch {epoch}")
         self.last = manifest
         self._routing.committed()
         if self._planning is not None:
@@ -399,8 +424,10 @@ class Coordinator:
         for sink in self.program.sinks:
             if self.checkpoint.is_marked(manifest.epoch, sink.name):
                 continue
+            self.generation.hold(f"calling sink {sink.name!r} for epoch {manifest.epoch}")
             self._call_sink(sink, manifest)
             reach("sink-called", manifest.epoch)
+            self.generation.hold(f"marking sink {sink.name!r} as done for epoch {manifest.epoch}")
             self.checkpoint.mark(manifest.epoch, sink.name)
             reach("sink-marked", manifest.epoch)
         reach("sinks-done", manifest.epoch)

@@ -1,7 +1,8 @@
-"""Named points of the commit path at which a test can kill the driver.
+"""Named points of the commit path at which a test can kill the driver, or pause it.
 
-`reach` costs a dictionary look-up and does nothing unless the environment names the point, as
-HEADGATE_CRASH_AT="manifest-written@3". Tests step through all of `CRASH_POINTS`.
+`reach` costs two dictionary look-ups and does nothing unless the environment names the point, as
+HEADGATE_CRASH_AT="manifest-written@3" or HEADGATE_PAUSE_AT="manifest-written@3". Tests step
+through all of `CRASH_POINTS`.
 """
 
 from __future__ import annotations
@@ -24,9 +25,12 @@ CRASH_POINTS = (
     "files-collected",
 )
 VARIABLE = "HEADGATE_CRASH_AT"
+PAUSE_VARIABLE = "HEADGATE_PAUSE_AT"
 
 
 def reach(point: str, epoch: int) -> None:
-    """Die here, by SIGKILL, if the environment says so."""
-    if os.environ.get(VARIABLE) == f"{point}@{epoch}":
-        os.kill(os.getpid(), signal.SIGKILL)
+    """Die here, by SIGKILL, or stop once until SIGCONT, if the environment says so."""
+    for variable, number in ((VARIABLE, signal.SIGKILL), (PAUSE_VARIABLE, signal.SIGSTOP)):
+        if os.environ.get(variable) == f"{point}@{epoch}":
+            del os.environ[variable]
+            os.kill(os.getpid(), number)

@@ -21,7 +21,8 @@ from headgate.slot.program import Program
 from headgate.state.chain import Chain, StateFile
 
 FORMAT = 4
-# 2 had no digest, no description of the flow and no digest of Spark's offsets; 3 knew no ticks
+# 2 had no digest, no description of the flow and no digest of Spark's offsets; 3 knew no ticks and
+# no generations
 READABLE = (2, 3, 4)
 _DIGEST = b'{"digest": "%s", '
 _HEAD_BYTES = len(_DIGEST % bytes(32))
@@ -40,7 +41,7 @@ class Manifest:
     """`describe`: the flow that the chains belong to.
 
     `ticks`: how many epochs so far had no batch of the input; `offsets`: a digest of Spark's plan
-    of the last batch.
+    of the last batch; `generation`: that of the driver (0: from before there were any).
     """
 
     epoch: int
@@ -58,6 +59,7 @@ class Manifest:
     describe: Mapping[str, Any] = field(default_factory=dict)
     offsets: str | None = None
     ticks: int = 0
+    generation: int = 0
 
     @property
     def batch(self) -> int:
@@ -93,6 +95,7 @@ class Manifest:
             "describe": dict(self.describe),
             "offsets": self.offsets,
             "ticks": self.ticks,
+            "generation": self.generation,
         }
         body = json.dumps(told, sort_keys=True).encode()
         return _head(body) + body[1:]
@@ -151,6 +154,7 @@ def next_manifest(
     offsets: str | None = None,
     tick: bool = False,
     silent: bool = True,
+    generation: int = 0,
 ) -> Manifest:
     """What becomes true if this epoch commits."""
     sources = _source_times(program, total, before, silent)
@@ -171,6 +175,7 @@ def next_manifest(
         describe=program.describe(),
         offsets=offsets,
         ticks=tick + (0 if before is None else before.ticks),
+        generation=generation,
     )
 
 

@@ -265,25 +265,38 @@ def test_a_manifest_without_a_description_belongs_to_the_flow_of_the_identity(
 EMPTY = Manifest(3, "q", 2, {}, {}, {})
 
 
-def test_the_first_to_commit_an_epoch_wins(tmp_path: Path) -> None:
-    assert at(tmp_path).commit(EMPTY)
-    assert not at(tmp_path).commit(replace(EMPTY, query_id="other"))
+def test_of_two_manifests_of_an_epoch_the_higher_generation_counts(tmp_path: Path) -> None:
+    for generation in (2, 10, 9):
+        at(tmp_path).commit(replace(EMPTY, generation=generation, query_id=f"of {generation}"))
+    before = tmp_path / "manifests" / "e000000003.json"  # as versions without generations named it
+    before.write_bytes(replace(EMPTY, query_id="old").to_bytes())
 
     kept = at(tmp_path).manifest(3)
     assert kept is not None
-    assert kept.query_id == "q"
+    assert kept.query_id == "of 10"
+    assert at(tmp_path).epochs() == [3]
+
+
+def test_a_manifest_is_never_written_over(tmp_path: Path) -> None:
+    at(tmp_path).commit(EMPTY)
+    at(tmp_path).commit(EMPTY)
+    with pytest.raises(AssertionError, match="is another"):
+        at(tmp_path).commit(replace(EMPTY, query_id="other"))
+
+    kept = at(tmp_path).manifest(3)
+    assert kept is not None and kept.query_id == "q"
 
 
 def test_a_damaged_last_manifest_is_named_with_the_last_whole_one(tmp_path: Path) -> None:
     for epoch in range(4):
         at(tmp_path).commit(replace(EMPTY, epoch=epoch))
     for epoch, content in ((2, b""), (3, b'{"digest": "')):
-        (tmp_path / "manifests" / f"e{epoch:09d}.json").write_bytes(content)
+        (tmp_path / "manifests" / f"e{epoch:09d}-g000000000.json").write_bytes(content)
 
     with pytest.raises(DamagedManifest) as caught:
         at(tmp_path).last_manifest()
 
-    assert "manifests/e000000003.json" in str(caught.value)
+    assert "manifests/e000000003-g000000000.json" in str(caught.value)
     assert "last whole one is of epoch 1" in str(caught.value)
     assert (caught.value.epoch, caught.value.whole) == (3, [0, 1])
     assert at(tmp_path).epochs() == [0, 1, 2, 3]

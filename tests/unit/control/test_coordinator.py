@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,9 +20,9 @@ from headgate.control.publishing import publish, staging_uri
 from headgate.errors import (
     CustodyMismatch,
     EngineError,
-    EpochAlreadyCommitted,
     HeadgateError,
     OperatorFailed,
+    Overtaken,
     SinkFailed,
     UnknownSlot,
 )
@@ -64,27 +65,93 @@ def loses_rows(plan: EpochPlan) -> EpochResult:
 # --- one winner -------------------------------------------------------------------------------
 
 
-def test_the_second_driver_of_an_epoch_loses_and_delivers_nothing(tmp_path: Path) -> None:
-    winner, loser = coordinator(tmp_path), Calls()
-    late = coordinator(tmp_path, deliver=loser)
-    winner.run_epoch(0, "q", quiet)
+def test_a_driver_that_was_overtaken_runs_nothing_and_says_who_took_over(tmp_path: Path) -> None:
+    calls = Calls()
+    old = coordinator(tmp_path, deliver=calls)
+    new = coordinator(tmp_path)
 
-    with pytest.raises(EpochAlreadyCommitted) as caught:
-        late.run_epoch(0, "q", quiet)
+    with pytest.raises(
+        Overtaken, match=f"process {os.getpid()} of .* on .*, started 1970"
+    ) as caught:
+        old.run_epoch(0, "q", never)
 
-    assert caught.value.epoch == 0
-    assert loser.made == []
+    assert (caught.value.generation, caught.value.newest) == (1, 2)
+    assert calls.made == []
+    new.run_epoch(0, "q", quiet)
 
 
-def test_a_driver_that_another_overtakes_in_mid_epoch_loses(tmp_path: Path) -> None:
-    slow, fast = coordinator(tmp_path), coordinator(tmp_path)
+@pytest.mark.parametrize("committed_first", [False, True])
+def test_a_driver_overtaken_in_mid_epoch_delivers_nothing_and_its_manifest_gives_way(
+    tmp_path: Path, committed_first: bool
+) -> None:
+    calls = Calls()
+    slow = coordinator(tmp_path, deliver=calls)
+    fast = []
 
     def overtaken(plan: EpochPlan) -> EpochResult:
-        fast.run_epoch(0, "q", quiet)
+        fast.append(coordinator(tmp_path, slots=3))
+        if committed_first:
+            fast[0].run_epoch(0, "q", quiet)
         return quiet(plan)
 
-    with pytest.raises(EpochAlreadyCommitted):
+    with pytest.raises(Overtaken):
         slow.run_epoch(0, "q", overtaken)
+
+    assert calls.made == []
+    if not committed_first:
+        fast[0].run_epoch(0, "q", quiet)
+    manifest = fast[0].checkpoint.last_manifest()
+    assert manifest is not None and (manifest.generation, manifest.slots) == (2, 3)
+
+
+def test_what_a_driver_committed_before_it_was_overtaken_is_gone_on_from(tmp_path: Path) -> None:
+    """Created before the newcomer looked: it counts, and the newcomer calls the sinks."""
+    lost, calls = Calls(), Calls()
+    slow = coordinator(tmp_path, deliver=lost)
+
+    def reach(point: str, epoch: int) -> None:
+        if point == "manifest-written" and not newcomers:
+            newcomers.append(coordinator(tmp_path, deliver=calls))
+
+    newcomers: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("headgate.control.coordinator.reach", reach)
+        with pytest.raises(Overtaken):
+            slow.run_epoch(0, "q", with_file)
+
+    newcomers[0].run_epoch(0, "q", never)
+
+    assert lost.made == [] and calls.made == [("out", 0, ["file-0"])]
+
+
+def test_a_start_that_is_refused_overtakes_nobody(tmp_path: Path) -> None:
+    running = coordinator(tmp_path)
+    with pytest.raises(HeadgateError):
+        coordinator(tmp_path, of=program("another flow"))
+
+    running.run_epoch(0, "q", quiet)
+
+
+def test_an_old_manifest_that_a_paused_driver_made_once_more_is_swept(
+    tmp_path: Path,
+) -> None:
+    slow = coordinator(tmp_path)
+
+    def overtaken(plan: EpochPlan) -> EpochResult:
+        fast = coordinator(tmp_path, keep_manifests=2)
+        for epoch in range(6):
+            fast.run_epoch(epoch, "q", quiet)
+        return quiet(plan)
+
+    with pytest.raises(Overtaken):
+        slow.run_epoch(0, "q", overtaken)
+    assert slow.checkpoint.epochs() == [0, 4, 5]
+
+    again = coordinator(tmp_path, keep_manifests=2)
+    again.run_epoch(5, "q", never)
+    again.run_epoch(6, "q", quiet)
+
+    assert again.checkpoint.epochs() == [5, 6]
 
 
 # --- replay -----------------------------------------------------------------------------------
