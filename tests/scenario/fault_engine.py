@@ -111,7 +111,7 @@ class FaultyEngine(LocalEngine):
 
     def _arrived(self, plan: EpochPlan, sent: list[BatchTuple]) -> list[BatchTuple]:
         """What arrives of what was sent, unless the job ends here; the third attempt is spared."""
-        level, spared = sent[0].level, plan.attempt >= 2
+        level, spared = sent[0].level if sent else 0, plan.attempt >= 2  # a tick has no sources
         if level and not spared and self.faults.happens(self.faults.abort, f"abort level {level}"):
             raise EngineAborted("the scheduler lost its mind")
         arrived = super()._arrived(plan, sent)

@@ -173,12 +173,12 @@ def test_other_folders_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b'{"digest": "0"', b"{}"])
 def test_a_damaged_manifest_is_told_plainly(checkpoint: str, content: bytes) -> None:
-    (Path(checkpoint) / "manifests" / "e000000001.json").write_bytes(content)
+    (Path(checkpoint) / "manifests" / "e000000001-g000000001.json").write_bytes(content)
 
     result = CliRunner().invoke(app, ["inspect", checkpoint])
 
     said = " ".join(result.output.replace("│", "").split())
     assert result.exit_code == 1
-    assert "e000000001.json" in said.replace(" ", "")
+    assert "e000000001-g000000001.json" in said.replace(" ", "")
     assert "the last whole one is of epoch 0" in said
     assert "Traceback" not in said

@@ -150,7 +150,7 @@ def test_an_old_manifest_that_is_damaged_goes_first_and_takes_nothing_with_it(
     for epoch in range(3):
         chain = (*chain, state_file(checkpoint, epoch, "d"))
         checkpoint.commit(Manifest(epoch, "q", 1, {}, {"count": {0: chain}}, {}))
-    (tmp_path / "manifests" / "e000000001.json").write_bytes(b"")
+    (tmp_path / "manifests" / "e000000001-g000000000.json").write_bytes(b"")
 
     Collector(checkpoint).sweep()
 
