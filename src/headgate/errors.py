@@ -14,7 +14,8 @@
     │   ├── ForeignCheckpoint
     │   ├── UnsupportedVersion
     │   ├── DamagedManifest
-    │   └── Overtaken
+    │   ├── Overtaken
+    │   └── UntrustedCheckpoint
     ├── StateFileError            a state file is missing or does not match its checksum
     ├── StorageFull               no room left where the checkpoint lives
     ├── CustodyMismatch           rows sent and rows received differ; the epoch is run again
@@ -107,6 +108,10 @@ class DamagedManifest(CheckpointError):
 
 class Overtaken(CheckpointError):
     """Another driver has claimed the checkpoint; this one has stopped and touches nothing more."""
+
+
+class UntrustedCheckpoint(CheckpointError):
+    """A checkpoint with a key holds what was not signed with it, or no key was given."""
 
 
 class StateFileError(HeadgateError):

@@ -32,6 +32,7 @@ from headgate.control.checkpoint import Checkpoint
 from headgate.control.coordinator import Coordinator, EpochResult, Settings
 from headgate.control.manager import Manager, plan_with
 from headgate.control.planning import Decides
+from headgate.control.signing import signer_of
 from headgate.control.state_view import check_known, read_state
 from headgate.errors import DeclarationError, HeadgateError
 from headgate.routing.table import RoutingTable
@@ -128,6 +129,8 @@ def run(
     before_epoch: Callable[[int], None] | None = None,
     manager: Manager | Decides | None = None,
     input_ends: bool = False,
+    key: str | bytes | None = None,
+    trust_unsigned: bool = False,
     ticks: int = 0,
     **settings: Any,
 ) -> LocalRun:
@@ -152,7 +155,8 @@ def run(
     settings.setdefault("durable", checkpoint is not None)  # a scratch folder need not survive
     functions = {n.name: n.spec.target for n in graph.of_kind("sink") if n.spec.kind == "function"}
     with tempfile.TemporaryDirectory() as scratch:
-        place = Checkpoint(absolute(checkpoint or Path(scratch) / "checkpoint"))
+        signer = signer_of(key, trust_unsigned=trust_unsigned)
+        place = Checkpoint(absolute(checkpoint or Path(scratch) / "checkpoint"), signer)
         outputs: dict[str, list[tuple[int, dict[str, Any]]]] = {}
         sink_uris = {n.name: place.sinks.child(n.name).uri for n in program.sinks}
 
@@ -208,7 +212,10 @@ class LocalEngine:
         self, plan: EpochPlan, inputs: Sequence[list[tuple[int, pa.RecordBatch]]]
     ) -> EpochResult:
         store = StateStore(
-            Storage.at(plan.storage_uri), warm_dir=plan.warm_dir, buckets=plan.buckets
+            Storage.at(plan.storage_uri),
+            warm_dir=plan.warm_dir,
+            buckets=plan.buckets,
+            strong_digests=plan.signed,
         )
         services = Services(store)
         sent: list[BatchTuple] = []

@@ -26,17 +26,25 @@ from typing import Any
 from headgate.control.compatibility import check_compatible, check_dropped, check_gone
 from headgate.control.cost_files import CostFiles
 from headgate.control.generation import Generation
-from headgate.control.identity_file import IDENTITY, read_identity, tell_identity
+from headgate.control.identity_file import (
+    IDENTITY,
+    create_identity,
+    read_identity,
+    tell_identity,
+)
 from headgate.control.manifest import FORMAT, Manifest
+from headgate.control.signing import Signer, missing_key, untrusted
 from headgate.control.spark_files import newest_plan, spark_offsets, spark_query_id
 from headgate.control.table_files import TableFiles
 from headgate.errors import (
     DamagedManifest,
     ForeignCheckpoint,
     UnsupportedVersion,
+    UntrustedCheckpoint,
 )
 from headgate.routing.hashing import HASH_ID
 from headgate.slot.program import Program
+from headgate.state.digest import NotSigned, Sign
 from headgate.state.flushing import flush_all
 from headgate.state.storage import Storage
 
@@ -46,8 +54,10 @@ _MANIFEST = re.compile(r"e(\d{9})(?:-g(\d{9}))?\.json")
 class Checkpoint:
     """Reads and writes the folder above. Knows layout and compatibility, decides nothing else."""
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, signer: Signer | None = None) -> None:
         self.storage = Storage.at(uri)
+        self._signer = signer
+        self._id: str | None = None
         self.state = self.storage.child("state")
         self.sinks = self.storage.child("sinks")
         self.journal = self.storage.child("journal")
@@ -60,7 +70,20 @@ class Checkpoint:
     # --- identity --------------------------------------------------------------------------
     def identity(self) -> dict[str, Any] | None:
         """What `headgate.json` says, or None in a new folder."""
-        return read_identity(self.storage)
+        return read_identity(self.storage, self._signer)
+
+    @property
+    def signed(self) -> bool:
+        """Has it a key, so that all that is written must be told apart from forgeries?"""
+        return self._signer is not None
+
+    def _sign(self, name: str) -> Sign | None:
+        """How a file of this checkpoint is signed."""
+        if self._signer is None:
+            return None
+        if self._id is None:
+            self._id = str((self.identity() or {}).get("id", ""))
+        return self._signer.of(self._id, name)
 
     def adopt(self, program: Program, buckets: int, drop_state: Collection[str] = ()) -> int:
         """Make this the checkpoint of the flow, or check that it is; returns its bucket count.
@@ -72,6 +95,8 @@ class Checkpoint:
         told = self.identity()
         described, dropped = wanted, list[str]()
         if told is not None:
+            if told.get("signed") and self._signer is None:
+                raise missing_key(self.storage.uri)
             last = self.last_manifest()
             stored = told["describe"] if last is None or not last.describe else last.describe
             dropped = told.get("dropped", [])
@@ -90,10 +115,12 @@ class Checkpoint:
         else:
             check_gone(None, wanted, drop_state)
         dropped = sorted({*dropped, *drop_state})
-        facts = {"dropped": dropped} if dropped else {}
-        tell_identity(
-            self.storage, format=FORMAT, hash=HASH_ID, buckets=buckets, describe=described, **facts
-        )
+        facts: dict[str, Any] = {"dropped": dropped} if dropped else {}
+        facts |= {"format": FORMAT, "hash": HASH_ID, "buckets": buckets, "describe": described}
+        if told is not None:
+            tell_identity(self.storage, self._signer, **facts)
+        elif not create_identity(self.storage, self._signer, **facts):
+            return self.adopt(program, buckets, drop_state)  # another start was first
         return buckets
 
     def spark_sources(self, unsaid: Sequence[str] = ()) -> list[str] | None:
@@ -108,7 +135,7 @@ class Checkpoint:
 
     def keep_spark_sources(self, names: Sequence[str]) -> None:
         """Note the sources in their order, before Spark plans an epoch with them."""
-        tell_identity(self.storage, spark_sources=list(names))
+        tell_identity(self.storage, self._signer, spark_sources=list(names))
 
     def spark_query_id(self) -> str | None:
         return spark_query_id(self.storage)
@@ -137,11 +164,18 @@ class Checkpoint:
     def manifest(self, epoch: int) -> Manifest | None:
         name = self._manifest_names().get(epoch)
         try:
-            if name is None:
-                return None
-            return Manifest.from_bytes(self._manifests.read(name), f"{self._manifests.uri}/{name}")
+            return None if name is None else self._read_manifest(name)
         except FileNotFoundError:
             return None
+
+    def _read_manifest(self, name: str) -> Manifest:
+        data, file = self._manifests.read(name), f"{self._manifests.uri}/{name}"
+        try:
+            return Manifest.from_bytes(data, file, self._sign(name))
+        except NotSigned as problem:
+            if self._signer is None or not self._signer.trust_unsigned:
+                raise untrusted(self.storage.uri, f"manifests/{name}", problem) from problem
+            return Manifest.from_bytes(data, file)
 
     def last_manifest(self) -> Manifest | None:
         """What is true now. If it is damaged, the error says which older one is whole."""
@@ -163,7 +197,7 @@ class Checkpoint:
     def _is_whole(self, epoch: int) -> bool:
         try:
             return self.manifest(epoch) is not None
-        except (DamagedManifest, UnsupportedVersion):
+        except (DamagedManifest, UnsupportedVersion, UntrustedCheckpoint):
             return False
 
     def flush(self, manifest: Manifest, sink_uris: Mapping[str, str]) -> None:
@@ -185,7 +219,8 @@ class Checkpoint:
 
     def commit(self, manifest: Manifest) -> None:
         """The commit point of an epoch, if the driver still holds its generation afterwards."""
-        name, data = f"e{manifest.epoch:09d}-g{manifest.generation:09d}.json", manifest.to_bytes()
+        name = f"e{manifest.epoch:09d}-g{manifest.generation:09d}.json"
+        data = manifest.to_bytes(self._sign(name))
         made = self._manifests.create(name, data)
         # an object store may have kept what it did not confirm, and then finds it there
         assert made or self._manifests.read(name) == data, f"{name} is there, and is another"
@@ -198,8 +233,16 @@ class Checkpoint:
             self._marks.delete(name)
 
     def is_marked(self, epoch: int, sink: str) -> bool:
-        return self._marks.exists(f"e{epoch:09d}-{sink}")
+        name = f"e{epoch:09d}-{sink}"
+        if not self._marks.exists(name):
+            return False
+        return self._signer is None or self._marks.read(name) == self._mark(name)
 
     def mark(self, epoch: int, sink: str) -> None:
         """Not flushed: a mark lost with the machine only means that the sink is called again."""
-        self._marks.write(f"e{epoch:09d}-{sink}", b"done\n")
+        name = f"e{epoch:09d}-{sink}"
+        self._marks.write(name, self._mark(name))
+
+    def _mark(self, name: str) -> bytes:
+        sign = self._sign(f"marks/{name}")
+        return b"done\n" if sign is None else f"{sign(b'done')}\n".encode()

@@ -11,7 +11,7 @@ from collections import deque
 
 from headgate.control.checkpoint import Checkpoint
 from headgate.control.manifest import Manifest
-from headgate.errors import DamagedManifest
+from headgate.errors import DamagedManifest, UntrustedCheckpoint
 
 SWEEP_EVERY = 64
 _EPOCH = re.compile(r"(?:^|/)e(\d{9})-")
@@ -27,7 +27,10 @@ class Collector:
         for epoch in checkpoint.epochs():
             try:
                 manifest = checkpoint.manifest(epoch)
-            except DamagedManifest:  # not the last: who starts has read that one
+            except (
+                DamagedManifest,
+                UntrustedCheckpoint,
+            ):  # not the last: who starts has read that one
                 checkpoint.forget(epoch)
                 continue
             if manifest is not None:

@@ -250,6 +250,7 @@ class Coordinator:
             warm_dir=self.settings.warm_dir,
             buckets=self.buckets,
             sink_uris=self._sink_uris,
+            signed=self.checkpoint.signed,
             attempt=attempt,
         )
 

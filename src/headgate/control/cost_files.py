@@ -36,7 +36,7 @@ class CostFiles:
         with pa.ipc.new_file(sink, table.schema) as writer:
             writer.write_table(table)
         data = sink.getvalue()
-        name = f"{operator}-{digest_of(data)}.arrow"
+        name = f"{operator}-{digest_of(data, strong=True)}.arrow"
         if name not in self._known:
             self._storage.write(name, data, True)
             self._remember(name, model)

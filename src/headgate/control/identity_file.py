@@ -6,38 +6,61 @@ routing tables besides (`tables_in_use`).
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 from headgate.control.manifest import FORMAT, READABLE
+from headgate.control.signing import Signer, untrusted
 from headgate.errors import ForeignCheckpoint, UnsupportedVersion
 from headgate.routing.hashing import HASH_ID
-from headgate.state.digest import DamagedFile, seal, unseal
+from headgate.state.digest import DamagedFile, NotSigned, Sign, seal, unseal
 from headgate.state.storage import Storage
 
 IDENTITY = "headgate.json"
 _OLD_BEGINNING = b'{"buckets": '  # entries were sorted by name, and there was no digest
 
 
-def read_identity(storage: Storage) -> dict[str, Any] | None:
+def read_identity(storage: Storage, signer: Signer | None = None) -> dict[str, Any] | None:
     """What it says; None in a new folder."""
-    told = _read(storage)
+    told = _read(storage, signer)
     return None if told is None else told[0]
 
 
-def tell_identity(storage: Storage, **facts: Any) -> None:
+def create_identity(storage: Storage, signer: Signer | None, **facts: Any) -> bool:
+    """Say for the first time whose folder it is; False if another start was first."""
+    facts = {"id": uuid.uuid4().hex, "signed": signer is not None, **facts}
+    return storage.create(IDENTITY, seal(facts, _sign(signer)))
+
+
+def tell_identity(storage: Storage, signer: Signer | None = None, **facts: Any) -> None:
     """Add facts, or change them; written only if something changes."""
-    told, sealed = _read(storage) or ({}, False)
-    if not sealed or told != {**told, **facts}:
-        storage.write(IDENTITY, seal({**told, **facts}), True)
+    found = _read(storage, signer)
+    assert found is not None, f"{IDENTITY} is made by the first start"
+    told, whole = found
+    facts = {"id": told.get("id", uuid.uuid4().hex), "signed": signer is not None, **facts}
+    if not whole or told != {**told, **facts}:
+        storage.write(IDENTITY, seal({**told, **facts}, _sign(signer)), True)
 
 
-def _read(storage: Storage) -> tuple[dict[str, Any], bool] | None:
+def _sign(signer: Signer | None) -> Sign | None:
+    return None if signer is None else signer.of("", IDENTITY)
+
+
+def _read(storage: Storage, signer: Signer | None) -> tuple[dict[str, Any], bool] | None:
+    """What it says, and whether it says so with all that it should have: digest and signature."""
     try:
         data = storage.read(IDENTITY)
     except FileNotFoundError:
         return None
     try:
         told, sealed = unseal(data)
+        signed = True
+        try:
+            unseal(data, _sign(signer))
+        except NotSigned as problem:
+            if signer is None or not signer.trust_unsigned or told.get("signed"):
+                raise untrusted(storage.uri, IDENTITY, problem) from problem
+            signed = False
         if not sealed and not data.startswith(_OLD_BEGINNING):
             raise DamagedFile("it does not begin as it was written")
         _check_version(storage, told)
@@ -49,7 +72,7 @@ def _read(storage: Storage) -> tuple[dict[str, Any], bool] | None:
             uri=storage.uri,
             file=IDENTITY,
         ) from problem
-    return told, sealed
+    return told, sealed and signed
 
 
 def _check_version(storage: Storage, told: dict[str, Any]) -> None:

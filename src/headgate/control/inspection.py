@@ -17,6 +17,7 @@ import pyarrow as pa
 from headgate.control.checkpoint import Checkpoint
 from headgate.control.journal import Journal
 from headgate.control.manifest import Manifest
+from headgate.control.signing import signer_of
 from headgate.control.state_view import expired_at
 from headgate.control.type_text import state_schema
 from headgate.errors import CheckpointError
@@ -86,7 +87,7 @@ class Inspection:
         uri = absolute(uri)
         if scheme_of(uri) is None and not Path(uri).is_dir():
             raise CheckpointError(f"there is no folder {uri}", uri=uri)
-        self.checkpoint = Checkpoint(uri)
+        self.checkpoint = Checkpoint(uri, signer_of())
         told = self.checkpoint.identity()
         if told is None:
             raise CheckpointError(

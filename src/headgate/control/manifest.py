@@ -7,25 +7,21 @@ one would have planned.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
-
-import xxhash
 
 from headgate.control.publishing import staged_at
 from headgate.errors import DamagedManifest, UnsupportedVersion
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
 from headgate.state.chain import Chain, StateFile
+from headgate.state.digest import DamagedFile, NotSigned, Sign, seal, unseal
 
 FORMAT = 4
 # 2 had no digest, no description of the flow and no digest of Spark's offsets; 3 knew no ticks and
 # no generations
 READABLE = (2, 3, 4)
-_DIGEST = b'{"digest": "%s", '
-_HEAD_BYTES = len(_DIGEST % bytes(32))
 
 
 @dataclass(frozen=True)
@@ -74,7 +70,7 @@ class Manifest:
                     yield file.name
                     yield from (old.name for old in file.replaces)
 
-    def to_bytes(self) -> bytes:
+    def to_bytes(self, sign: Sign | None = None) -> bytes:
         told = {
             "format": FORMAT,
             "epoch": self.epoch,
@@ -97,14 +93,13 @@ class Manifest:
             "ticks": self.ticks,
             "generation": self.generation,
         }
-        body = json.dumps(told, sort_keys=True).encode()
-        return _head(body) + body[1:]
+        return seal(told, sign)
 
     @classmethod
-    def from_bytes(cls, data: bytes, file: str = "manifest") -> Manifest:
+    def from_bytes(cls, data: bytes, file: str = "manifest", sign: Sign | None = None) -> Manifest:
         """The manifest back; `file` is named in the error if it is not whole."""
         try:
-            told = json.loads(data)
+            told, sealed = unseal(data, sign)
             version = told.pop("format")
             if version not in READABLE:
                 raise UnsupportedVersion(
@@ -113,12 +108,12 @@ class Manifest:
                     found=version,
                     supported=FORMAT,
                 )
-            digest = told.pop("digest", None)
-            without = version == 2 and digest is None
-            if not without and data[:_HEAD_BYTES] != _head(b"{" + data[_HEAD_BYTES:]):
-                raise ValueError(f"its content does not match its digest {digest}")
+            if not sealed and version != 2:
+                raise DamagedFile("it has no digest")
             return cls._from_json(told)
-        except (ValueError, KeyError, TypeError, AttributeError) as problem:
+        except NotSigned:
+            raise
+        except (DamagedFile, ValueError, KeyError, TypeError, AttributeError) as problem:
             reason = f"{type(problem).__name__}: {problem}"
             raise DamagedManifest(
                 f"{file} is damaged ({reason}); bring it back from a copy", file=file, reason=reason
@@ -135,11 +130,6 @@ class Manifest:
         told["tables"] = {operator: tuple(names) for operator, names in told["tables"].items()}
         told["sources"] = {name: SourceTime(**time) for name, time in told["sources"].items()}
         return cls(**told)
-
-
-def _head(body: bytes) -> bytes:
-    """What a manifest begins with: the digest of all the rest."""
-    return _DIGEST % xxhash.xxh3_128_hexdigest(body).encode()
 
 
 def next_manifest(

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from headgate.errors import StateFileError
 from headgate.routing.table import RoutingTable
-from headgate.state.digest import DamagedFile, digest_of, read_named
+from headgate.state.digest import DamagedFile, digest_of, is_strong, read_named
 from headgate.state.storage import Storage
 
 CHANGES_MAX = 32
@@ -37,9 +37,10 @@ class TableFiles:
     def save(self, operator: str, table: RoutingTable, before: Names = ()) -> Names:
         """Store a table, as a change of the one named `before` where that is much smaller."""
         old = self.load(before) if before else None
-        if old is not None and old.same_routes(table):
+        lasting = all(is_strong(name) for name in before)  # earlier versions had weaker digests
+        if old is not None and lasting and old.same_routes(table):
             return before
-        change = None if old is None else _change(old, table)
+        change = None if old is None or not lasting else _change(old, table)
         if change is None or len(before) > CHANGES_MAX:
             names: Names = (self._write(operator, table.version, table.to_arrow()),)
         else:
@@ -70,7 +71,7 @@ class TableFiles:
         with pa.ipc.new_file(sink, table.schema) as writer:
             writer.write_table(table)
         data = sink.getvalue()
-        name = f"{operator}-v{version:06d}-{digest_of(data)}.arrow"
+        name = f"{operator}-v{version:06d}-{digest_of(data, strong=True)}.arrow"
         self._storage.write(name, data, True)
         return name
 

@@ -16,6 +16,7 @@ from headgate.control.continuity import TICK, check_sources, check_start
 from headgate.control.coordinator import Coordinator, Settings
 from headgate.control.manager import Manager, plan_with
 from headgate.control.planning import Decides
+from headgate.control.signing import signer_of
 from headgate.errors import DeclarationError, EngineError
 from headgate.planner.tuning.calibration import Calibration
 from headgate.routing.table import BUCKETS, RoutingTable
@@ -56,6 +57,8 @@ def start_flow(
     drop_state: Collection[str] = (),
     keep_manifests: int = 8,
     durable: bool = True,
+    key: str | bytes | None = None,
+    trust_unsigned: bool = False,
     tick: bool | None = None,
     conf: Mapping[str, str] | None = None,
     clock_ms: Callable[[], int] | None = None,
@@ -93,6 +96,10 @@ def start_flow(
         keep_manifests: How many epochs back the checkpoint can be read.
         durable: Flush an epoch's files to disk before it is committed, so that a crash of the
             machine loses none of them; only local disks (and mounts) need it.
+        key: Signs the checkpoint, so that nobody without it can change it unnoticed (default: the
+            environment's HEADGATE_KEY; without one nothing is signed).
+        trust_unsigned: Take over a checkpoint that was written without a key, and sign it from now
+            on.
         tick: Run epochs on an idle stream too (default: only if some operator has a TTL).
         conf: More Spark SQL settings for the epochs' session.
         clock_ms: Processing time, for tests.
@@ -133,7 +140,7 @@ def start_flow(
             )
     read = partial(read_sources, spark, graph, program, tick=tick)
     source = read(rows_per_epoch=rows_per_epoch)
-    place = Checkpoint(checkpoint)
+    place = Checkpoint(checkpoint, signer_of(key, trust_unsigned=trust_unsigned))
     uris = sink_uris(program, place)
     delivery = Delivery(spark, graph, place, uris)
     settings = Settings(

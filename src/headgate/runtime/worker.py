@@ -43,7 +43,7 @@ _programs: dict[str, Program] = {}
 _plans: dict[str, EpochPlan] = {}
 _tables: dict[str, TableFiles] = {}
 _costs: dict[str, CostFiles] = {}
-_stores: dict[tuple[str, str | None, int], StateStore] = {}
+_stores: dict[tuple[str, str | None, int, bool], StateStore] = {}
 
 
 def source_stage(
@@ -223,10 +223,13 @@ def _with_costs(plan: EpochPlan) -> EpochPlan:
 
 
 def _services(plan: EpochPlan) -> Services:
-    key = (plan.storage_uri, plan.warm_dir, plan.buckets)
+    key = (plan.storage_uri, plan.warm_dir, plan.buckets, plan.signed)
     if key not in _stores:
         _stores[key] = StateStore(
-            Storage.at(plan.storage_uri), warm_dir=_warm_dir(plan), buckets=plan.buckets
+            Storage.at(plan.storage_uri),
+            warm_dir=_warm_dir(plan),
+            buckets=plan.buckets,
+            strong_digests=plan.signed,
         )
     return Services(_stores[key])
 

@@ -38,7 +38,8 @@ class EpochPlan:
     process; there is none while nothing was counted. `costs` holds, for operators with a
     cost-aware input, what rows take in each slot, and `cost_files` where that is stored; there is
     none before the first measurements. `batching` says how rows become batch tuples. `clocks` holds
-    the clocks of operators behind windows, whose event time is not the flow's.
+    the clocks of operators behind windows, whose event time is not the flow's. `signed`: the
+    checkpoint has a key, so that digests of files must be strong.
     """
 
     epoch: int
@@ -64,6 +65,7 @@ class EpochPlan:
     costs_uri: str = ""
     batching: Batching = field(default_factory=Batching)
     clocks: Mapping[str, EpochClock] = field(default_factory=dict)
+    signed: bool = False
     attempt: int = 0
 
     @property

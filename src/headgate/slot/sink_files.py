@@ -38,7 +38,7 @@ class SinkFiles:
             data = content.getvalue()
             name = (
                 f"e{self.plan.epoch:09d}-L{self.level:02d}-{self.producer:05d}-"
-                f"{digest_of(data)}.parquet"
+                f"{digest_of(data, strong=self.plan.signed)}.parquet"
             )
             Storage.at(self.plan.sink_uris[sink]).write(name, data)
             rows = sum(batch.num_rows for batch in batches)

@@ -58,7 +58,13 @@ class Block:
 
 
 def encode(
-    layout: RowLayout, ids: RowIds, removed: Mask, columns: Mapping[str, Values], kind: Kind
+    layout: RowLayout,
+    ids: RowIds,
+    removed: Mask,
+    columns: Mapping[str, Values],
+    kind: Kind,
+    *,
+    strong: bool = False,
 ) -> tuple[list[Any], str]:
     """Buffers of a file and its digest. Rows must be in order, distinct and at least one."""
     messages = []
@@ -72,7 +78,7 @@ def encode(
         batch = _batch(layout, part, removed[start:stop], some, narrow)
         message = batch.serialize()
         first, last = f"{int(part.route[0]):016x}", f"{int(part.route[-1]):016x}"
-        blocks.append([len(part), message.size, first, last, digest_of(message)])
+        blocks.append([len(part), message.size, first, last, digest_of(message, strong=strong)])
         messages.append(message)
     told = {
         "format": FORMAT,
@@ -83,7 +89,7 @@ def encode(
     }
     meta = json.dumps(told, sort_keys=True, separators=(",", ":")).encode()
     head = batch.schema.with_metadata({_META: meta}).serialize()
-    return [head, *messages, _END], digest_of(head)
+    return [head, *messages, _END], digest_of(head, strong=strong)
 
 
 def write_file(
@@ -95,7 +101,8 @@ def write_file(
     replaces: tuple[StateFile, ...] = (),
 ) -> StateFile:
     """Write rows as one file, named by epoch, level and content; written even if it exists."""
-    buffers, digest = encode(task.layout, ids, removed, columns, kind)
+    strong = task.strong_digests
+    buffers, digest = encode(task.layout, ids, removed, columns, kind, strong=strong)
     name = f"{task.folder}/e{task.epoch:09d}-L{task.level:02d}-{digest}.arrow"
     task.storage.write(name, buffers)
     byte_count = sum(len(buffer) for buffer in buffers)

@@ -1,13 +1,16 @@
 """Digests of content: whatever is read back is compared with the digest that was kept of it.
 
 A digest is a text that says by its form how it was made: xxh3 of 64 bits has 16 hex digits (what
-earlier versions wrote), of 128 bits 32. A file that is written once has its digest in its name,
-as `…-DIGEST.arrow`; a JSON file that is replaced has it as its first entry. `DamagedFile` says what
-is wrong with a file; who asked for it knows what it means, and names it.
+earlier versions wrote), of 128 bits 32; SHA-256, which nobody can forge, has 64. A file that is
+written once has its digest in its name, as `…-DIGEST.arrow`; a JSON file that is replaced has it as
+its first entry. `DamagedFile` says what is wrong with a file; who asked for it knows what it means,
+and names it.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -17,18 +20,34 @@ import xxhash
 
 from headgate.state.storage import Storage
 
-_MAKERS: Mapping[int, Callable[[], Any]] = {16: xxhash.xxh3_64, 32: xxhash.xxh3_128}
+_STRONG = 64
+_MAKERS: Mapping[int, Callable[[], Any]] = {
+    16: xxhash.xxh3_64,
+    32: xxhash.xxh3_128,
+    _STRONG: hashlib.sha256,
+}
 _IN_NAME = re.compile(r"-([^-./]+)\.[a-z]+$")
-_HEAD = re.compile(rb'\{"digest": "([^"]*)", ')
+_HEAD = re.compile(rb'\{"digest": "([^"]*)", (?:"signature": "([^"]*)", )?')
+Sign = Callable[[bytes], str]
 
 
 class DamagedFile(Exception):
     """The bytes are missing or not what was written."""
 
 
-def digest_of(*buffers: Any) -> str:
-    """The digest of these bytes, one after the other."""
-    return _digest(xxhash.xxh3_128(), buffers)
+class NotSigned(DamagedFile):
+    """The bytes have no signature, or not the one that the key gives them."""
+
+
+def digest_of(*buffers: Any, strong: bool = False) -> str:
+    """The digest of these bytes, one after the other; xxh3 is six times as fast as SHA-256."""
+    return _digest(hashlib.sha256() if strong else xxhash.xxh3_128(), buffers)
+
+
+def is_strong(name_or_digest: str) -> bool:
+    """Can nobody make other content for it?"""
+    found = _IN_NAME.search(name_or_digest)
+    return len(found[1] if found else name_or_digest) == _STRONG
 
 
 def matches(digest: str, *buffers: Any) -> bool:
@@ -51,24 +70,34 @@ def read_named(storage: Storage, name: str) -> bytes:
     return data
 
 
-def seal(told: Mapping[str, Any], **style: Any) -> bytes:
-    """A JSON object with its digest as the first entry."""
+def seal(told: Mapping[str, Any], sign: Sign | None = None, **style: Any) -> bytes:
+    """A JSON object with its digest, and its signature if there is a key, as first entries."""
     body = json.dumps(told, sort_keys=True, **style).encode()
-    return b'{"digest": "%s", ' % digest_of(body).encode() + body[1:]
+    head = b'{"digest": "%s", ' % digest_of(body).encode()
+    if sign is not None:
+        head += b'"signature": "%s", ' % sign(body).encode()
+    return head + body[1:]
 
 
-def unseal(data: bytes) -> tuple[dict[str, Any], bool]:
+def unseal(data: bytes, sign: Sign | None = None) -> tuple[dict[str, Any], bool]:
     """The object back, and whether it had a digest: files of earlier versions may have none."""
     head = _HEAD.match(data)
-    if head is not None and not matches(head[1].decode("latin-1"), b"{" + data[head.end() :]):
+    body = data if head is None else b"{" + data[head.end() :]
+    if head is not None and not matches(head[1].decode("latin-1"), body):
         raise DamagedFile("its content does not match its digest")
+    if sign is not None:
+        if head is None or head[2] is None:
+            raise NotSigned("it is not signed")
+        if not hmac.compare_digest(head[2], sign(body).encode()):
+            raise NotSigned("its signature is not of this key")
     try:
         told = json.loads(data)
     except (ValueError, RecursionError) as problem:
         raise DamagedFile(f"it is no JSON ({problem})") from problem
     if not isinstance(told, dict):
         raise DamagedFile("it holds no JSON object")
-    told.pop("digest", None)
+    for entry in ("digest", "signature"):
+        told.pop(entry, None)
     return told, head is not None
 
 

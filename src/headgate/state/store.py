@@ -35,9 +35,11 @@ class StateStore:
         buckets: int,
         budget_bytes: int = 8 << 30,
         compact_after: int = 16,
+        strong_digests: bool = False,
     ) -> None:
         bucket_shift(buckets)
         self.storage, self.buckets, self.compact_after = storage, buckets, compact_after
+        self._strong_digests = strong_digests
         self.warm = None if warm_dir is None else WarmRoom(warm_dir, budget_bytes)
 
     def open(
@@ -64,7 +66,7 @@ class StateStore:
             raise
         task = Task(
             self.storage, layout, operator, slot, epoch, level, now_ms, ttl_ms,
-            self.buckets, self.compact_after,
+            self.buckets, self.compact_after, self._strong_digests,
         )  # fmt: skip
         return StateSession(task, table, warm, chain)
 

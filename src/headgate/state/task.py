@@ -26,6 +26,7 @@ class Task:
     ttl_ms: int | None
     buckets: int
     compact_after: int
+    strong_digests: bool = False
 
     @property
     def folder(self) -> str:

@@ -16,6 +16,7 @@ from headgate.operator.rows import EpochClock
 from headgate.slot.plan import Control
 from headgate.slot.program import Program
 from headgate.state.chain import StateFile
+from headgate.state.digest import seal, unseal
 from strategies import examples
 
 DELTA = StateFile("count/0/e000000003-a", "delta", 3, 10, 100, "aa")
@@ -78,10 +79,10 @@ def test_a_manifest_that_lost_a_chain_is_damaged() -> None:
 
 @pytest.mark.parametrize("version", [1, 99, "x", None])
 def test_a_manifest_of_another_format_is_refused(version: object) -> None:
-    told = json.loads(Manifest(4, "q", 2, {}, {}, {}).to_bytes()) | {"format": version}
+    told = unseal(Manifest(4, "q", 2, {}, {}, {}).to_bytes())[0] | {"format": version}
 
     with pytest.raises(UnsupportedVersion, match="e4"):
-        Manifest.from_bytes(json.dumps(told).encode(), "e4.json")
+        Manifest.from_bytes(seal(told), "e4.json")
 
 
 def test_a_manifest_of_the_format_before_is_read() -> None:
