@@ -31,6 +31,7 @@ from pyspark.sql.types import (
     StructField,
     StructType,
 )
+from tests.waiting import PATIENCE_S
 
 from headgate.runtime.anchor import (
     ANCHOR_CONF,
@@ -45,7 +46,6 @@ from headgate.runtime.anchor import (
 
 LEVELS = 3
 NUMBERS = 6000
-GATE_SECONDS = 60
 SCHEMA = StructType(
     [
         StructField("label", IntegerType(), nullable=False),
@@ -91,7 +91,7 @@ def make_stage(
             assert context is not None
             place = f"{level} {slot} {context.partitionId()} {os.environ['SPARK_LOCAL_IP']}"
             (Path(markers) / f"{place} {anchors}").touch()
-            deadline = time.monotonic() + GATE_SECONDS
+            deadline = time.monotonic() + PATIENCE_S
             while gate and not (Path(markers) / "go").exists():
                 assert time.monotonic() < deadline, "nobody opened the gate"
                 time.sleep(0.05)

@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from tests.waiting import PATIENCE_S
 
 from headgate.state.storage import Storage
-
-WAIT_SECONDS_MAX = 120
 
 
 class Hook:
@@ -120,7 +119,7 @@ def _parent_of(pid: int) -> int:
 
 
 def _wait_until(met: Any) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    deadline = time.monotonic() + PATIENCE_S
     while not met():
         if time.monotonic() > deadline:
             os._exit(3)

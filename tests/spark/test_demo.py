@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,7 +24,7 @@ def headgate(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
         env=os.environ | {"PYTHONPATH": path, "HEADGATE_MASTER": "local[2]"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE_S,
         check=False,
     )
 

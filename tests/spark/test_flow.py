@@ -26,6 +26,7 @@ from tests.spark.feeding import (
     write_case,
     write_epoch,
 )
+from tests.waiting import PATIENCE_S
 
 import headgate as hg
 from headgate.errors import DeclarationError, OperatorFailed
@@ -311,7 +312,7 @@ class _WaitAt:
 
         if self.key in batch.column("k").to_pylist():
             Path(self.begun).touch()
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + PATIENCE_S
             while not Path(self.gate).exists() and time.monotonic() < deadline:
                 time.sleep(0.02)
         return batch

@@ -8,13 +8,13 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import PATIENCE_S, wait_until
 
 from headgate.experiment.namespace_cluster import (
     ClusterError,
@@ -23,7 +23,7 @@ from headgate.experiment.namespace_cluster import (
     remove_leftovers,
     stop_driver,
 )
-from headgate.experiment.namespaces import Names
+from headgate.experiment.namespaces import Names, pids_in
 
 pytestmark = pytest.mark.cluster
 
@@ -33,24 +33,25 @@ QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # halves what a JVM cost
 CONF = {
     "spark.driver.extraJavaOptions": QUICK_JVM,
     "spark.executor.extraJavaOptions": QUICK_JVM,
-    "spark.locality.wait.node": "30s",  # no slot leaves a host that is alive but slow
+    "spark.locality.wait.node": "120s",  # no slot leaves a host that is alive but slow
     "spark.ui.showConsoleProgress": "false",
 }
 SENDER = """
-import socket, sys
-with socket.create_connection((sys.argv[1], 7999), timeout=5) as link:
+import socket, sys, time
+with socket.create_connection((sys.argv[1], 7999)) as link:
+    began = time.monotonic()
     link.sendall(bytes(int(sys.argv[2])))
     link.shutdown(socket.SHUT_WR)
-    print(link.recv(100).decode())
+    assert link.recv(100) == b"all there"
+    print(time.monotonic() - began)
 """
 RECEIVER = """
-import socket, time
+import socket
 door = socket.create_server(("", 7999))
 print("open", flush=True)
 peer, address = door.accept()
-began = time.monotonic()
 while peer.recv(1 << 16): pass
-peer.sendall(str(time.monotonic() - began).encode())
+peer.sendall(b"all there")
 print(address[0], flush=True)
 """
 
@@ -68,10 +69,10 @@ class Program:
         self.process.stdin.write(command + "\n")
         self.process.stdin.flush()
 
-    def answer(self, timeout: float = 120) -> dict[str, Any]:
+    def answer(self) -> dict[str, Any]:
         stdout = self.process.stdout
         assert stdout is not None
-        ready, _, _ = select.select([stdout], [], [], timeout)
+        ready, _, _ = select.select([stdout], [], [], PATIENCE_S)
         line = stdout.readline() if ready else ""
         assert line, f"no answer:\n{self.log.read_text()[-3000:]}"
         answer: dict[str, Any] = json.loads(line)
@@ -84,7 +85,7 @@ class Program:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[NamespaceCluster]:
-    with NamespaceCluster(hosts=3, conf=CONF, start_timeout=120) as running:
+    with NamespaceCluster(hosts=3, conf=CONF) as running:
         yield running
 
 
@@ -95,13 +96,6 @@ def program(
     running = Program(cluster, tmp_path_factory.mktemp("program"))
     yield running
     stop_driver(running.process)
-
-
-def wait_until(met: Callable[[], object], what: str, timeout: float = 60) -> None:
-    deadline = time.monotonic() + timeout
-    while not met():
-        assert time.monotonic() < deadline, f"waited {timeout} s for {what}"
-        time.sleep(0.05)
 
 
 def homes(job: dict[str, Any]) -> dict[int, set[str]]:
@@ -203,7 +197,10 @@ def test_slots_of_a_lost_host_move_and_the_others_stay(
 def test_a_throttled_cluster_beside_another_is_slow_as_asked_and_leaves_nothing(
     cluster: NamespaceCluster, tmp_path: Path
 ) -> None:
-    """Two clusters with equal addresses; the second ends by an exception of its user."""
+    """Two clusters with equal addresses; the second ends by an exception of its user.
+
+    A busy machine can make it slower than asked, but never faster.
+    """
     script = tmp_path / "sender.py"
     script.write_text(SENDER)
     payload_bytes, rate_mbit, burst_bytes = 2_000_000, 8, 256 * 1024
@@ -217,7 +214,7 @@ def test_a_throttled_cluster_beside_another_is_slow_as_asked_and_leaves_nothing(
         pass
 
     least = (payload_bytes - 2 * burst_bytes) * 8 / (rate_mbit * 1e6)
-    assert least * 0.9 < seconds < 10
+    assert seconds > least * 0.9
     assert not set(names) & set(_namespaces())
     assert not folder.exists()
     assert not _commands(" ".join(_all_pids()), str(folder))
@@ -225,20 +222,22 @@ def test_a_throttled_cluster_beside_another_is_slow_as_asked_and_leaves_nothing(
 
 
 def test_leftovers_of_a_dead_run_are_removed_and_of_a_live_one_kept() -> None:
+    """Under a prefix of its own: any other run on this machine removes leftovers, too."""
     creator = subprocess.Popen(["true"])
     creator.wait()
-    dead = f"headgate-{creator.pid}-1-1-host1"
-    live = Names.fresh().namespace("host1")
+    mine = f"test{os.getpid()}"
+    dead = f"{mine}-{creator.pid}-1-1-host1"
+    live = Names.fresh(mine).namespace("host1")
     for name in (dead, live):
         subprocess.run(["ip", "netns", "add", name], check=True)
     orphan = subprocess.Popen(["ip", "netns", "exec", dead, "sleep", "1000"])
     try:
-        wait_until(lambda: _commands(str(orphan.pid), "sleep 1000"), "the orphan to start")
+        wait_until(lambda: orphan.pid in pids_in(dead), "the orphan to be inside")
 
-        removed = remove_leftovers()
+        removed = remove_leftovers(mine)
 
-        assert dead in removed and live not in removed
-        assert orphan.wait(timeout=10) == -signal.SIGKILL
+        assert removed == [dead]
+        assert orphan.wait(PATIENCE_S) == -signal.SIGKILL
         assert dead not in _namespaces() and live in _namespaces()
     finally:
         subprocess.run(["ip", "netns", "del", live], check=True)
@@ -262,7 +261,7 @@ def _seconds_to_send(cluster: NamespaceCluster, script: Path, payload_bytes: int
     with subprocess.Popen(inside, stdout=subprocess.PIPE, text=True) as receiver:
         assert receiver.stdout is not None
         assert receiver.stdout.readline() == "open\n"
-        sent = cluster.run(script, cluster.hosts["host1"], str(payload_bytes), timeout=30)
+        sent = cluster.run(script, cluster.hosts["host1"], str(payload_bytes), timeout=PATIENCE_S)
         assert sent.returncode == 0, sent.stderr
         assert receiver.stdout.readline().strip() == cluster.driver_ip
     return float(sent.stdout)

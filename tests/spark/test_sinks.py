@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQueryListener
 from tests.spark.feeding import ONCE, read_files, write_epoch
+from tests.waiting import PATIENCE_S
 
 import headgate as hg
 from headgate.errors import SinkFailed, UnknownName
@@ -151,7 +152,7 @@ def test_a_listener_of_the_users_sees_the_flow_and_its_rows(
     try:
         query = flow.start(spark, slots=2, checkpoint=tmp_path / "checkpoint", trigger=ONCE)
         query.awaitTermination()
-        assert heard.ended.wait(60)
+        assert heard.ended.wait(PATIENCE_S)
     finally:
         spark.streams.removeListener(heard)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.spark.session import QUICK_JVM
+from tests.waiting import PATIENCE_S
 
 from headgate.experiment.namespace_cluster import NamespaceCluster
 
@@ -31,8 +32,8 @@ CONF = {
 def test_two_attempts_of_a_task_at_once_count_as_one(tmp_path: Path) -> None:
     """The first attempt goes on only when its twin is there; both write, one is taken."""
     script = Path(__file__).parent / "programs" / "speculation_driver.py"
-    with NamespaceCluster(hosts=2, conf=CONF, start_timeout=120) as cluster:
-        done = cluster.run(script, str(tmp_path), timeout=300)
+    with NamespaceCluster(hosts=2, conf=CONF) as cluster:
+        done = cluster.run(script, str(tmp_path), timeout=PATIENCE_S)
 
     assert done.returncode == 0, done.stderr[-4000:]
     told = json.loads(done.stdout.splitlines()[-1])

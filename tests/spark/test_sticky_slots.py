@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.waiting import PATIENCE_S
 
 from headgate.experiment.namespace_cluster import NamespaceCluster
 
@@ -16,7 +17,7 @@ QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 CONF = {
     "spark.driver.extraJavaOptions": QUICK_JVM,
     "spark.executor.extraJavaOptions": QUICK_JVM,
-    "spark.locality.wait.node": "30s",
+    "spark.locality.wait.node": "120s",
     "spark.ui.showConsoleProgress": "false",
 }
 
@@ -25,7 +26,7 @@ def test_every_slot_runs_on_its_host_in_every_level_of_every_epoch(tmp_path: Pat
     """A slot's operators, at both levels and in all epochs, ran where the anchor was put."""
     script = Path(__file__).parent / "programs" / "sticky_flow.py"
     with NamespaceCluster(hosts=3, conf=CONF) as cluster:
-        done = cluster.run(script, str(tmp_path), timeout=240)
+        done = cluster.run(script, str(tmp_path), timeout=PATIENCE_S)
         hosts_there = set(cluster.hosts.values())
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     assert lines, done.stderr[-3000:]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from tests.spark.task_hooks import (
     SourceExecutorDies,
     WorkerDies,
 )
+from tests.waiting import wait_until
 
 import headgate as hg
 
@@ -69,13 +69,6 @@ def hooked(case: Case, where: str, hook: Hook) -> Case:
 
     case.declare = declare_
     return case
-
-
-def wait_until(met: Callable[[], object], what: str, timeout: float = 120) -> None:
-    deadline = time.monotonic() + timeout
-    while not met():
-        assert time.monotonic() < deadline, f"waited {timeout} s for {what}"
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("where", ["level0", "level1", "level2"])

@@ -7,6 +7,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from tests.spark.feeding import ONCE, write_epoch
+from tests.waiting import PATIENCE_S
 
 import headgate as hg
 from headgate.control.tuner import RETUNE_EPOCHS
@@ -47,8 +48,8 @@ def test_probes_find_costs_that_explain_them(spark: SparkSession) -> None:
     found = calibrate(spark, AT_START)
 
     costs = found.costs
-    assert costs.message_s > 0 or costs.byte_s > 0
-    assert costs.epoch_s + costs.level_s + costs.task_s > 0
+    parts = (costs.epoch_s, costs.level_s, costs.task_s, costs.message_s, costs.byte_s)
+    assert min(parts) >= 0 and sum(parts) > 0
     assert len(found.probes) == 9
     assert found.engine == f"Spark {spark.version}, local, 2 cores"
     assert spark.conf.get("spark.sql.adaptive.enabled") == "true"
@@ -60,7 +61,7 @@ def test_a_flow_is_measured_without_telling_its_sinks(spark: SparkSession, tmp_p
     told: list[int | None] = []
     flow = counting(tmp_path / "in", told, lambda rows, epoch: called.append(epoch))
 
-    measured, records = probe_flow(flow, spark, KNOWN, slots=2, epochs=6, wait_s=60)
+    measured, records = probe_flow(flow, spark, KNOWN, slots=2, epochs=6, wait_s=PATIENCE_S)
 
     assert called == [] and told == [None, 40]
     sizes = [r["rows"] for r in records if r["kind"] == "epoch"]

@@ -71,7 +71,7 @@ class NamespaceCluster:
         host_cpus: float | None = None,
         conf: Mapping[str, str] | None = None,
         env: Mapping[str, str] | None = None,
-        start_timeout: float = 60.0,
+        start_timeout: float = 300.0,
     ) -> None:
         if not 1 <= hosts <= _HOSTS_MAX:
             raise ValueError(f"a cluster has 1 to {_HOSTS_MAX} hosts, not {hosts}")
@@ -200,7 +200,7 @@ class NamespaceCluster:
         """Bytes that a host (or the driver) has sent over its link since the cluster began."""
         return self._emulated.bytes_sent(host)
 
-    def wait_for_workers(self, count: int, timeout: float = 60.0) -> None:
+    def wait_for_workers(self, count: int, timeout: float = 300.0) -> None:
         """Return once the master counts exactly `count` Workers alive."""
         deadline = time.monotonic() + timeout
         alive: list[str] = []
@@ -261,7 +261,7 @@ class NamespaceCluster:
             "spark.executor.memory": self._memory,
             "spark.executor.cores": str(self._cores),
             "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-            "spark.scheduler.maxRegisteredResourcesWaitingTime": "30s",
+            "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{self._start_timeout:.0f}s",
             "spark.cores.max": str(self._cores * len(self.hosts)),
             "spark.ui.enabled": "false",
             **self._conf,

@@ -23,8 +23,8 @@ from pathlib import Path
 
 from headgate.experiment.host_cpu import quota_names, remove_quota
 
-_PREFIX = "headgate"
-_NAME = re.compile(rf"^{_PREFIX}-(?P<pid>\d+)-(?P<born>\d+)-\d+(-|$)")
+PREFIX = "headgate"
+ENDED_WITHIN_S = 120.0
 POLL_SECONDS = 0.1
 _serials = itertools.count(1)
 
@@ -73,8 +73,8 @@ class Names:
     stem: str
 
     @classmethod
-    def fresh(cls) -> Names:
-        return cls(f"{_PREFIX}-{os.getpid()}-{born(os.getpid())}-{next(_serials)}")
+    def fresh(cls, prefix: str = PREFIX) -> Names:
+        return cls(f"{prefix}-{os.getpid()}-{born(os.getpid())}-{next(_serials)}")
 
     def namespace(self, role: str) -> str:
         return f"{self.stem}-{role}"
@@ -84,23 +84,27 @@ class Names:
         return Path(tempfile.gettempdir()) / self.stem
 
 
-def remove_leftovers() -> list[str]:
-    """Remove what dead creators left: processes, namespaces, files; returns the namespaces."""
+def remove_leftovers(prefix: str = PREFIX) -> list[str]:
+    """Remove what dead creators left: processes, namespaces, files; returns the namespaces.
+
+    Several runs may do so at once: what is gone already is no error.
+    """
     listed = json.loads(call(["ip", "-j", "netns", "list"]) or "[]")
-    dead = [entry["name"] for entry in listed if _is_leftover(entry["name"])]
+    dead = [entry["name"] for entry in listed if _is_leftover(entry["name"], prefix)]
     kill_all_in(dead)
     for namespace in dead:
         delete_namespace(namespace)
-    for group in filter(_is_leftover, quota_names()):
-        remove_quota(group)
-    for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}-*"):
-        if _is_leftover(directory.name):
+    for group in quota_names():
+        if _is_leftover(group, prefix):
+            remove_quota(group)
+    for directory in Path(tempfile.gettempdir()).glob(f"{prefix}-*"):
+        if _is_leftover(directory.name, prefix):
             shutil.rmtree(directory, ignore_errors=True)
     return dead
 
 
-def _is_leftover(name: str) -> bool:
-    match = _NAME.match(name)
+def _is_leftover(name: str, prefix: str) -> bool:
+    match = re.match(rf"{re.escape(prefix)}-(?P<pid>\d+)-(?P<born>\d+)-\d+(-|$)", name)
     return match is not None and born(int(match["pid"])) != match["born"]
 
 
@@ -161,7 +165,7 @@ def kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def kill_all_in(namespaces: list[str], timeout: float = 20.0) -> None:
+def kill_all_in(namespaces: list[str], timeout: float = ENDED_WITHIN_S) -> None:
     """Kill until the namespaces are empty: a Worker may start an executor while it dies."""
     deadline = time.monotonic() + timeout
     while pids := [pid for namespace in namespaces for pid in pids_in(namespace)]:

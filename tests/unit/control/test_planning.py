@@ -10,6 +10,7 @@ import pytest
 
 from headgate.control.planning import Decision, Observed, Planning
 from headgate.routing.table import RoutingTable, hash_table
+from waiting import PATIENCE_S
 
 TABLES = {"op": hash_table(2)}
 
@@ -50,11 +51,11 @@ def test_the_stream_does_not_wait_and_nothing_seen_meanwhile_is_lost() -> None:
 
     def wait() -> None:
         begun.set()
-        assert go_on.wait(30)
+        assert go_on.wait(PATIENCE_S)
 
     planning = Planning(Thinker(wait))
     planning.observe(epoch(0), TABLES)
-    assert begun.wait(30)
+    assert begun.wait(PATIENCE_S)
     planning.observe(epoch(1), TABLES)
     planning.observe(epoch(2), TABLES)
 
@@ -103,7 +104,7 @@ def eventually(planning: Planning) -> Decision:
     """The decision under way, when it is done; waits for the thread and not for time."""
     under_way: Any = planning._under_way
     assert under_way is not None
-    under_way.exception(30)
+    under_way.exception(PATIENCE_S)
     decision = planning.take(2)
     assert decision is not None
     return decision
@@ -117,6 +118,6 @@ def test_what_is_prepared_is_done_before_the_first_decision() -> None:
     planning.prepare(lambda: order.append("prepared"))
     planning.observe(Observed({"epoch": 0}, []), TABLES)
 
-    assert decided.wait(timeout=30)
+    assert decided.wait(PATIENCE_S)
     assert order == ["prepared", "decided"]
     planning.close()

@@ -14,8 +14,7 @@ from py4j.protocol import Py4JJavaError
 
 from headgate.errors import EngineError
 from headgate.runtime.stream import EpochStream
-
-PATIENCE_S = 30.0
+from waiting import PATIENCE_S, wait_until
 
 
 class Query:
@@ -70,6 +69,7 @@ def test_who_waits_for_the_end_waits_for_the_second_query() -> None:
     waiting = threading.Thread(target=lambda: ended.append(stream.await_end()))
     waiting.start()
     hand_over(stream, first)
+    wait_until(lambda: stream.query is second, "the second query to take over")
 
     assert stream.await_end(0.01) is False and stream.is_active
     assert told == [50] and stream.query is second and ended == []

@@ -107,7 +107,7 @@ def _on_cluster_with_quotas(
     command: list[str], options: ElasticOptions
 ) -> subprocess.CompletedProcess[str]:
     hosts, cpus = options.slots[1], options.host_cpus
-    with NamespaceCluster(hosts=hosts, host_cpus=cpus, start_timeout=120) as cluster:
+    with NamespaceCluster(hosts=hosts, host_cpus=cpus) as cluster:
         return cluster.run(*command, timeout=TIMEOUT_S)
 
 
