@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -43,3 +45,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
         if reason := available():
             pytest.skip(f"cluster: {reason}")
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[Any]:
+    """A local S3 server that pyarrow, Spark and headgate find through the environment."""
+    from object_store import LocalS3
+
+    with LocalS3.running() as server:
+        yield server

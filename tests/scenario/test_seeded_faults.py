@@ -59,9 +59,12 @@ def folder() -> Iterator[Path]:
 class Driver:
     """One flow on one checkpoint, started again after every crash, watched at every step."""
 
-    def __init__(self, case: Case, faults: Faults, folder: Path, warm: bool) -> None:
+    def __init__(
+        self, case: Case, faults: Faults, folder: Path, warm: bool, checkpoint: str = ""
+    ) -> None:
         self.case, self.faults, self.rng, self.folder = case, faults, faults.rng, folder
         self.warm = warm
+        self.checkpoint = checkpoint or str(folder / "checkpoint")
         self.delivered: dict[str, dict[int, Any]] = {}
         self.partitions = self.rng.randrange(1, 4)
         self.first_slots = self.rng.randrange(1, 4)
@@ -75,7 +78,7 @@ class Driver:
         graph = flow.graph()
         self.program = compile_flow(graph)
         self.sources = graph.of_kind("source")
-        place = Checkpoint(str(self.folder / "checkpoint"))
+        place = Checkpoint(self.checkpoint)
         self.uris = {n.name: place.sinks.child(n.name).uri for n in self.program.sinks}
         slots = self.first_slots if number == 0 else rng.randrange(1, 5)
         tables = {

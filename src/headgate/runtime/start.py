@@ -23,6 +23,7 @@ from headgate.routing.table import BUCKETS, RoutingTable
 from headgate.runtime.auto import Parallelism, checked_slots, resolve
 from headgate.runtime.delivery import Delivery, sink_uris
 from headgate.runtime.engine import SparkEngine
+from headgate.runtime.hadoop_client import lend_hadoop_client
 from headgate.runtime.query import FlowQuery
 from headgate.runtime.sources import Input, read_sources, takes_rows
 from headgate.runtime.stream import EpochStream
@@ -105,6 +106,7 @@ def start_flow(
         clock_ms: Processing time, for tests.
     """
     _check_session(spark)
+    lend_hadoop_client(spark)
     check_one_owner_of_slots(parallelism, manager)
     checkpoint = absolute(checkpoint)
     auto = None

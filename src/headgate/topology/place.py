@@ -1,7 +1,7 @@
-"""Where files are, as a user names it, and as pyarrow and Spark name the same place.
+"""Where files are, as a user names it, and as headgate and Spark name the same place.
 
-A path means this host's file system, for both. pyarrow and Hadoop agree on most schemes; S3 is
-`s3` for the one and `s3a` for the other. Anything that pyarrow has no file system for is refused.
+A path means this host's file system, for both. They agree on most schemes; S3 is `s3` for the one
+and `s3a` for the other. Anything that headgate has no client for is refused.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headgate.errors import DeclarationError
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 _FILE = re.compile(r"file:(?://(?:localhost)?)?(/(?!/).*)", re.DOTALL)
-_FOR_ARROW = {
+_OURS = {
     "s3": "s3",
     "s3a": "s3",
     "s3n": "s3",
@@ -30,7 +30,7 @@ _FOR_SPARK = {"s3": "s3a"}
 
 
 def absolute(place: str | os.PathLike[str]) -> str:
-    """The place as pyarrow names it: an absolute path, or a URI with a scheme it knows.
+    """The place as headgate names it: an absolute path, or a URI with a scheme it knows.
 
     Examples:
         >>> absolute("file:/data/checkpoint"), absolute("s3a://bucket/checkpoint")
@@ -43,8 +43,8 @@ def absolute(place: str | os.PathLike[str]) -> str:
     local = _FILE.fullmatch(given)
     if local is not None:
         return str(Path(unquote(local[1])).resolve())
-    if scheme not in _FOR_ARROW or "://" not in given:
-        known = ", ".join(f"{name}://" for name in _FOR_ARROW)
+    if scheme not in _OURS or "://" not in given:
+        known = ", ".join(f"{name}://" for name in _OURS)
         raise DeclarationError(
             f"{given!r} is no place that headgate can keep files in: give a path (also of a "
             f"mounted folder), file:///path, or one of {known}",
@@ -53,10 +53,10 @@ def absolute(place: str | os.PathLike[str]) -> str:
     if "?" in given:
         raise DeclarationError(
             f"{given!r} has options after '?'; set them in the environment (AWS_ENDPOINT_URL, "
-            "AWS_REGION, …), where both pyarrow and Spark find them",
+            "AWS_REGION, …), where both headgate and Spark find them",
             place=given,
         )
-    return f"{_FOR_ARROW[scheme]}:{given.partition(':')[2]}"
+    return f"{_OURS[scheme]}:{given.partition(':')[2]}"
 
 
 def spark_uri(uri: str) -> str:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from pyarrow import fs
 
+from headgate.state.hadoop_files import HadoopFiles
 from headgate.state.storage import Storage
 
 
 class NotLocal(Storage):
-    """A local folder behind the code for remote file systems."""
+    """A local folder behind the code for Hadoop's file systems."""
 
-    def _path(self, name: str) -> str:
-        path = super()._path(name)
-        if self._local:
-            self._fs, self._local = fs.SubTreeFileSystem("/", fs.LocalFileSystem()), False
-        return path
+    def _open(self) -> HadoopFiles:
+        return HadoopFiles(self.uri, (fs.SubTreeFileSystem("/", fs.LocalFileSystem()), self.uri))

@@ -10,13 +10,28 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from headgate.errors import StorageFull
+from headgate.errors import CheckpointError, StorageFull
+from headgate.state import hadoop_files
 from headgate.state.storage import Storage
 from unit.state.remote import NotLocal
 
 
-@pytest.fixture(params=["local", "remote"])
-def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+def link_if_absent(old: str, new: str) -> bool:
+    """What Hadoop's client does on HDFS, on a local disk."""
+    try:
+        os.link(old, new)
+    except FileExistsError:
+        return False
+    return True
+
+
+@pytest.fixture(params=["local", "hadoop", "s3"])
+def storage(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Storage:
+    if request.param == "s3":
+        return Storage.at(request.getfixturevalue("s3").folder())
+    monkeypatch.setattr(hadoop_files, "rename_if_absent", link_if_absent)
     kind = Storage if request.param == "local" else NotLocal
     return kind.at(str(tmp_path / "root"))
 
@@ -51,6 +66,25 @@ def test_only_the_first_creator_wins(storage: Storage) -> None:
     assert not storage.create("epochs/7", b"yours")
     assert storage.read("epochs/7") == b"mine"
     assert storage.list() == ["epochs/7"]
+
+
+def test_without_a_client_that_can_tell_who_was_first_nothing_is_created(tmp_path: Path) -> None:
+    storage = NotLocal.at(str(tmp_path))
+
+    with pytest.raises(CheckpointError, match="Hadoop's client"):
+        storage.create("manifests/7", b"mine")
+    assert storage.list() == []
+
+
+def test_renamed_files_replace_what_was_there(storage: Storage) -> None:
+    storage.write("staged/a", b"new")
+    storage.write("a", b"old")
+
+    storage.rename("staged/a", "a")
+
+    assert storage.read("a") == b"new" and storage.list() == ["a"]
+    with pytest.raises(FileNotFoundError):
+        storage.rename("staged/a", "a")
 
 
 def test_two_processes_cannot_both_create(tmp_path: Path) -> None:
