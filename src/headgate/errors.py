@@ -15,7 +15,8 @@
     │   ├── UnsupportedVersion
     │   ├── DamagedManifest
     │   ├── Overtaken
-    │   └── UntrustedCheckpoint
+    │   ├── UntrustedCheckpoint
+    │   └── UnsafeName
     ├── StateFileError            a state file is missing or does not match its checksum
     ├── StorageFull               no room left where the checkpoint lives
     ├── CustodyMismatch           rows sent and rows received differ; the epoch is run again
@@ -112,6 +113,10 @@ class Overtaken(CheckpointError):
 
 class UntrustedCheckpoint(CheckpointError):
     """A checkpoint with a key holds what was not signed with it, or no key was given."""
+
+
+class UnsafeName(CheckpointError):
+    """A file name leads out of the folder it belongs to; the checkpoint was tampered with."""
 
 
 class StateFileError(HeadgateError):

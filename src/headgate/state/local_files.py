@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
+from headgate.errors import UnsafeName
 from headgate.state.flushing import flush_all, folders_above
 
 
@@ -23,6 +24,7 @@ class LocalFiles:
     def __init__(self, uri: str) -> None:
         self._root = unquote(urlsplit(uri).path) if uri.startswith("file:") else uri
         self._flushed: set[str] = set()
+        self._checked: set[str] = set()
 
     def read(self, name: str) -> bytes:
         with open(self._path(name), "rb") as file:
@@ -67,7 +69,7 @@ class LocalFiles:
 
     def delete(self, names: Sequence[str]) -> None:
         for name in names:
-            _unlink(self._path(name))
+            _unlink(self._path(name, itself=True))
 
     def list(self, folder: str) -> Iterable[str]:
         start = self._path(folder) if folder else self._root
@@ -86,8 +88,28 @@ class LocalFiles:
         paths = {self._path(name) for name in names}
         return paths | self._folders_to_flush(paths)
 
-    def _path(self, name: str) -> str:
-        return f"{self._root.rstrip('/')}/{name}"
+    def _path(self, name: str, itself: bool = False) -> str:
+        """Where a file is; `itself`: what is done there does not follow a link of that name."""
+        path = f"{self._root.rstrip('/')}/{name}"
+        if not itself and os.path.islink(path):
+            self._check_leads_inside(path)
+        folder = os.path.dirname(path)
+        while len(folder) > len(self._root) and folder not in self._checked:
+            if os.path.islink(folder):
+                self._check_leads_inside(folder)
+            self._checked.add(folder)
+            folder = os.path.dirname(folder)
+        return path
+
+    def _check_leads_inside(self, link: str) -> None:
+        target, root = os.path.realpath(link), os.path.realpath(self._root)
+        if not target.startswith(f"{root.rstrip('/')}/"):
+            raise UnsafeName(
+                f"{link} is a symbolic link to {target}, outside of {self._root}; nothing there is "
+                "read, changed or deleted. Move the folder itself, or mount what it should hold",
+                uri=self._root,
+                name=link,
+            )
 
     def _write_beside(self, path: str, pieces: Sequence[Any], durable: bool) -> str:
         folder, name = os.path.split(path)

@@ -30,6 +30,8 @@ from obstore.exceptions import (
 from obstore.store import AzureStore, GCSStore, S3Store
 from pyarrow import fs
 
+from headgate.errors import UnsafeName
+
 CREATE_TRIES = 8
 WHOLE_BYTES_MAX = 4 << 20  # a smaller object is read at once: a range costs a request each
 _WRITER = "writer"
@@ -136,6 +138,8 @@ class ObjectFiles:
         """As the errors of any other file system, with the store's reason and without its trace."""
         try:
             yield
+        except ValueError as error:  # control characters, which the client has no spelling for
+            raise UnsafeName(f"{self._uri}: {error}", uri=self._uri, name=name) from error
         except BaseError as error:
             denied = isinstance(error, PermissionDeniedError | UnauthenticatedError)
             reason = str(error).partition("\n\nDebug source")[0]

@@ -3,6 +3,9 @@
 A name is relative to the storage's uri and uses `/`. `write` shows a file whole or not at all, so a
 reader never meets half a file. Of all who `create` one name at most one wins, everywhere. A full
 disk is reported as `StorageFull` and leaves nothing behind under the final name.
+
+Names come from manifests, and a manifest may be forged: a name never leaves the folder. One that
+is absolute, has `..`, an empty part or a NUL, or passes a link that leads out, is `UnsafeName`.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from headgate.errors import StorageFull
+from headgate.errors import StorageFull, UnsafeName
 from headgate.state.flushing import flush_all
 from headgate.state.local_files import LocalFiles
 from headgate.topology.place import scheme_of
@@ -64,33 +67,33 @@ class Storage:
         return hash(self.uri)
 
     def child(self, *parts: str) -> Storage:
-        return Storage.at("/".join([self.uri, *(part.strip("/") for part in parts)]))
+        return Storage.at("/".join([self.uri, *(self._checked(part) for part in parts)]))
 
     @property
     def is_local(self) -> bool:
         return isinstance(self._files, LocalFiles)
 
     def read(self, name: str) -> bytes:
-        return self._files.read(name)
+        return self._files.read(self._checked(name))
 
     def write(self, name: str, data: Data, durable: bool = False) -> None:
         """Put a file in place, whole, replacing what was there; `durable` also flushes it."""
         with self._full_disk_reported(name):
-            self._files.write(name, _pieces(data), durable)
+            self._files.write(self._checked(name), _pieces(data), durable)
 
     def create(self, name: str, data: bytes) -> bool:
         """Put a file in place unless one is there already; False if somebody else was first."""
         with self._full_disk_reported(name):
-            return self._files.create(name, data)
+            return self._files.create(self._checked(name), data)
 
     def append(self, name: str, data: bytes) -> None:
         """Add to the end of a file; elsewhere than on a local disk this rewrites the file."""
         with self._full_disk_reported(name):
-            self._files.append(name, data)
+            self._files.append(self._checked(name), data)
 
     def rename(self, name: str, new: str) -> None:
         """Give a file another name in this storage, replacing what was there."""
-        self._files.rename(name, new)
+        self._files.rename(self._checked(name), self._checked(new))
 
     def flush(self, names: Iterable[str]) -> None:
         """Make files durable that anybody has written; elsewhere than on a local disk they are."""
@@ -99,26 +102,42 @@ class Storage:
 
     def paths_to_flush(self, names: Iterable[str]) -> set[str]:
         """Files and the folders their names stand in; none elsewhere than on a local disk."""
-        return self._files.paths_to_flush(names)
+        return self._files.paths_to_flush([self._checked(name) for name in names])
 
     def exists(self, name: str) -> bool:
-        return self._files.exists(name)
+        return self._files.exists(self._checked(name))
 
     def delete(self, *names: str) -> None:
         """Remove files; one that is not there is passed over."""
-        self._files.delete(names)
+        self._files.delete([self._checked(name) for name in names])
 
     def list(self, prefix: str = "") -> list[str]:
         """Names of all files that start with `prefix`, at any depth, sorted; no temporaries."""
-        found = self._files.list(prefix.rpartition("/")[0])
+        folder = prefix.rpartition("/")[0]
+        found = self._files.list(self._checked(folder) if folder else "")
         return sorted(n for n in found if n.startswith(prefix) and not _is_temporary(n))
 
     def size(self, name: str) -> int:
-        return self._files.size(name)
+        return self._files.size(self._checked(name))
 
     def open_input(self, name: str) -> pa.NativeFile:
         """Random access to a file; a memory map where the file is local."""
-        return self._files.open_input(name)
+        return self._files.open_input(self._checked(name))
+
+    def _checked(self, name: str) -> str:
+        if (
+            not isinstance(name, str)
+            or "\0" in name
+            or any(part in ("", ".", "..") for part in name.split("/"))
+        ):
+            raise UnsafeName(
+                f"{name!r} is no name of a file in {self.uri}: it may not be absolute or have "
+                "empty parts, '.' or '..'. Whoever wrote it (a manifest?) is not to be trusted; "
+                "nothing was read, changed or deleted",
+                uri=self.uri,
+                name=name,
+            )
+        return name
 
     @property
     def _files(self) -> Files:
