@@ -16,7 +16,8 @@
     │   ├── DamagedManifest
     │   ├── Overtaken
     │   ├── UntrustedCheckpoint
-    │   └── UnsafeName
+    │   ├── UnsafeName
+    │   └── UntrustedFolder
     ├── StateFileError            a state file is missing or does not match its checksum
     ├── StorageFull               no room left where the checkpoint lives
     ├── CustodyMismatch           rows sent and rows received differ; the epoch is run again
@@ -117,6 +118,10 @@ class UntrustedCheckpoint(CheckpointError):
 
 class UnsafeName(CheckpointError):
     """A file name leads out of the folder it belongs to; the checkpoint was tampered with."""
+
+
+class UntrustedFolder(CheckpointError):
+    """Others could plant files in the folder, and with them code that headgate would run."""
 
 
 class StateFileError(HeadgateError):

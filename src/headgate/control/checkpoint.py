@@ -91,6 +91,7 @@ class Checkpoint:
         Stored state belongs to the flow that the last manifest describes: what a start declares
         becomes true with the first epoch that it commits.
         """
+        self.storage.check_trusted()
         wanted = json.loads(json.dumps(program.describe()))  # as it will be read back
         told = self.identity()
         described, dropped = wanted, list[str]()

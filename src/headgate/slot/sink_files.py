@@ -40,7 +40,9 @@ class SinkFiles:
                 f"e{self.plan.epoch:09d}-L{self.level:02d}-{self.producer:05d}-"
                 f"{digest_of(data, strong=self.plan.signed)}.parquet"
             )
-            Storage.at(self.plan.sink_uris[sink]).write(name, data)
+            uri = self.plan.sink_uris[sink]
+            inside = uri.startswith(self.plan.storage_uri.removesuffix("state"))
+            Storage.at(uri, shared=not inside).write(name, data)  # others read what is outside
             rows = sum(batch.num_rows for batch in batches)
             written[sink] = [{"name": name, "rows": rows, "bytes": data.size}]
         return written

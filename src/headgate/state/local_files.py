@@ -2,10 +2,14 @@
 
 A file is written under a temporary name beside its place and then renamed; to create one only if it
 is absent, it is hard-linked instead, which fails if somebody else was first.
+
+Folders are made 0700 and files 0600, whatever the umask says; `trust` has the one exception. Shared
+ones, for other programs to read, follow the umask.
 """
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
@@ -16,15 +20,18 @@ import pyarrow as pa
 
 from headgate.errors import UnsafeName
 from headgate.state.flushing import flush_all, folders_above
+from headgate.state.trust import GROUP_FILE, PRIVATE_FILE, is_of_group, make_private_folder
 
 
 class LocalFiles:
     """The folder at a path, or at a `file:` uri."""
 
-    def __init__(self, uri: str) -> None:
-        self._root = unquote(urlsplit(uri).path) if uri.startswith("file:") else uri
+    def __init__(self, uri: str, shared: bool) -> None:
+        self.root = unquote(urlsplit(uri).path) if uri.startswith("file:") else uri
+        self._shared = shared
         self._flushed: set[str] = set()
         self._checked: set[str] = set()
+        self._of_group: dict[str, bool] = {}
 
     def read(self, name: str) -> bytes:
         with open(self._path(name), "rb") as file:
@@ -54,14 +61,12 @@ class LocalFiles:
         return True
 
     def append(self, name: str, data: bytes) -> None:
-        path = self._path(name)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "ab") as file:
-            file.write(data)
+        with self._open(self._path(name), os.O_APPEND) as file:
+            _write_all(file.fileno(), data)
 
     def rename(self, name: str, new: str) -> None:
         path = self._path(new)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+        self._make_folder(os.path.dirname(path))
         os.replace(self._path(name), path)
 
     def exists(self, name: str) -> bool:
@@ -72,8 +77,8 @@ class LocalFiles:
             _unlink(self._path(name, itself=True))
 
     def list(self, folder: str) -> Iterable[str]:
-        start = self._path(folder) if folder else self._root
-        cut = len(self._root.rstrip("/")) + 1
+        start = self._path(folder) if folder else self.root
+        cut = len(self.root.rstrip("/")) + 1
         for at, _, names in os.walk(start):
             for name in names:
                 yield os.path.join(at, name)[cut:]
@@ -90,11 +95,11 @@ class LocalFiles:
 
     def _path(self, name: str, itself: bool = False) -> str:
         """Where a file is; `itself`: what is done there does not follow a link of that name."""
-        path = f"{self._root.rstrip('/')}/{name}"
+        path = f"{self.root.rstrip('/')}/{name}"
         if not itself and os.path.islink(path):
             self._check_leads_inside(path)
         folder = os.path.dirname(path)
-        while len(folder) > len(self._root) and folder not in self._checked:
+        while len(folder) > len(self.root) and folder not in self._checked:
             if os.path.islink(folder):
                 self._check_leads_inside(folder)
             self._checked.add(folder)
@@ -102,23 +107,19 @@ class LocalFiles:
         return path
 
     def _check_leads_inside(self, link: str) -> None:
-        target, root = os.path.realpath(link), os.path.realpath(self._root)
+        target, root = os.path.realpath(link), os.path.realpath(self.root)
         if not target.startswith(f"{root.rstrip('/')}/"):
             raise UnsafeName(
-                f"{link} is a symbolic link to {target}, outside of {self._root}; nothing there is "
+                f"{link} is a symbolic link to {target}, outside of {self.root}; nothing there is "
                 "read, changed or deleted. Move the folder itself, or mount what it should hold",
-                uri=self._root,
+                uri=self.root,
                 name=link,
             )
 
     def _write_beside(self, path: str, pieces: Sequence[Any], durable: bool) -> str:
         folder, name = os.path.split(path)
         temporary = os.path.join(folder, f".{name}.{os.getpid()}.{os.urandom(6).hex()}.tmp")
-        try:
-            file = open(temporary, "xb", buffering=0)  # noqa: SIM115
-        except FileNotFoundError:
-            os.makedirs(folder, exist_ok=True)
-            file = open(temporary, "xb", buffering=0)  # noqa: SIM115
+        file = self._open(temporary, os.O_EXCL)
         try:
             with file:
                 for piece in pieces:
@@ -130,9 +131,34 @@ class LocalFiles:
             raise
         return temporary
 
+    def _open(self, path: str, flags: int) -> io.FileIO:
+        """A file to write to, its folder made if need be."""
+        mode = 0o666 if self._shared else PRIVATE_FILE
+        flags |= os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+        try:
+            descriptor = os.open(path, flags, mode)
+        except FileNotFoundError:
+            self._make_folder(os.path.dirname(path))
+            descriptor = os.open(path, flags, mode)
+        file = io.FileIO(descriptor, "w")
+        if not self._shared and self._is_of_group(os.path.dirname(path)):
+            os.fchmod(descriptor, GROUP_FILE)
+        return file
+
+    def _make_folder(self, folder: str) -> None:
+        if self._shared:
+            os.makedirs(folder, exist_ok=True)
+        elif not os.path.isdir(folder):
+            make_private_folder(folder)
+
+    def _is_of_group(self, folder: str) -> bool:
+        if folder not in self._of_group:
+            self._of_group[folder] = is_of_group(folder)
+        return self._of_group[folder]
+
     def _folders_to_flush(self, paths: Collection[str]) -> set[str]:
         """The folders of these files; those above them once, as they get no other names."""
-        above = {up for path in paths for up in folders_above(path, self._root)} - self._flushed
+        above = {up for path in paths for up in folders_above(path, self.root)} - self._flushed
         self._flushed |= above
         return above | {os.path.dirname(path) for path in paths}
 

@@ -20,6 +20,7 @@ import pyarrow as pa
 from headgate.errors import StorageFull, UnsafeName
 from headgate.state.flushing import flush_all
 from headgate.state.local_files import LocalFiles
+from headgate.state.trust import check_folder
 from headgate.topology.place import scheme_of
 
 Data = Any  # bytes, a pa.Buffer, or a sequence of them written one after the other
@@ -46,16 +47,17 @@ class Files(Protocol):
 class Storage:
     """A folder somewhere; cheap to copy and to pickle (it opens its file system lazily)."""
 
-    def __init__(self, uri: str) -> None:
-        self.uri = uri
+    def __init__(self, uri: str, shared: bool = False) -> None:
+        self.uri, self.shared = uri, shared
         self._opened: Files | None = None
 
     @classmethod
-    def at(cls, uri: str) -> Storage:
-        return cls(uri if uri == "/" else uri.rstrip("/"))
+    def at(cls, uri: str, shared: bool = False) -> Storage:
+        """What is made here is this user's alone; `shared`: as readable as the umask says."""
+        return cls(uri if uri == "/" else uri.rstrip("/"), shared)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Storage, (self.uri,)
+        return Storage, (self.uri, self.shared)
 
     def __repr__(self) -> str:
         return f"Storage({self.uri!r})"
@@ -67,11 +69,17 @@ class Storage:
         return hash(self.uri)
 
     def child(self, *parts: str) -> Storage:
-        return Storage.at("/".join([self.uri, *(self._checked(part) for part in parts)]))
+        uri = "/".join([self.uri, *(self._checked(part) for part in parts)])
+        return Storage.at(uri, self.shared)
 
     @property
     def is_local(self) -> bool:
         return isinstance(self._files, LocalFiles)
+
+    def check_trusted(self) -> None:
+        """Refuse a local folder in which others could plant files; makes it if it is missing."""
+        if isinstance(self._files, LocalFiles):
+            check_folder(self._files.root)
 
     def read(self, name: str) -> bytes:
         return self._files.read(self._checked(name))
@@ -152,7 +160,7 @@ class Storage:
 
             return ObjectFiles(self.uri)
         if scheme in (None, "file"):
-            return LocalFiles(self.uri)
+            return LocalFiles(self.uri, self.shared)
         from headgate.state.hadoop_files import HadoopFiles
 
         return HadoopFiles(self.uri)
