@@ -25,6 +25,7 @@ from headgate.control.journal import Journal, Timing, epoch_record
 from headgate.control.manifest import Manifest, next_manifest
 from headgate.control.planning import Decision, Observed, Planning
 from headgate.control.tables_in_use import TablesInUse
+from headgate.control.undelivered import damaged_files, refuse
 from headgate.errors import (
     CustodyMismatch,
     EngineError,
@@ -40,6 +41,7 @@ from headgate.slot.event_time import clocks_behind_windows
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
 from headgate.slot.statistics import TaskStatistics
+from headgate.state.storage import Storage
 from headgate.topology.declared import check_count
 from headgate.topology.graph import Node
 
@@ -135,6 +137,7 @@ class Coordinator:
         # A start that is refused must not stop a flow that runs: claim last, then look again.
         self.generation = checkpoint.claim(clock_ms())
         self.last = checkpoint.last_manifest()
+        self._found = -1 if self.last is None else self.last.epoch
         self._collector = Collector(checkpoint, settings.keep_manifests)
         self._routing = TablesInUse(
             program,
@@ -147,6 +150,9 @@ class Coordinator:
         )
         stored_costs = {} if self.last is None else self.last.costs
         self._costs = CostsInUse(program, checkpoint.costs, stored_costs)
+        for op, lost in self._costs.damaged.items():
+            told = {"file": lost.file, "reason": str(lost), "done": "costs are measured anew"}
+            self.journal.append("damage", operator=op, **told)
         self._collector.sweep()
         if self.last is not None:
             self.journal.append_epoch(self.last.record)
@@ -407,7 +413,7 @@ class Coordinator:
 
     def _call_sink(self, sink: Node, manifest: Manifest) -> None:
         try:
-            self._deliver(sink, manifest.epoch, manifest.sinks.get(sink.name, []))
+            self._deliver(sink, manifest.epoch, self._intact_files(sink.name, manifest))
         except HeadgateError:
             raise
         except Exception as problem:
@@ -420,6 +426,25 @@ class Coordinator:
                 epoch=manifest.epoch,
                 reason=reason,
             ) from problem
+
+    def _intact_files(self, sink: str, manifest: Manifest) -> list[dict[str, Any]]:
+        """The epoch's files for a sink, each checked; damaged ones only if they may be lost.
+
+        Elsewhere than on a local disk, where it means a download, only files that were there when
+        this driver started: those stores check what they keep, too.
+        """
+        files = manifest.sinks.get(sink, [])
+        uri = self._sink_uris.get(sink)
+        if uri is None or (manifest.epoch > self._found and not Storage.at(uri).is_local):
+            return files
+        damaged = damaged_files(self.program.graph.name, sink, files, uri)
+        if damaged and sink not in self.settings.drop_state:
+            raise refuse(sink, manifest.epoch, damaged, uri)
+        for name, reason in damaged.items():
+            self.journal.append(
+                "damage", epoch=manifest.epoch, sink=sink, file=name, reason=reason, done="left out"
+            )
+        return [file for file in files if file["name"] not in damaged]
 
     def _call_sinks(self, manifest: Manifest) -> None:
         for sink in self.program.sinks:

@@ -38,6 +38,7 @@ class CostsInUse:
         self.models: dict[str, CostModel] = {}
         self.names: dict[str, str] = {}
         self._sent: dict[str, int] = {}
+        self.damaged: dict[str, StateFileError] = {}
         for operator, name in stored.items():
             if operator in self._shapes:
                 self._adopt(operator, name)
@@ -104,6 +105,7 @@ class CostsInUse:
             model = self._files.load(name)
         except StateFileError as problem:
             log.warning("%s; costs are measured anew", problem)
+            self.damaged[operator] = problem
             return
         if model.shape != self._shapes[operator]:
             return

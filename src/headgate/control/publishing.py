@@ -67,12 +67,19 @@ def has_published(names: Iterable[str], flow: str, sink: str) -> bool:
     )
 
 
+def places_of(flow: str, sink: str, file: Mapping[str, Any], uri: str) -> list[tuple[Storage, str]]:
+    """Where a committed file can be: staged (at `uri`, if it does not say), or published."""
+    staged = str(file.get(AT, uri))
+    final = Storage.at(_root(staged, flow, sink)), _final_name(flow, sink, file)
+    return [(Storage.at(staged), str(file["name"])), final]
+
+
 def publish(flow: str, sink: str, epoch: int, files: Sequence[Mapping[str, Any]], uri: str) -> None:
     """Rename an epoch's files from where they are staged (`uri`, if they do not say)."""
     for staged in sorted({str(file.get(AT, uri)) for file in files}):
-        root = staged.removesuffix(f"/{STAGING}/{flow}/{sink}")
+        root = _root(staged, flow, sink)
         final = {
-            str(file["name"]): str(file.get(AS, f"{_old_prefix(flow, sink)}{file['name']}"))
+            str(file["name"]): _final_name(flow, sink, file)
             for file in files
             if file.get(AT, uri) == staged
         }
@@ -98,6 +105,14 @@ def _rename(place: Storage, staging: str, sink: str, epoch: int, names: Mapping[
                 file=name,
             )
     place.flush(names.values())  # before it is marked as done
+
+
+def _root(staged: str, flow: str, sink: str) -> str:
+    return staged.removesuffix(f"/{STAGING}/{flow}/{sink}")
+
+
+def _final_name(flow: str, sink: str, file: Mapping[str, Any]) -> str:
+    return str(file.get(AS, f"{_old_prefix(flow, sink)}{file['name']}"))
 
 
 def _prefix(flow: str, sink: str) -> str:

@@ -13,9 +13,11 @@ import hashlib
 import hmac
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+import pyarrow as pa
 import xxhash
 
 from headgate.state.storage import Storage
@@ -26,6 +28,7 @@ _MAKERS: Mapping[int, Callable[[], Any]] = {
     32: xxhash.xxh3_128,
     _STRONG: hashlib.sha256,
 }
+_PIECE_BYTES = 1 << 20
 _IN_NAME = re.compile(r"-([^-./]+)\.[a-z]+$")
 _HEAD = re.compile(rb'\{"digest": "([^"]*)", (?:"signature": "([^"]*)", )?')
 Sign = Callable[[bytes], str]
@@ -52,22 +55,21 @@ def is_strong(name_or_digest: str) -> bool:
 
 def matches(digest: str, *buffers: Any) -> bool:
     """Is it the digest of these bytes? One of no known form is of none."""
-    make = _MAKERS.get(len(digest))
-    return make is not None and _digest(make(), buffers) == digest
+    return _is_of(digest, buffers)
 
 
 def read_named(storage: Storage, name: str) -> bytes:
     """The content of a file whose name ends with its digest, checked."""
-    try:
+    with _trouble_is_damage():
         data = storage.read(name)
-    except FileNotFoundError as problem:
-        raise DamagedFile("it is missing") from problem
-    except OSError as problem:
-        raise DamagedFile(f"it cannot be read ({problem})") from problem
-    found = _IN_NAME.search(name)
-    if found is None or not matches(found[1], data):
-        raise DamagedFile("its content does not match the digest in its name")
-    return data
+        _check(name, [data])
+        return data
+
+
+def check_named(storage: Storage, name: str) -> None:
+    """Is the content of a file what its name says? Read in pieces, so a large one takes no room."""
+    with _trouble_is_damage(), storage.open_input(name) as source:
+        _check(name, iter(lambda: source.read_buffer(_PIECE_BYTES), pa.py_buffer(b"")))
 
 
 def seal(told: Mapping[str, Any], sign: Sign | None = None, **style: Any) -> bytes:
@@ -101,7 +103,28 @@ def unseal(data: bytes, sign: Sign | None = None) -> tuple[dict[str, Any], bool]
     return told, head is not None
 
 
-def _digest(made: Any, buffers: tuple[Any, ...]) -> str:
+def _check(name: str, pieces: Iterable[Any]) -> None:
+    found = _IN_NAME.search(name)
+    if found is None or not _is_of(found[1], pieces):
+        raise DamagedFile("its content does not match the digest in its name")
+
+
+@contextmanager
+def _trouble_is_damage() -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as problem:
+        raise DamagedFile("it is missing") from problem
+    except (OSError, pa.ArrowException) as problem:
+        raise DamagedFile(f"it cannot be read ({problem})") from problem
+
+
+def _is_of(digest: str, buffers: Iterable[Any]) -> bool:
+    make = _MAKERS.get(len(digest))
+    return make is not None and _digest(make(), buffers) == digest
+
+
+def _digest(made: Any, buffers: Iterable[Any]) -> str:
     for buffer in buffers:
         made.update(buffer)
     return str(made.hexdigest())

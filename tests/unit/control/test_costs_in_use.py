@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.unit.control.parts import coordinator, quiet
 from tests.unit.slot.parts import compiled, plan_for, source
 
 from headgate import Flow
@@ -86,6 +88,30 @@ def test_a_lost_file_costs_the_measurements_and_nothing_else(tmp_path):
     assert not costs.models
     with pytest.raises(StateFileError, match="it is missing"):
         files(tmp_path).load("work-0.arrow")
+
+
+def test_no_flipped_bit_of_a_model_goes_unseen_and_costs_more_than_the_measurements(tmp_path):
+    costs = CostsInUse(program(), files(tmp_path), {})
+    for seed in range(6):
+        costs.observe(epoch_of(COSTS, 2, seed=seed), 2)
+    path = tmp_path / costs.names["work"]
+    whole = path.read_bytes()
+    for at in range(0, len(whole), 97):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        after = CostsInUse(program(), files(tmp_path), costs.names)
+        assert not after.models and after.damaged["work"].file == path.name
+
+
+def test_a_start_without_its_model_says_so_in_the_journal(tmp_path):
+    first = coordinator(tmp_path, of=program())
+    first.run_epoch(0, "q", quiet)
+    first.checkpoint.commit(replace(first.last, epoch=1, costs={"work": "work-0.arrow"}))
+
+    again = coordinator(tmp_path, of=program())
+
+    (noted,) = [record for record in again.journal.read() if record["kind"] == "damage"]
+    assert (noted["operator"], noted["file"]) == ("work", "work-0.arrow")
+    again.run_epoch(1, "q", quiet)
 
 
 def test_the_record_holds_estimates_against_measurements(tmp_path):

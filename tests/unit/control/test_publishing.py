@@ -25,6 +25,7 @@ from headgate.control.publishing import (
 from headgate.errors import IncompatibleFlow, StateFileError
 from headgate.slot.plan import EpochPlan
 from headgate.slot.program import Program, compile_flow
+from headgate.state.digest import digest_of
 from headgate.state.storage import Storage
 from headgate.testing import ManualClock
 
@@ -34,9 +35,9 @@ class Killed(BaseException):
 
 
 def stage(folder: Path, epoch: int, *labels: str, flow: str = "f") -> list[dict[str, Any]]:
-    names = [f"e{epoch:09d}-{label}.parquet" for label in labels]
-    for name in names:
-        Storage.at(staging_uri(str(folder), flow, "out")).write(name, name.encode())
+    names = [f"e{epoch:09d}-{label}-{digest_of(label.encode())}.parquet" for label in labels]
+    for name, label in zip(names, labels, strict=True):
+        Storage.at(staging_uri(str(folder), flow, "out")).write(name, label.encode())
     return [{"name": name, "rows": 1, "bytes": 1} for name in names]
 
 
@@ -138,7 +139,8 @@ def test_files_that_nobody_committed_go_after_a_grace_and_those_of_other_flows_s
         files = stage(tmp_path, epoch, "a")
         publish("f", "out", epoch, files, staging_uri(str(tmp_path), "f", "out"))
 
-    assert staged(tmp_path) == ["e000000001-theirs.parquet"]
+    (left,) = staged(tmp_path)
+    assert left.startswith("e000000001-theirs-")
 
 
 # --- sinks that change while rows wait for them -------------------------------------------------
@@ -189,8 +191,31 @@ def test_an_epoch_is_published_where_it_was_committed_to_though_the_path_has_cha
     moved.run_epoch(0, "q", engine(new))
     moved.run_epoch(1, "q", engine(new))
 
-    assert published(old) == ["part-f-out-e000000000-a.parquet"]
-    assert published(new) == ["part-f-out-e000000001-a.parquet"]
+    assert [name[:24] for name in published(old)] == ["part-f-out-e000000000-a-"]
+    assert [name[:24] for name in published(new)] == ["part-f-out-e000000001-a-"]
+
+
+def test_of_an_epoch_with_a_damaged_file_nothing_is_published(tmp_path: Path) -> None:
+    """Wherever the file is: still staged, or published by a driver that then died."""
+    out = tmp_path / "out"
+    files = stage(out, 0, "a", "b")
+    folder = out / "_headgate" / "f" / "out"
+    with pytest.raises(Killed):
+        parquet_flow(tmp_path / "ck", out, dies).run_epoch(
+            0, "q", lambda plan: quiet(plan, sinks={"out": files})
+        )
+
+    for path in (folder / files[1]["name"], out / f"part-f-out-{files[1]['name']}"):
+        path.write_bytes(b"B")
+        with pytest.raises(StateFileError, match="sink 'out'") as caught:
+            parquet_flow(tmp_path / "ck", out).run_epoch(0, "q", quiet)
+        assert caught.value.file == files[1]["name"]
+        assert not (out / f"part-f-out-{files[0]['name']}").exists()
+        (folder / files[1]["name"]).unlink(missing_ok=True)
+
+    path.write_bytes(b"b")
+    parquet_flow(tmp_path / "ck", out).run_epoch(0, "q", quiet)
+    assert published(out) == [f"part-f-out-{file['name']}" for file in files]
 
 
 def undelivered(folder: Path) -> None:
