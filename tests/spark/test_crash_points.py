@@ -1,8 +1,9 @@
-"""The driver is killed, by SIGKILL, at every point of the commit path; nothing is lost or doubled.
+"""The driver dies or freezes at every point of the commit path; nothing is lost or doubled.
 
 One checkpoint lives through all of it: each crash hits another epoch, and the next driver, which
-waits with its JVM running, takes over from what the dead one left. After every crash the state on
-storage is checked without Spark.
+waits with its JVM running, takes over from what the last one left. After every crash the state on
+storage is checked without Spark. Every second driver is not killed but paused (SIGSTOP), and wakes
+up when its successor has come to its own end: it has been overtaken, and must change nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tests.scenario.oracle import bag
 from tests.spark.feeding import stored_state, write_case
 from tests.spark.programs.crash_driver import CHECKPOINT, EPOCHS, LOG, OUT, case
 
-from headgate.control.faults import CRASH_POINTS, VARIABLE
+from headgate.control.faults import CRASH_POINTS, PAUSE_VARIABLE, VARIABLE
 
 PROGRAM = Path(__file__).parent / "programs" / "crash_driver.py"
 BEFORE = CRASH_POINTS[: CRASH_POINTS.index("manifest-written")]
@@ -47,7 +48,7 @@ CRASHES = [
 class Driver:
     def __init__(self, folder: Path, number: int) -> None:
         self.errors = (folder / f"driver-{number}.err").open("w")
-        environment = {k: v for k, v in os.environ.items() if k != VARIABLE}
+        environment = {k: v for k, v in os.environ.items() if k not in (VARIABLE, PAUSE_VARIABLE)}
         self.process = subprocess.Popen(
             [sys.executable, str(PROGRAM), str(folder)],
             stdin=subprocess.PIPE,
@@ -57,13 +58,34 @@ class Driver:
             env={**environment, "TMPDIR": str(folder)},  # what a killed driver leaves lies there
         )
 
-    def go(self, crash_at: str, slots: int) -> tuple[int, str]:
-        """Let it run to its end, or to its crash; returns exit code and last words."""
-        assert self.process.stdout is not None
+    def go(self, slots: int, at: str = "", *, pause: bool = False) -> None:
+        """Let it run, to its end or to a point of the commit path."""
+        assert self.process.stdout is not None and self.process.stdin is not None
         ready = self.process.stdout.readline()
-        assert ready == "ready\n", Path(self.errors.name).read_text()[-3000:]
-        told, _ = self.process.communicate(json.dumps({"crash_at": crash_at, "slots": slots}))
+        assert ready == "ready\n", self.said()
+        variable = PAUSE_VARIABLE if pause else VARIABLE
+        told = {"slots": slots, "environment": {variable: at}, "seed": at}
+        self.process.stdin.write(json.dumps(told) + "\n")
+        self.process.stdin.flush()
+
+    def ended(self) -> tuple[int, str]:
+        """Wait for its end; exit code and last words."""
+        told, _ = self.process.communicate()
         return self.process.returncode, told
+
+    def paused(self) -> None:
+        _, status = os.waitpid(self.process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status), f"it ended before it came to its point: {self.said()}"
+
+    def wake(self) -> None:
+        """Let a paused driver go on: it finds that it was overtaken, and says by whom."""
+        self.process.send_signal(signal.SIGCONT)
+        code, _ = self.ended()
+        assert code == 1, self.said()
+        assert "Overtaken: another driver took over" in self.said(), self.said()
+
+    def said(self) -> str:
+        return Path(self.errors.name).read_text()[-3000:]
 
     def end(self) -> None:
         self.process.kill()
@@ -89,14 +111,22 @@ def drivers(folder: Path, count: int) -> Iterator[Iterator[Driver]]:
             driver.end()
 
 
-def test_a_driver_killed_at_every_point_loses_and_doubles_nothing(tmp_path: Path) -> None:
+def test_drivers_killed_and_paused_at_every_point_lose_and_double_nothing(tmp_path: Path) -> None:
     mine = case()
     write_case(mine, tmp_path / "in")
     with drivers(tmp_path, len(CRASHES) + 1) as row:
+        frozen: Driver | None = None
         for number, (point, epoch) in enumerate(CRASHES):
-            code, told = next(row).go(f"{point}@{epoch}", slots=2 + number % 2)
-
-            assert code == -signal.SIGKILL, f"{point}@{epoch} was not reached: {told}"
+            driver, pause = next(row), bool(number % 2)
+            driver.go(2 + number % 2, f"{point}@{epoch}", pause=pause)
+            if pause:
+                driver.paused()
+            else:
+                code, told = driver.ended()
+                assert code == -signal.SIGKILL, f"{point}@{epoch} was not reached: {told}"
+            if frozen is not None:
+                frozen.wake()
+            frozen = driver if pause else None
             committed, state = stored_state(mine, tmp_path / CHECKPOINT)
             on_storage = epoch if point in COMMITTED else epoch - 1
             assert committed == (on_storage if on_storage >= 0 else None), point
@@ -106,9 +136,13 @@ def test_a_driver_killed_at_every_point_loses_and_doubles_nothing(tmp_path: Path
             if point == "file-published":
                 assert list((tmp_path / OUT).glob(f"*e{epoch:09d}-*.parquet"))
 
-        code, told = next(row).go("", slots=2)
+        final = next(row)
+        final.go(slots=2)
+        code, told = final.ended()
+        if frozen is not None:
+            frozen.wake()
 
-    assert code == 0
+    assert code == 0, final.said()
     last, state = stored_state(mine, tmp_path / CHECKPOINT)
     assert last == EPOCHS - 1
     assert state == mine.expected[-1].state

@@ -1,4 +1,4 @@
-"""A driver that a test kills: `crash_driver.py FOLDER`, then a line of JSON on stdin says go.
+"""A driver that a test kills or pauses: `crash_driver.py FOLDER`; a line of JSON on stdin says go.
 
 It makes its SparkSession first and says "ready", so that a test can start the next driver while
 the last one runs. The function sink appends what it is called with to a file. A manager that is
@@ -20,7 +20,6 @@ from tests.scenario.restless import Restless
 from tests.spark.feeding import ONCE, frames
 from tests.spark.session import LOCAL, session_on
 
-from headgate.control.faults import VARIABLE
 from headgate.routing.table import BUCKETS
 from headgate.slot.program import compile_flow
 
@@ -38,9 +37,9 @@ def main(folder: Path) -> None:
     spark.range(1).count()
     print("ready", flush=True)
     told = json.loads(sys.stdin.readline())
-    os.environ[VARIABLE] = told["crash_at"]
+    os.environ.update(told["environment"])
     mine = case()
-    coin = random.Random(told["crash_at"])
+    coin = random.Random(told["seed"])
     with choosing(lambda name: coin.choice(WAYS)):
         flow, streams = mine.flow(frames(spark, mine, folder / "in"))
 
@@ -56,7 +55,7 @@ def main(folder: Path) -> None:
     query = flow.start(
         spark, slots=told["slots"], checkpoint=str(folder / CHECKPOINT), trigger=ONCE,
         keep_manifests=3,
-        manager=Restless(random.Random(told["crash_at"]), mine, program, BUCKETS),
+        manager=Restless(random.Random(told["seed"]), mine, program, BUCKETS),
     )  # fmt: skip
     query.awaitTermination()
     table = query.table("table").toArrow().to_pylist()
