@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from headgate.control.faults import reach
-from headgate.errors import StateFileError
+from headgate.errors import StateFileError, UnsafeName
 from headgate.state.storage import Storage
 
 STAGING = "_headgate"
@@ -108,11 +108,30 @@ def _rename(place: Storage, staging: str, sink: str, epoch: int, names: Mapping[
 
 
 def _root(staged: str, flow: str, sink: str) -> str:
+    """The destination of files that are staged there: a staging folder of this sink, wherever."""
+    if not staged.endswith(f"/{STAGING}/{flow}/{sink}"):
+        raise _forged(sink, staged)
     return staged.removesuffix(f"/{STAGING}/{flow}/{sink}")
 
 
 def _final_name(flow: str, sink: str, file: Mapping[str, Any]) -> str:
-    return str(file.get(AS, f"{_old_prefix(flow, sink)}{file['name']}"))
+    """The name a file gets: never one that could be of anything else than this sink."""
+    name = str(file["name"])
+    old, new = f"{_old_prefix(flow, sink)}{name}", f"{_prefix(flow, sink)}{name}"
+    final = str(file.get(AS, old))
+    if final not in (old, new) or _FILE.fullmatch(name) is None:
+        raise _forged(sink, final)
+    return final
+
+
+def _forged(sink: str, name: str) -> UnsafeName:
+    return UnsafeName(
+        f"a manifest has files of sink {sink!r} published as or from {name!r}, which is no place "
+        "of this sink: the manifest was forged. Nothing was published; restore the checkpoint from "
+        "a copy that you trust",
+        sink=sink,
+        name=name,
+    )
 
 
 def _prefix(flow: str, sink: str) -> str:

@@ -22,7 +22,7 @@ from headgate.control.publishing import (
     staged_at,
     staging_uri,
 )
-from headgate.errors import IncompatibleFlow, StateFileError
+from headgate.errors import IncompatibleFlow, StateFileError, UnsafeName
 from headgate.slot.plan import EpochPlan
 from headgate.slot.program import Program, compile_flow
 from headgate.state.digest import digest_of
@@ -141,6 +141,34 @@ def test_files_that_nobody_committed_go_after_a_grace_and_those_of_other_flows_s
 
     (left,) = staged(tmp_path)
     assert left.startswith("e000000001-theirs-")
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"as": "../precious.parquet"},
+        {"as": "precious.parquet"},
+        {"as": "part-f-other-e000000003-a.parquet"},
+        {"name": "../../../precious.parquet"},
+        {"at": "elsewhere"},
+        {"at": "elsewhere/_headgate/f/other"},
+    ],
+)
+def test_a_forged_entry_publishes_nothing_and_overwrites_nothing(
+    forged: dict[str, str], tmp_path: Path
+) -> None:
+    files = stage(tmp_path / "out", 3, "a")
+    (tmp_path / "precious.parquet").write_text("precious")
+    (tmp_path / "elsewhere").mkdir()
+    if "at" in forged:
+        forged = {"at": str(tmp_path / forged["at"])}
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+    uri = staging_uri(str(tmp_path / "out"), "f", "out")
+    with pytest.raises(UnsafeName):
+        publish("f", "out", 3, [files[0] | forged], uri)
+
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
 
 
 # --- sinks that change while rows wait for them -------------------------------------------------
