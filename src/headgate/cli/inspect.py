@@ -46,7 +46,7 @@ def _inspect(
     chosen = None if name is None else seen.operator(name)
     found = seen.find(name, key) if key and name is not None else None
     sample = seen.rows(name, rows) if name is not None and found is None and rows else None
-    records = seen.journal[-tail:] if tail else []
+    records = seen.tail(tail)
     if as_json:
         write_json(STDOUT, _json(seen, chosen, found, sample, records))
         return

@@ -12,7 +12,7 @@ costs/OPERATOR-….arrow   what rows cost, measured; named by content
 state/OPERATOR/SLOT/     deltas, runs, snapshots
 sinks/SINK/              rows of sinks, named by manifests
 tables/SINK/             published rows of table sinks
-journal/journal.jsonl
+journal/….jsonl          what happened, in segments
 tuning.json              what the engine charges and what was chosen; only advice
 """
 

@@ -20,8 +20,9 @@ from headgate.control.compatibility import check_names
 from headgate.control.continuity import check_epoch, check_sinks
 from headgate.control.costs_in_use import CostsInUse
 from headgate.control.custody import settle
+from headgate.control.epoch_record import Timing, epoch_record
 from headgate.control.faults import reach
-from headgate.control.journal import Journal, Timing, epoch_record
+from headgate.control.journal import KEEP_RECORDS, Journal
 from headgate.control.manifest import Manifest, next_manifest
 from headgate.control.planning import Decision, Observed, Planning
 from headgate.control.tables_in_use import TablesInUse
@@ -84,6 +85,7 @@ class Settings:
     tables: Mapping[str, RoutingTable] = field(default_factory=dict)
     drop_state: Collection[str] = ()
     keep_manifests: int = 8
+    keep_journal: int = KEEP_RECORDS
     durable: bool = True
     statistics_bytes: int = 0
     racks: Mapping[str, str] = field(default_factory=dict)
@@ -94,7 +96,7 @@ class Settings:
     last_epoch: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("slots", "buckets", "keep_manifests"):
+        for name in ("slots", "buckets", "keep_manifests", "keep_journal"):
             count = check_count(getattr(self, name), f"{name}=", error=EngineError)
             object.__setattr__(self, name, count)
         if self.buckets & (self.buckets - 1) or self.buckets > 65536:
@@ -132,7 +134,7 @@ class Coordinator:
         self.elastic: Callable[[int, str], None] = self.resize
         self._deliver, self._clock_ms, self._sink_uris = deliver, clock_ms, sink_uris
         self.buckets = checkpoint.adopt(program, settings.buckets, settings.drop_state)
-        self.journal = Journal(checkpoint.journal)
+        self.journal = Journal(checkpoint.journal, settings.keep_journal)
         check_sinks(checkpoint, checkpoint.last_manifest(), program, settings.drop_state)
         # A start that is refused must not stop a flow that runs: claim last, then look again.
         self.generation = checkpoint.claim(clock_ms())

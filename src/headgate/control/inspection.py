@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,15 @@ class Inspection:
         self.manifest: Manifest | None = self.checkpoint.last_manifest()
         described = {} if self.manifest is None else dict(self.manifest.describe)
         self.describe: dict[str, Any] = described or told["describe"]
-        self.journal = Journal(self.checkpoint.journal).read()
+
+    @cached_property
+    def journal(self) -> list[dict[str, Any]]:
+        """All records; `tail` is cheaper."""
+        return Journal(self.checkpoint.journal).read()
+
+    def tail(self, count: int) -> list[dict[str, Any]]:
+        """The newest records of the journal, oldest first."""
+        return Journal(self.checkpoint.journal).tail(count)
 
     @property
     def flow(self) -> str:
@@ -212,12 +221,9 @@ class Inspection:
         return StateStore(self.checkpoint.state, warm_dir=None, buckets=self.buckets)
 
     def _sizes(self, operator: str) -> dict[str, dict[str, int]]:
-        """Rows and bytes per slot: a record names only the slots that worked in its epoch."""
-        sizes: dict[str, dict[str, int]] = {}
-        for record in self.journal:
-            sizes |= record.get("state", {}).get(operator, {})
-        if self.manifest is not None:
-            sizes |= self.manifest.record.get("state", {}).get(operator, {})
+        """Rows and bytes per slot; the last record has those of idle slots too."""
+        record = {} if self.manifest is None else self.manifest.record
+        sizes: dict[str, dict[str, int]] = record.get("state", {}).get(operator, {})
         return sizes
 
 

@@ -1,247 +1,239 @@
 """The journal: what happened, append-only, one JSON record a line, for every view to read.
 
-Records carry the version of their schema. The part of an epoch's record that its manifest holds
-is enough to write the line again, so a crash between the two loses nothing.
+It is kept in segments of about a megabyte, so a start reads the newest one only and the oldest can
+be dropped. A segment is named by the number of its first record:
+
+    journal/000000000512.jsonl                on a local disk: records 512 and on, appended
+    journal/000000001024.json                 elsewhere a record is a file of its own, until
+    journal/000000000512-000000001023.jsonl   so many of them are merged into a segment
+    journal/journal.jsonl                     what earlier versions wrote: the oldest segment
+
+The journal is advice: a line that cannot be read, for whatever reason, is passed over. The part of
+an epoch's record that its manifest holds is enough to write the line again, so a crash between the
+two loses nothing.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise, takewhile
+from threading import RLock
 from typing import Any
 
-from headgate.planner.distance import CLASSES, Distances
-from headgate.slot.batching import edge_name
-from headgate.slot.plan import Control, EpochPlan, parse_pair
-from headgate.slot.program import Program
-from headgate.slot.task import MOVING
+from headgate.state.digest import DamagedFile, seal, unseal
 from headgate.state.storage import Storage
 
 SCHEMA = 1
-FILE = "journal.jsonl"
+SEGMENT_BYTES = 1 << 20
+MERGED_RECORDS = 256
+KEEP_RECORDS = 100_000
+READS_AT_ONCE = 16
+_OLD = "journal.jsonl"
+_NAME = re.compile(r"(\d{12})(?:-(\d{12}))?\.jsonl?")
 
-# (level, slot or source partition, operator, rows, nanoseconds)
-Timing = tuple[int, int, str, int, int]
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A file of the journal; `last` is known of merged segments and single records."""
+
+    name: str
+    first: int
+    last: int | None
+
+    @property
+    def is_record(self) -> bool:
+        return self.name.endswith(".json")
 
 
 class Journal:
-    """Append and read; tolerates a half-written last line."""
+    """Append and read; threads may share it. At least the newest `keep` records stay."""
 
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
-        self._last_epoch: int | None = None
-        self._whole_lines = False
+    def __init__(self, storage: Storage, keep: int = KEEP_RECORDS) -> None:
+        self._storage, self._keep = storage, keep
+        self._lock = RLock()
+        self._next: int | None = None  # the number of the next record; None: not looked yet
+        self._told: set[int] = set()  # epochs at the end of the journal
+        self._segment, self._room, self._is_cut = "", 0, False
+        self._alone: dict[str, bytes] = {}  # records that are files of their own
 
-    def append(self, kind: str, **facts: Any) -> dict[str, Any]:
+    def append(self, kind: str, **facts: Any) -> Record:
         record = {"schema": SCHEMA, "kind": kind, **facts}
-        self._write(record)
+        with self._lock:
+            self._write(record)
         return record
 
     def append_epoch(self, record: Mapping[str, Any]) -> None:
-        """Write an epoch's record unless it is there already."""
-        if self.last_epoch() >= record["epoch"]:
-            return
-        self._write(dict(record))
-        self._last_epoch = int(record["epoch"])
+        """Write an epoch's record unless it is there already: a start tells the last one again."""
+        with self._lock:
+            self._look()
+            if record["epoch"] not in self._told:
+                self._write(record)
+                self._told = {record["epoch"]}
 
-    def last_epoch(self) -> int:
-        if self._last_epoch is None:
-            epochs = [r["epoch"] for r in self.read() if r["kind"] == "epoch"]
-            self._last_epoch = max(epochs, default=-1)
-        return self._last_epoch
+    def read(self) -> list[Record]:
+        """All records that are kept, oldest first."""
+        return self._read(None)
 
-    def read(self) -> list[dict[str, Any]]:
-        try:
-            text = self._storage.read(FILE)
-        except FileNotFoundError:
-            return []
-        return list(_records(text.splitlines()))
+    def tail(self, count: int) -> list[Record]:
+        """The newest records, oldest first; opens no more files than it needs."""
+        return self._read(count)[-count:] if count else []
 
-    def _write(self, record: dict[str, Any]) -> None:
-        line = json.dumps(record, sort_keys=True).encode() + b"\n"
-        if not self._whole_lines and not self._ends_whole():
-            line = b"\n" + line  # a line that a crash cut must not swallow this one
-        self._storage.append(FILE, line)
-        self._whole_lines = True
+    # --- reading ---------------------------------------------------------------------------
+    def _read(self, count: int | None) -> list[Record]:
+        for _ in range(3):
+            with suppress(FileNotFoundError):  # merged or dropped since the folder was listed
+                return self._read_once(count, self._storage.read)
+        return self._read_once(count, self._read_if_there)
 
-    def _ends_whole(self) -> bool:
-        if not self._storage.exists(FILE):
-            return True
-        text = self._storage.read(FILE)
-        return not text or text.endswith(b"\n")
+    def _read_once(self, count: int | None, read: Callable[[str], bytes]) -> list[Record]:
+        parts, _ = _parts(self._storage)
+        found: list[Record] = []
+        while parts and (count is None or len(found) < count):
+            size = len(parts) if count is None else count if parts[-1].is_record else 1
+            contents = self._contents([part.name for part in parts[-size:]], read)
+            found[:0] = [record for content in contents for record in _records(content)]
+            del parts[-size:]
+        return found
 
+    def _contents(self, names: Sequence[str], read: Callable[[str], bytes]) -> list[bytes]:
+        if len(names) < 2 or self._storage.is_local:
+            return [read(name) for name in names]
+        with ThreadPoolExecutor(min(len(names), READS_AT_ONCE)) as threads:
+            return list(threads.map(read, names))
 
-def _records(lines: Iterable[bytes]) -> Iterable[dict[str, Any]]:
-    for line in lines:
-        try:
-            yield json.loads(line)
-        except json.JSONDecodeError:
-            continue  # a crash cut the line; the manifest still has the facts
+    def _read_if_there(self, name: str) -> bytes:
+        with suppress(FileNotFoundError):
+            return self._storage.read(name)
+        return b""
 
-
-def epoch_record(
-    program: Program,
-    plan: EpochPlan,
-    total: Control,
-    *,
-    timings: Sequence[Timing],
-    engine: Mapping[str, Any],
-    attempts: int,
-    before: Mapping[str, Any],
-) -> dict[str, Any]:
-    """The journal's view of one epoch. Timings are advisory: a task run twice counts twice.
-
-    `before` is the record of the epoch before: state sizes of slots that had nothing to do are
-    what they were then.
-    """
-    edges = _edges(program, total)
-    timings = list(timings)
-    slot_edges = [e for e in edges.values() if e["between_slots"]]
-    local = sum(e["local_rows"] for e in slot_edges)
-    remote = sum(e["remote_rows"] for e in slot_edges)
-    loads = {
-        op: [by_slot.get(str(s), 0) for s in range(plan.slots)]
-        for op, by_slot in sorted(total.loads.items())
-    }
-    return {
-        "schema": SCHEMA,
-        "kind": "epoch",
-        "epoch": plan.epoch,
-        "flow": program.graph.name,
-        "slots": plan.slots,
-        "rows": sum(total.source_rows.values()),
-        "source_rows": total.source_rows,
-        "source_tasks": _source_tasks(total),
-        "edges": edges,
-        "locality": local / (local + remote) if local + remote else None,
-        "bytes_shuffled": sum(e["remote_bytes"] for e in edges.values())
-        + sum(total.merge_bytes.values()),
-        "bytes_local": sum(e["local_bytes"] for e in edges.values()),
-        "messages": sum(counts[0] for counts in total.sent.values()),
-        "message_bytes": sum(counts[3] for counts in total.sent.values()),
-        "batches": _batches(program, total),
-        "bytes_by_distance": _bytes_by_distance(plan, total, edges, engine.get("hosts")),
-        "away_rows": _by_operator(total.away_rows),
-        "merge_rows": _by_operator(total.merge_rows),
-        "merge_bytes": total.merge_bytes,
-        "split": sorted(plan.split),
-        "spread_keys": {op: len(spread.cut) for op, spread in sorted(plan.spreads.items())},
-        "loads": loads,
-        "imbalance": {op: imbalance(by_slot) for op, by_slot in loads.items()},
-        "operator_ms": _operator_ms((t for t in timings if not _is_moving(t)), plan.slots),
-        "moving_ms": _operator_ms((t for t in timings if _is_moving(t)), plan.slots),
-        "operator_rows": _operator_rows([t for t in timings if not _is_moving(t)]),
-        "state": _state_sizes(program, plan, total, before.get("state", {})),
-        "sink_rows": {s: sum(f["rows"] for f in files) for s, files in total.sinks.items()},
-        "late_rows": total.late,
-        "dead_rows": total.dead,
-        "moved_rows": total.moved,
-        "routing_version": plan.routing_version,
-        "watermark_us": plan.clock.watermark_us,
-        "now_ms": plan.clock.now_ms,
-        "attempts": attempts,
-        **engine,
-    }
-
-
-def _source_tasks(total: Control) -> int:
-    """Source tasks that had something to send."""
-    return len({producer for level, producer, _ in map(parse_pair, total.sent) if level == 0})
-
-
-def _by_operator(counts: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
-    return {op: sum(by_slot.values()) for op, by_slot in sorted(counts.items())}
-
-
-def imbalance(loads: list[int]) -> float | None:
-    """Busiest slot over the mean; None without load."""
-    total = sum(loads)
-    return max(loads) * len(loads) / total if total else None
-
-
-def _state_sizes(
-    program: Program, plan: EpochPlan, total: Control, before: Mapping[str, Any]
-) -> dict[str, dict[str, dict[str, int]]]:
-    sizes = {}
-    for node in program.stateful:
-        by_slot = {s: v for s, v in before.get(node.name, {}).items() if int(s) < plan.slots}
-        for slot, (rows, size) in total.state.get(node.name, {}).items():
-            by_slot[slot] = {"rows": rows, "bytes": size}
-        sizes[node.name] = by_slot
-    return sizes
-
-
-def _bytes_by_distance(
-    plan: EpochPlan,
-    total: Control,
-    edges: Mapping[str, Mapping[str, Any]],
-    hosts: Sequence[str] | None,
-) -> dict[str, int]:
-    """Bytes between slots: that never left the slot, its host, its rack, and the rest.
-
-    As placed: a task that Spark ran elsewhere still counts where its slot belongs. Without hosts
-    (no cluster) all slots are on one.
-    """
-    known = hosts if hosts and len(hosts) == plan.slots else ["here"] * plan.slots
-    near = Distances.of(known, plan.racks or None).near
-    spent = dict.fromkeys(CLASSES, 0)
-    spent["slot"] = sum(e["local_bytes"] for e in edges.values() if e["between_slots"])
-    for name, counts in total.sent.items():
-        level, producer, slot = parse_pair(name)
-        if level > 0 and producer != slot:
-            spent[CLASSES[near[producer, slot]]] += counts[3]
-    return spent
-
-
-def _edges(program: Program, total: Control) -> dict[str, dict[str, Any]]:
-    told = {}
-    for edge in program.graph.edges:
-        counts = total.edges.get(str(edge.id))
-        if counts is None:
-            continue
-        local_rows, remote_rows, local_bytes, remote_bytes = counts
-        told[edge_name(program.graph, edge)] = {
-            "local_rows": local_rows,
-            "remote_rows": remote_rows,
-            "local_bytes": local_bytes,
-            "remote_bytes": remote_bytes,
-            "locality": local_rows / (local_rows + remote_rows) if counts[0] + counts[1] else None,
-            "between_slots": program.output_level(edge.producer) > 0,
-            "grouping": edge.grouping.kind if edge.grouping.by == "hash" else edge.grouping.by,
-        }
-    return told
-
-
-def _batches(program: Program, total: Control) -> dict[str, dict[str, int]]:
-    """Batch tuples of rows by edge; of shared ones by all the edges they are for."""
-    told = {}
-    for name, (tuples, rows, size) in sorted(total.batches.items()):
-        if name.startswith("s"):
-            channel = int(name[1:])
-            edges = program.shared_channels[channel].edges_of(channel)
-            consumers = "+".join(program.graph.nodes[e.consumer].name for e in edges)
-            name = f"{program.graph.nodes[edges[0].producer].name}->{consumers} (shared)"
+    # --- writing ---------------------------------------------------------------------------
+    def _write(self, record: Mapping[str, Any]) -> None:
+        self._look()
+        number, self._next = self._next, None  # if this fails, look again what is there
+        assert number is not None
+        line = _line(record)
+        if self._storage.is_local:
+            self._append(number, line)
         else:
-            name = edge_name(program.graph, program.graph.edges[int(name)])
-        told[name] = {"tuples": tuples, "rows": rows, "bytes": size}
-    return told
+            self._put(number, line)
+        self._next = number + 1
+
+    def _append(self, number: int, line: bytes) -> None:
+        if self._room <= 0:
+            self._segment, self._room, self._is_cut = f"{number:012d}.jsonl", SEGMENT_BYTES, False
+            self._drop_old(number)
+        # a line that a crash cut must not swallow this one
+        self._storage.append(self._segment, b"\n" + line if self._is_cut else line)
+        self._room -= len(line)
+        self._is_cut = False
+
+    def _put(self, number: int, line: bytes) -> None:
+        name = f"{number:012d}.json"
+        self._storage.write(name, line)
+        self._alone[name] = line
+        size = sum(map(len, self._alone.values()))
+        if len(self._alone) >= MERGED_RECORDS or size >= SEGMENT_BYTES:
+            first = min(self._alone)[:12]
+            lines = [content.rstrip(b"\n") + b"\n" for content in self._alone.values()]
+            self._storage.write(f"{first}-{number:012d}.jsonl", b"".join(lines))
+            self._storage.delete(*self._alone)
+            self._alone = {}
+            self._drop_old(number)
+
+    def _look(self) -> None:
+        """Find the end of the journal: from its newest segment and what is newer, no more."""
+        if self._next is not None:
+            return
+        parts, again = _parts(self._storage)
+        if again:  # a crash came before they were deleted
+            self._storage.delete(*(part.name for part in again))
+        self._next, self._told, self._room, self._alone = 0, set(), 0, {}
+        if not parts:
+            return
+        newest, is_cut = parts[-1], False
+        if newest.is_record:
+            alone = [p.name for p in takewhile(lambda p: p.is_record, reversed(parts))][::-1]
+            self._alone = dict(zip(alone, self._contents(alone, self._read_if_there), strict=True))
+            end = b"\n".join(self._alone.values())
+        else:
+            size, end = self._end_of(newest.name)
+            is_cut = bool(end) and not end.endswith(b"\n")
+            if newest.last is None and newest.first >= 0:
+                self._segment, self._room, self._is_cut = newest.name, SEGMENT_BYTES - size, is_cut
+        if newest.last is not None:
+            self._next = newest.last + 1
+        elif newest.first >= 0:
+            self._next = newest.first + end.count(b"\n") + is_cut
+        self._told = {r["epoch"] for r in _records(end) if r["kind"] == "epoch"}
+
+    def _end_of(self, name: str) -> tuple[int, bytes]:
+        """How large a segment is, and its last megabyte: those of earlier versions have no end."""
+        size = self._storage.size(name)
+        if size <= 2 * SEGMENT_BYTES:
+            return size, self._storage.read(name)
+        with self._storage.open_input(name) as source:
+            return size, bytes(source.read_at(SEGMENT_BYTES, size - SEGMENT_BYTES))
+
+    def _drop_old(self, newest: int) -> None:
+        """Delete segments whose records are all older than the newest `keep`."""
+        parts, _ = _parts(self._storage)
+        old = [part.name for part, after in pairwise(parts) if after.first <= newest - self._keep]
+        if old:
+            self._storage.delete(*old)
 
 
-def _is_moving(timing: Timing) -> bool:
-    return timing[2].startswith(MOVING)
+def _parts(storage: Storage) -> tuple[list[Part], list[Part]]:
+    """The files of a journal, oldest first; and those whose records a merged segment holds too."""
+    found = []
+    for name in storage.list():
+        match = _NAME.fullmatch(name)
+        if match:
+            alone = int(match[1]) if name.endswith(".json") else None
+            found.append(Part(name, int(match[1]), int(match[2]) if match[2] else alone))
+        elif name == _OLD:
+            found.append(Part(name, -1, None))
+    found.sort(key=lambda part: (part.first, part.first if part.last is None else -part.last))
+    parts, again, merged_to = [], [], -1
+    for part in found:
+        if part.last is not None and part.last <= merged_to:
+            again.append(part)
+            continue
+        parts.append(part)
+        if part.last is not None and not part.is_record:
+            merged_to = part.last
+    return parts, again
 
 
-def _operator_ms(timings: Iterable[Timing], slots: int) -> dict[str, list[float]]:
-    spent: dict[str, list[float]] = {}
-    for level, slot, name, _rows, nanoseconds in timings:
-        operator = name.removeprefix(MOVING)
-        by_slot = spent.setdefault(operator, [0.0] * slots)
-        by_slot[slot % slots if level == 0 else slot] += nanoseconds / 1e6
-    return {op: [round(ms, 3) for ms in by_slot] for op, by_slot in sorted(spent.items())}
+def _line(record: Mapping[str, Any]) -> bytes:
+    """As a line, with its digest. JSON has no NaN and no infinity: they become null."""
+    try:
+        return seal(record, allow_nan=False) + b"\n"
+    except ValueError:
+        return seal(_finite(record), allow_nan=False) + b"\n"
 
 
-def _operator_rows(timings: Iterable[Timing]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for _level, _slot, operator, rows, _nanoseconds in timings:
-        counts[operator] = counts.get(operator, 0) + rows
-    return dict(sorted(counts.items()))
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: _finite(entry) for name, entry in value.items()}
+    return [_finite(entry) for entry in value] if isinstance(value, list | tuple) else value
+
+
+def _records(content: bytes) -> Iterator[Record]:
+    for line in content.split(b"\n"):
+        try:
+            record, _ = unseal(line)
+        except DamagedFile:
+            continue  # cut by a crash, or damaged; the last manifest still has the facts
+        kind, epoch = record.get("kind"), record.get("epoch", 0)
+        of_an_epoch = "epoch" in record or kind != "epoch"
+        if isinstance(kind, str) and isinstance(epoch, int) and of_an_epoch:
+            yield record

@@ -187,9 +187,10 @@ class FlowQuery:
         schema, ttl = at.program.state_schemas[node.id], ttl_ms(node.spec)
         return read_state(at.checkpoint, at.last, operator, schema, buckets=at.buckets, ttl_ms=ttl)
 
-    def journal(self) -> list[dict[str, Any]]:
-        """All records of the flow's journal."""
-        return self.coordinator.journal.read()
+    def journal(self, last: int | None = None) -> list[dict[str, Any]]:
+        """The records of the flow's journal, oldest first; `last`: only so many of the newest."""
+        journal = self.coordinator.journal
+        return journal.read() if last is None else journal.tail(last)
 
     # --- for start_flow --------------------------------------------------------------------
     def tune_with(self, auto: AutoStart) -> None:

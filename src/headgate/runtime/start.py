@@ -14,6 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from headgate.control.checkpoint import Checkpoint
 from headgate.control.continuity import TICK, check_sources, check_start
 from headgate.control.coordinator import Coordinator, Settings
+from headgate.control.journal import KEEP_RECORDS
 from headgate.control.manager import Manager, plan_with
 from headgate.control.planning import Decides
 from headgate.control.signing import signer_of
@@ -57,6 +58,7 @@ def start_flow(
     buckets: int = BUCKETS,
     drop_state: Collection[str] = (),
     keep_manifests: int = 8,
+    keep_journal: int = KEEP_RECORDS,
     durable: bool = True,
     key: str | bytes | None = None,
     trust_unsigned: bool = False,
@@ -95,6 +97,8 @@ def start_flow(
         drop_state: Names of operators that are gone and whose state may be forgotten, and of sinks
             that are gone and whose undelivered rows may be. May stay at later starts.
         keep_manifests: How many epochs back the checkpoint can be read.
+        keep_journal: How many records the journal keeps: one per epoch, and one per plan, change
+            of slots and retry.
         durable: Flush an epoch's files to disk before it is committed, so that a crash of the
             machine loses none of them; only local disks (and mounts) need it.
         key: Signs the checkpoint, so that nobody without it can change it unnoticed (default: the
@@ -152,6 +156,7 @@ def start_flow(
         tables=dict(tables or {}),
         drop_state=drop_state,
         keep_manifests=keep_manifests,
+        keep_journal=keep_journal,
         durable=durable,
         racks=dict(racks or {}),
         batch=None if batch == "auto" else batch,

@@ -52,10 +52,6 @@ class HadoopFiles:
         finally:
             self.delete([temporary])
 
-    def append(self, name: str, data: bytes) -> None:
-        before = self.read(name) if self.exists(name) else b""
-        self.write(name, [before + data], False)
-
     def rename(self, name: str, new: str) -> None:
         self._fs.move(self._path(name), self._path(new))
 

@@ -83,10 +83,6 @@ class ObjectFiles:
         except FileNotFoundError:
             return None
 
-    def append(self, name: str, data: bytes) -> None:
-        before = self.read(name) if self.exists(name) else b""
-        self.write(name, [before + data], False)
-
     def rename(self, name: str, new: str) -> None:
         with self._as_os_errors(name):
             obstore.rename(self._store, name, new)

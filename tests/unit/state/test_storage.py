@@ -39,12 +39,10 @@ def storage(
 def test_files_come_back_as_written(storage: Storage) -> None:
     storage.write("a/b", b"one")
     storage.write("a/b", [b"two", pa.py_buffer(b"three"), b""])
-    storage.append("log", b"x")
-    storage.append("log", b"y")
+    storage.write("log", b"xy")
 
     assert storage.read("a/b") == b"twothree"
     assert storage.size("a/b") == 8
-    assert storage.read("log") == b"xy"
     with storage.open_input("a/b") as source:
         assert source.read() == b"twothree"
     assert storage.list() == ["a/b", "log"]
@@ -53,6 +51,14 @@ def test_files_come_back_as_written(storage: Storage) -> None:
     storage.delete("a/b")
     storage.delete("a/b")
     assert not storage.exists("a/b") and storage.exists("log")
+
+
+def test_a_local_file_grows_by_what_is_appended(tmp_path: Path) -> None:
+    storage = Storage.at(str(tmp_path))
+    storage.append("logs/a", b"x")
+    storage.append("logs/a", b"yz")
+
+    assert storage.read("logs/a") == b"xyz" and storage.list() == ["logs/a"]
 
 
 @pytest.mark.parametrize("ask", ["read", "size", "open_input"])
