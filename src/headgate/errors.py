@@ -20,6 +20,7 @@
     │   └── UntrustedFolder
     ├── StateFileError            a state file is missing or does not match its checksum
     ├── StorageFull               no room left where the checkpoint lives
+    ├── StorageFailed             what keeps the checkpoint cannot be read or written
     ├── CustodyMismatch           rows sent and rows received differ; the epoch is run again
     ├── UnknownSlot               a routing table names a slot that the flow does not have
     ├── UnknownName               a handle is asked for a sink or operator it does not have
@@ -130,6 +131,13 @@ class StateFileError(HeadgateError):
 
 class StorageFull(HeadgateError):
     """No room is left where the checkpoint lives; nothing of the epoch was committed."""
+
+
+class StorageFailed(HeadgateError, OSError):
+    """Storage cannot be read or written: it is read-only, another user's, broken or not there."""
+
+    def __str__(self) -> str:
+        return self.message
 
 
 class CustodyMismatch(HeadgateError):

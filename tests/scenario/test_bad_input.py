@@ -27,6 +27,7 @@ from headgate.errors import (
     OperatorFailed,
     Overtaken,
     StateFileError,
+    StorageFailed,
     StorageFull,
     UnknownSlot,
     UnsupportedVersion,
@@ -585,6 +586,40 @@ def test_a_full_disk_stops_the_flow_and_room_lets_it_go_on(small_disk: Path) -> 
     )
     records = [r for r in done.coordinator.journal.read() if r["kind"] == "epoch"]
     assert [r["epoch"] for r in records] == list(range(12))
+
+
+def test_a_read_only_checkpoint_stops_the_flow_and_is_named(small_disk: Path) -> None:
+    """At a start, and under a running flow."""
+    place = small_disk / "checkpoint"
+
+    def mounted(how: str) -> None:
+        subprocess.run(["mount", "-o", f"remount,{how}", str(small_disk)], check=True)
+
+    run(counting(EPOCHS[:1]), checkpoint=place)
+    mounted("ro")
+    with pytest.raises(StorageFailed, match="Read-only") as caught:
+        run(counting(EPOCHS), checkpoint=place)
+    assert str(small_disk) in caught.value.path
+    mounted("rw")
+    with pytest.raises(StorageFailed, match="start the flow again"):
+        run(counting(EPOCHS), checkpoint=place, before_epoch=lambda e: mounted("ro" if e else "rw"))
+    mounted("rw")
+    check_untouched(place)
+
+
+@pytest.mark.parametrize("name", ["", "headgate.json", "manifests"])
+def test_a_file_where_a_folder_should_be_and_the_other_way_round_is_named(
+    name: str, tmp_path: Path
+) -> None:
+    place = tmp_path / "checkpoint"
+    if name == "headgate.json":
+        (place / name).mkdir(parents=True)
+    else:
+        (place / name).parent.mkdir(exist_ok=True)
+        (place / name).write_text("?")
+    with pytest.raises(StorageFailed) as caught:
+        run(counting(EPOCHS), checkpoint=place)
+    assert str(place) in caught.value.path
 
 
 class _Gone:

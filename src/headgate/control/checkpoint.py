@@ -45,7 +45,6 @@ from headgate.errors import (
 from headgate.routing.hashing import HASH_ID
 from headgate.slot.program import Program
 from headgate.state.digest import NotSigned, Sign
-from headgate.state.flushing import flush_all
 from headgate.state.storage import Storage
 
 _MANIFEST = re.compile(r"e(\d{9})(?:-g(\d{9}))?\.json")
@@ -216,7 +215,7 @@ class Checkpoint:
                 staged = Storage.at(sink_uris[sink])
                 paths |= staged.paths_to_flush(file["name"] for file in files)
         spark = newest_plan(self.storage) if self.storage.is_local else ()
-        flush_all(paths | self.storage.paths_to_flush(spark))
+        self.storage.flush_paths(paths | self.storage.paths_to_flush(spark))
 
     def commit(self, manifest: Manifest) -> None:
         """The commit point of an epoch, if the driver still holds its generation afterwards."""

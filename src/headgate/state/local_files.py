@@ -79,7 +79,7 @@ class LocalFiles:
     def list(self, folder: str) -> Iterable[str]:
         start = self._path(folder) if folder else self.root
         cut = len(self.root.rstrip("/")) + 1
-        for at, _, names in os.walk(start):
+        for at, _, names in os.walk(start, onerror=_unless_missing):
             for name in names:
                 yield os.path.join(at, name)[cut:]
 
@@ -161,6 +161,12 @@ class LocalFiles:
         above = {up for path in paths for up in folders_above(path, self.root)} - self._flushed
         self._flushed |= above
         return above | {os.path.dirname(path) for path in paths}
+
+
+def _unless_missing(error: OSError) -> None:
+    """A folder that cannot be read must not look like an empty one."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _write_all(descriptor: int, data: Any) -> None:

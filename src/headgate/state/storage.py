@@ -2,7 +2,8 @@
 
 A name is relative to the storage's uri and uses `/`. `write` shows a file whole or not at all, so a
 reader never meets half a file. Of all who `create` one name at most one wins, everywhere. A full
-disk is reported as `StorageFull` and leaves nothing behind under the final name.
+disk is reported as `StorageFull` and leaves nothing behind under the final name; other trouble (no
+right to write, a broken disk) as `StorageFailed`.
 
 Names come from manifests, and a manifest may be forged: a name never leaves the folder. One that
 is absolute, has `..`, an empty part or a NUL, or passes a link that leads out, is `UnsafeName`.
@@ -17,7 +18,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from headgate.errors import StorageFull, UnsafeName
+from headgate.errors import StorageFailed, StorageFull, UnsafeName
 from headgate.state.flushing import flush_all
 from headgate.state.local_files import LocalFiles
 from headgate.state.trust import check_folder
@@ -78,60 +79,72 @@ class Storage:
     def check_trusted(self) -> None:
         """Refuse a local folder in which others could plant files; makes it if it is missing."""
         if isinstance(self._files, LocalFiles):
-            check_folder(self._files.root)
+            with self._trouble_named(""):
+                check_folder(self._files.root)
 
     def read(self, name: str) -> bytes:
-        return self._files.read(self._checked(name))
+        with self._trouble_named(name):
+            return self._files.read(self._checked(name))
 
     def write(self, name: str, data: Data, durable: bool = False) -> None:
         """Put a file in place, whole, replacing what was there; `durable` also flushes it."""
-        with self._full_disk_reported(name):
+        with self._trouble_named(name):
             self._files.write(self._checked(name), _pieces(data), durable)
 
     def create(self, name: str, data: bytes) -> bool:
         """Put a file in place unless one is there already; False if somebody else was first."""
-        with self._full_disk_reported(name):
+        with self._trouble_named(name):
             return self._files.create(self._checked(name), data)
 
     def append(self, name: str, data: bytes) -> None:
         """Add to the end of a file, on a local disk; others have no such thing."""
         name = self._checked(name)
         assert isinstance(self._files, LocalFiles), f"{self.uri} cannot append"
-        with self._full_disk_reported(name):
+        with self._trouble_named(name):
             self._files.append(name, data)
 
     def rename(self, name: str, new: str) -> None:
         """Give a file another name in this storage, replacing what was there."""
-        self._files.rename(self._checked(name), self._checked(new))
+        with self._trouble_named(new):
+            self._files.rename(self._checked(name), self._checked(new))
 
     def flush(self, names: Iterable[str]) -> None:
         """Make files durable that anybody has written; elsewhere than on a local disk they are."""
-        with self._full_disk_reported(""):
-            flush_all(self.paths_to_flush(names))
+        self.flush_paths(self.paths_to_flush(names))
+
+    def flush_paths(self, paths: set[str]) -> None:
+        """The same of paths that this and other storages have told."""
+        with self._trouble_named(""):
+            flush_all(paths)
 
     def paths_to_flush(self, names: Iterable[str]) -> set[str]:
         """Files and the folders their names stand in; none elsewhere than on a local disk."""
         return self._files.paths_to_flush([self._checked(name) for name in names])
 
     def exists(self, name: str) -> bool:
-        return self._files.exists(self._checked(name))
+        with self._trouble_named(name):
+            return self._files.exists(self._checked(name))
 
     def delete(self, *names: str) -> None:
         """Remove files; one that is not there is passed over."""
-        self._files.delete([self._checked(name) for name in names])
+        with self._trouble_named(", ".join(names[:1])):
+            self._files.delete([self._checked(name) for name in names])
 
     def list(self, prefix: str = "") -> list[str]:
         """Names of all files that start with `prefix`, at any depth, sorted; no temporaries."""
         folder = prefix.rpartition("/")[0]
-        found = self._files.list(self._checked(folder) if folder else "")
-        return sorted(n for n in found if n.startswith(prefix) and not _is_temporary(n))
+        with self._trouble_named(folder):
+            found = self._files.list(self._checked(folder) if folder else "")
+            return sorted(n for n in found if n.startswith(prefix) and not _is_temporary(n))
 
     def size(self, name: str) -> int:
-        return self._files.size(self._checked(name))
+        with self._trouble_named(name):
+            return self._files.size(self._checked(name))
 
     def open_input(self, name: str) -> pa.NativeFile:
         """Random access to a file; a memory map where the file is local."""
-        return self._files.open_input(self._checked(name))
+        with self._trouble_named(name):
+            return self._files.open_input(self._checked(name))
 
     def _checked(self, name: str) -> str:
         if (
@@ -167,13 +180,23 @@ class Storage:
         return HadoopFiles(self.uri)
 
     @contextmanager
-    def _full_disk_reported(self, name: str) -> Iterator[None]:
+    def _trouble_named(self, name: str) -> Iterator[None]:
+        """Errors of ours, but for a file that is not there: that is an answer."""
+        path = f"{self.uri}/{name}"
         try:
             yield
+        except (FileNotFoundError, StorageFailed):
+            raise
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            path = f"{self.uri}/{name}"
+                why = error.strerror or error  # without a name that is temporary
+                raise StorageFailed(
+                    f"{path} cannot be read or written: {why}. See that the place is there, "
+                    "is not read-only, and lets this user read and write, then start the flow "
+                    "again: it goes on from its last epoch",
+                    uri=self.uri,
+                    path=path,
+                ) from error
             raise StorageFull(
                 f"no room left at {self.uri} while writing {path}; nothing of it was kept. "
                 "Free some space there and start the flow again: it goes on from its last epoch",

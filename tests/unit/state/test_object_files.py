@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from headgate.errors import StorageFailed
 from headgate.state.object_files import WHOLE_BYTES_MAX, ObjectFiles
 from headgate.state.storage import Storage
 from object_store import LocalS3, Respond
@@ -125,8 +126,9 @@ def test_the_errors_of_a_store_are_those_of_files(
         lambda: storage.exists("a"),
         lambda: storage.open_input("a"),
     ):
-        with pytest.raises(error) as caught:
+        with pytest.raises(StorageFailed) as caught:
             ask()
+        assert isinstance(caught.value.__cause__, error)
         assert storage.uri in str(caught.value) and "Debug source" not in str(caught.value)
     with pytest.raises(OSError, match=status):
         storage.list()
