@@ -138,6 +138,7 @@ class Coordinator:
         check_sinks(checkpoint, checkpoint.last_manifest(), program, settings.drop_state)
         # A start that is refused must not stop a flow that runs: claim last, then look again.
         self.generation = checkpoint.claim(clock_ms())
+        checkpoint.tables.generation = self.generation.number
         self.last = checkpoint.last_manifest()
         self._found = -1 if self.last is None else self.last.epoch
         self._collector = Collector(checkpoint, settings.keep_manifests)

@@ -68,10 +68,15 @@ def has_published(names: Iterable[str], flow: str, sink: str) -> bool:
 
 
 def places_of(flow: str, sink: str, file: Mapping[str, Any], uri: str) -> list[tuple[Storage, str]]:
-    """Where a committed file can be: staged (at `uri`, if it does not say), or published."""
+    """Where a committed file can be: staged (at `uri`, if it does not say), or published.
+
+    Sinks that publish nothing have their files inside of the checkpoint, and nowhere else.
+    """
     staged = str(file.get(AT, uri))
-    final = Storage.at(_root(staged, flow, sink)), _final_name(flow, sink, file)
-    return [(Storage.at(staged), str(file["name"])), final]
+    places = [(Storage.at(staged), str(file["name"]))]
+    if AT in file or _is_staging(staged, flow, sink):
+        places.append((Storage.at(_root(staged, flow, sink)), _final_name(flow, sink, file)))
+    return places
 
 
 def publish(flow: str, sink: str, epoch: int, files: Sequence[Mapping[str, Any]], uri: str) -> None:
@@ -109,9 +114,13 @@ def _rename(place: Storage, staging: str, sink: str, epoch: int, names: Mapping[
 
 def _root(staged: str, flow: str, sink: str) -> str:
     """The destination of files that are staged there: a staging folder of this sink, wherever."""
-    if not staged.endswith(f"/{STAGING}/{flow}/{sink}"):
+    if not _is_staging(staged, flow, sink):
         raise _forged(sink, staged)
     return staged.removesuffix(f"/{STAGING}/{flow}/{sink}")
+
+
+def _is_staging(uri: str, flow: str, sink: str) -> bool:
+    return uri.endswith(f"/{STAGING}/{flow}/{sink}")
 
 
 def _final_name(flow: str, sink: str, file: Mapping[str, Any]) -> str:

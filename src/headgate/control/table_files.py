@@ -28,6 +28,7 @@ class TableFiles:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
+        self.generation = 0  # of the driver; in names, so that no other can collect its tables
         self._known: dict[Names, RoutingTable] = {}
 
     @property
@@ -71,7 +72,8 @@ class TableFiles:
         with pa.ipc.new_file(sink, table.schema) as writer:
             writer.write_table(table)
         data = sink.getvalue()
-        name = f"{operator}-v{version:06d}-{digest_of(data, strong=True)}.arrow"
+        digest = digest_of(data, strong=True)
+        name = f"{operator}-v{version:06d}-g{self.generation:09d}-{digest}.arrow"
         self._storage.write(name, data, True)
         return name
 

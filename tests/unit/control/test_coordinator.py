@@ -446,12 +446,15 @@ def test_every_named_crash_point_is_on_the_commit_path(
         where = f"headgate.control.{module}.reach"
         monkeypatch.setattr(where, lambda point, _: passed.append(point))
     staging = staging_uri(str(tmp_path / "published"), "f", "out")
-    Storage.at(staging).write("file-0", b"rows")
+    name = "e000000000-a.parquet"
+    Storage.at(staging).write(name, b"rows")
 
     def deliver(sink: Any, epoch: int, files: Any) -> None:
         publish("f", sink.name, epoch, files, staging)
 
-    coordinator(tmp_path, deliver=deliver).run_epoch(0, "q", with_file)
+    files = {"out": [{"name": name, "rows": 1, "bytes": 1}]}
+    at = coordinator(tmp_path, deliver=deliver)
+    at.run_epoch(0, "q", lambda plan: quiet(plan, sinks=files))
 
     assert passed == list(faults.CRASH_POINTS)
 
