@@ -240,3 +240,15 @@ def test_a_union_takes_columns_by_name() -> None:
 
     for sink in ("plain", "moved", "kept"):
         assert sorted((r["a"], r["b"]) for r in done.rows(sink)) == [(1, "x"), (2, "y")]
+
+
+@pytest.mark.parametrize("kind", ["to_parquet", "to_table", "to_memory"])
+def test_rows_of_every_kind_of_sink_can_be_asked_for(kind: str, tmp_path: Path) -> None:
+    """Nothing is published by the kit: a Parquet sink's folder is not touched."""
+    flow = Flow("f")
+    rows = flow.source(ListSource("a bigint", [[{"a": 1}], [{"a": 2}]]))
+    out = tmp_path / "out"
+    rows.to_parquet(str(out), name="sink") if kind == "to_parquet" else getattr(rows, kind)("sink")
+
+    assert [row["a"] for row in run_quickly(flow).rows("sink")] == [1, 2]
+    assert not out.exists()

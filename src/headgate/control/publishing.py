@@ -74,7 +74,7 @@ def places_of(flow: str, sink: str, file: Mapping[str, Any], uri: str) -> list[t
     """
     staged = str(file.get(AT, uri))
     places = [(Storage.at(staged), str(file["name"]))]
-    if AT in file or _is_staging(staged, flow, sink):
+    if staged != uri or _is_staging(staged, flow, sink):
         places.append((Storage.at(_root(staged, flow, sink)), _final_name(flow, sink, file)))
     return places
 
