@@ -65,12 +65,20 @@ def check_epoch(
         raise _rolled_back(place, last, f"it {what} batch {batch} (file offsets/{batch})")
 
 
+def has_old_tick(place: Checkpoint, wanted: bool) -> bool:
+    """Is Spark's last source a tick, as it was up to format 3? Then it has to stay.
+
+    Checkpoints of format 2 do not tell; theirs is, if the flow wants to tick.
+    """
+    return TICK in (place.spark_sources(unsaid=[TICK] if wanted else []) or [])
+
+
 def check_sources(place: Checkpoint, names: Sequence[str]) -> None:
     """Spark's offsets belong to sources by their position: the same ones must come in that order.
 
     A source may get another name, if the others stay where they are.
     """
-    before = place.spark_sources(unsaid=[name for name in names if name == TICK])
+    before = place.spark_sources()
     changes = [] if before is None else source_changes(before, names)
     if changes:
         raise IncompatibleFlow(
@@ -84,14 +92,8 @@ def check_sources(place: Checkpoint, names: Sequence[str]) -> None:
 
 def source_changes(before: Sequence[str], after: Sequence[str]) -> list[str]:
     """What Spark's offsets cannot follow, in words; nothing if they can."""
-    changes = []
-    if (TICK in before) != (TICK in after):
-        on = TICK in after
-        changes.append(
-            f"tick was switched {'on (by tick=True, or a TTL)' if on else 'off'}; start with "
-            f"tick={not on}"
-        )
     old, new = ([name for name in names if name != TICK] for names in (before, after))
+    changes = []
     if len(old) != len(new):
         changes += [f"source {name!r} is new" for name in new if name not in old]
         changes += [f"source {name!r} is gone" for name in old if name not in new]

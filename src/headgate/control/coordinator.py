@@ -141,6 +141,7 @@ class Coordinator:
         checkpoint.tables.generation = self.generation.number
         self.last = checkpoint.last_manifest()
         self._found = -1 if self.last is None else self.last.epoch
+        self._settled = self.last is None
         self._collector = Collector(checkpoint, settings.keep_manifests)
         self._routing = TablesInUse(
             program,
@@ -221,6 +222,7 @@ class Coordinator:
         self.generation.hold("deleting files that are no longer needed")
         self._collector.after_commit(manifest)
         reach("files-collected", manifest.epoch)
+        self._settled = True
         return dict(manifest.record)
 
     def plan(self, epoch: int, attempt: int = 0) -> EpochPlan:
@@ -314,6 +316,8 @@ class Coordinator:
         tick: bool = False,
         silent: bool = True,
     ) -> None:
+        if not self._settled:
+            self._settle()  # the epoch before may be a tick, of which nobody tells us again
         self._install_decision(epoch)
         plan, total, result, attempts = self._attempt(epoch, run)
         reach("custody-checked", epoch)
@@ -345,7 +349,7 @@ class Coordinator:
         self.checkpoint.commit(manifest)
         reach("manifest-written", epoch)
         self.generation.hold(f"showing anybody the rows of epoch {epoch}")
-        self.last = manifest
+        self.last, self._settled = manifest, False
         self._routing.committed()
         if self._planning is not None:
             self._planning.observe(Observed(record, result.statistics), self.tables)

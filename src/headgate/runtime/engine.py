@@ -17,6 +17,7 @@ from py4j.protocol import Py4JError
 from pyspark import Accumulator, AccumulatorParam, cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from headgate.control.coordinator import EngineAborted, EpochResult
@@ -119,6 +120,12 @@ class SparkEngine:
         self._homes: tuple[str, ...] = ()
         self._one_host = str(spark.sparkContext.master).startswith("local")
         self._configured = False
+
+    def run_idle(self, schema: StructType, plan: EpochPlan, *, tagged: bool) -> EpochResult:
+        """Run an epoch without rows; batches of the stream have this schema."""
+        columns = [F.lit(None).cast(field.dataType).alias(field.name) for field in schema]
+        nothing = self.own_session.range(0, numPartitions=1).select(*columns)
+        return self._run(nothing, plan, tagged)
 
     def run(self, frame: DataFrame, plan: EpochPlan, *, tagged: bool) -> EpochResult:
         """Run one epoch over a micro-batch, whose session is a clone that is ours to configure."""

@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import threading
-import time
 import uuid
-from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headgate.control.coordinator import Coordinator, EngineAborted, EpochResult
+from headgate.control.coordinator import Coordinator
 from headgate.control.state_view import check_known, read_state
 from headgate.control.tuning_file import SavedTuning, save_tuning
-from headgate.errors import EngineError, HeadgateError, SinkFailed
+from headgate.errors import EngineError, HeadgateError
 from headgate.runtime.auto import AutoStart
 from headgate.runtime.delivery import Delivery
 from headgate.runtime.elastic import Elastic
 from headgate.runtime.engine import SparkEngine
-from headgate.runtime.last_trigger import last_trigger
-from headgate.runtime.progress import Trigger, progress_of
+from headgate.runtime.epochs import JOB_GROUP, Epochs, Ticking
 from headgate.runtime.stream import EpochStream
 from headgate.slot.program import ttl_ms
-
-RECENT_MAX = 100
-JOB_GROUP = "spark.jobGroup.id"  # of a stream's jobs: its run id
 
 
 class FlowQuery:
@@ -43,14 +37,12 @@ class FlowQuery:
         coordinator.elastic = self._elastic.request
         self._stream: EpochStream | None = None
         self._thread: threading.Thread | None = None
-        self._failure: HeadgateError | None = None
         self._auto: AutoStart | None = None
-        self._recent: deque[dict[str, Any]] = deque(maxlen=RECENT_MAX)
+        self._epochs = Epochs(coordinator, engine, self._is_ending)
+        self._ticking: Ticking | None = None
         self._stopping = False
         self._closed = False
         self._run_id = str(uuid.uuid4())  # Spark has one for every start of a stream
-        self._last_began_s: float | None = None
-        self._told_again: int | None = None
 
     # --- like StreamingQuery ---------------------------------------------------------------
     @property
@@ -87,40 +79,38 @@ class FlowQuery:
 
     @property
     def lastProgress(self) -> dict[str, Any] | None:
-        return self._recent[-1] if self._recent else None
+        recent = self.recentProgress
+        return recent[-1] if recent else None
 
     @property
     def recentProgress(self) -> list[dict[str, Any]]:
-        return list(self._recent)
+        return list(self._epochs.recent)
 
     def awaitTermination(self, timeout: float | None = None) -> bool | None:
         """Wait until the flow ends (True) or the timeout passes (False); raises its error."""
-        try:
-            if self._stream is not None:
-                ended = self._stream.await_end(timeout)
-            else:
-                assert self._thread is not None
-                self._thread.join(timeout)
-                ended = None if timeout is None else not self._thread.is_alive()
-        except PySparkException as problem:
+        if self._stream is not None:
+            self._stream.await_end(timeout)
+        else:
+            assert self._thread is not None
+            self._thread.join(timeout)
+        ended = not self.isActive
+        if ended:
             self._close()
-            raise (self._failure or problem) from problem
-        if not self.isActive:
-            self._close()
-            failure = self._why_ended()
-            if failure is not None:
-                raise failure
-        return ended
+            self._raise_failure()
+        return None if timeout is None else ended
 
     def processAllAvailable(self) -> None:
-        """Wait until all rows there are now have been processed; for tests."""
+        """Wait until all rows that are there have been processed, windows too; for tests."""
         if self._stream is None:
             self.awaitTermination()
             return
         try:
             self._stream.process_all_available()
-        except PySparkException as problem:
-            raise (self._failure or problem) from problem
+            if self.isActive and not self._is_ending():
+                self._at_rest()
+        except (HeadgateError, PySparkException) as problem:
+            self._stream.fail(problem)
+        self._raise_failure()
 
     def stop(self) -> None:
         """Stop after Spark has let go of the running epoch; what is committed stays."""
@@ -133,10 +123,9 @@ class FlowQuery:
 
     def exception(self) -> Exception | None:
         """Why the flow ended, if not by `stop` or by finishing."""
-        failure = self._why_ended()
-        if failure is not None or self._stream is None:
-            return failure
-        return self._stream.query.exception()
+        if self._stream is None:
+            return self._epochs.failure
+        return self._epochs.failure or self._stream.failure
 
     # --- headgate's own --------------------------------------------------------------------
     @property
@@ -196,60 +185,49 @@ class FlowQuery:
     def tune_with(self, auto: AutoStart) -> None:
         self._auto = auto
 
-    def attach(self, stream: EpochStream) -> None:
-        self._stream = stream
+    def attach(self, stream: EpochStream, ticking: Ticking) -> None:
+        """Go along with Spark's query, from its start to its end."""
+        self._stream, self._ticking = stream, ticking
+        stream.begin(self._epochs.settle, self._when_idle, self._at_rest)
 
     def run_in_thread(self, work: Callable[[], None]) -> None:
         def guarded() -> None:
             try:
                 work()
-            except HeadgateError as problem:
-                self._failure = problem
+            except HeadgateError:
+                pass  # it is known
             except Exception as problem:
-                self._failure = HeadgateError(f"{type(problem).__name__}: {problem}")
-                self._failure.__cause__ = problem
+                self._epochs.failure = EngineError(f"{type(problem).__name__}: {problem}")
+                self._epochs.failure.__cause__ = problem
 
         self._thread = threading.Thread(target=guarded, name=f"headgate-{self.name}", daemon=True)
         self._thread.start()
 
     def run_epoch(
-        self, frame: DataFrame, epoch: int, query_id: str, *, tagged: bool, streaming: bool = True
+        self, frame: DataFrame, batch: int, query_id: str, *, tagged: bool, streaming: bool = True
     ) -> None:
-        """One micro-batch; remembers the error that ends the flow with all its fields."""
-        run = self._engine.run if streaming else self._engine.run_batch
-        began_s, since = time.time(), time.perf_counter()
-        told = self._last_trigger(epoch)
-        try:
-            record = self.coordinator.run_epoch(
-                epoch,
-                query_id,
-                lambda plan: self._run(partial(run, frame, plan, tagged=tagged), told),
-            )
-        except SinkFailed as problem:
-            if streaming and self._is_ending() and problem.__cause__ is not None:
-                raise problem.__cause__ from None  # stopped in the middle of a call
-            self._failure = problem
-            raise
-        except HeadgateError as problem:
-            self._failure = problem
-            raise
-        if self._recent and self._recent[-1]["batchId"] == epoch:
-            self._told_again = epoch
-            return  # told once more by the query that a hand-over has started
-        trigger = Trigger(began_s, time.perf_counter() - since, self._last_began_s)
-        context = self._engine.spark.sparkContext
-        group = context.getLocalProperty(JOB_GROUP) if streaming else None
-        ids = (query_id, group or self.runId) if streaming else (self.id, self._run_id)
-        self._recent.append(progress_of(record, *ids, trigger))
-        self._last_began_s = began_s
-        self._elastic.epoch_committed()
-        self._tune(record)
+        """One micro-batch, or the one batch of sources that do not stream."""
+        run, ids = self._engine.run_batch, (self.id, self._run_id)
+        if streaming:
+            run_id = self._engine.spark.sparkContext.getLocalProperty(JOB_GROUP)
+            run, ids = self._engine.run, (query_id, run_id or self.runId)
+        record = self._epochs.run_batch(
+            batch, query_id, partial(run, frame, tagged=tagged), ids, self._last_progress
+        )
+        if record is not None:
+            self._elastic.epoch_committed()
+            self._tune(record)
 
-    def _last_trigger(self, epoch: int) -> dict[str, Any]:
-        """What Spark says of the epoch before, unless it has only been told of it again."""
-        if self._stream is None or self._told_again == epoch - 1:
-            return {}
-        return last_trigger(self._stream.query.lastProgress, epoch)
+    def _last_progress(self) -> StreamingQueryProgress | None:
+        return None if self._stream is None else self._stream.query.lastProgress
+
+    def _when_idle(self) -> None:
+        assert self._stream is not None and self._ticking is not None
+        self._epochs.tick_if_idle(self._ticking, self._stream.query)
+
+    def _at_rest(self) -> None:
+        assert self._stream is not None and self._ticking is not None
+        self._epochs.tick_at_rest(self._ticking, self._stream.query)
 
     def _tune(self, record: dict[str, Any]) -> None:
         """Let the tuner see an epoch; other slots come as by `rescale`, settings are saved."""
@@ -266,25 +244,18 @@ class FlowQuery:
             self._elastic.request(advice.rescale.instances, advice.rescale.why)
         if advice.epoch_rows is not None and self._stream is not None:
             self._engine.expect_new_session()
-            self._stream.hand_over(advice.epoch_rows.rows, self._engine.spark.sparkContext)
-
-    def _run(self, job: Callable[[], EpochResult], told: Mapping[str, Any]) -> EpochResult:
-        """Run an epoch's job; a job that `stop` or a hand-over has cancelled is not run again."""
-        try:
-            result = job()
-            return replace(result, facts={**result.facts, **told})
-        except EngineAborted as problem:
-            if self._is_ending() and problem.__cause__ is not None:
-                raise problem.__cause__ from None
-            raise
+            self._stream.hand_over(advice.epoch_rows.rows)
 
     def _is_ending(self) -> bool:
         return self._stopping or (self._stream is not None and self._stream.is_ending)
 
-    def _why_ended(self) -> HeadgateError | None:
-        if self._failure is None and self._stream is not None:
-            return self._stream.failure
-        return self._failure
+    def _raise_failure(self) -> None:
+        """Raise why the flow ended, with the caller's stack alone; its `cause` has the rest."""
+        failure = self.exception()
+        if failure is not None:
+            if failure.__cause__ is not None:
+                vars(failure)["cause"] = failure.__cause__
+            raise failure.with_traceback(None) from None
 
     def _close(self) -> None:
         if not self._closed and not self.isActive:

@@ -1,8 +1,8 @@
 """Turn a flow's sources into the one DataFrame that Spark streams.
 
 One source is passed as it is, cut to the columns that are needed. Several are tagged and unioned,
-each in a struct column of its own, so they may differ in every column. A flow that must act on
-an idle stream (timers, TTL) gets a slow rate source as a tick.
+each in a struct column of its own, so they may differ in every column. Checkpoints of formats 2 and
+3 may have one source more, a slow rate source as a tick; it has to stay in its place.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ class Input:
     frame: DataFrame
     streaming: bool
     tagged: bool
+    old_tick: bool = False
 
 
 def read_sources(
@@ -39,7 +40,7 @@ def read_sources(
     graph: FlowGraph,
     program: Program,
     *,
-    tick: bool,
+    old_tick: bool = False,
     rows_per_epoch: int | None = None,
 ) -> Input:
     """The frame of all sources; checks that each is what the declaration says.
@@ -56,14 +57,14 @@ def read_sources(
         frame.select(*[F.col(f"`{name}`") for name in program.node_schema[node.id].names])
         for frame, node in zip(frames, program.sources, strict=True)
     ]
-    ticking = tick and streaming
+    ticking = old_tick and streaming
     if len(chosen) == 1 and not ticking:
         return Input(chosen[0], streaming, tagged=False)
     tagged = [_tag(frame, number, chosen) for number, frame in enumerate(chosen)]
     if ticking:
         beat = spark.readStream.format("rate").option("rowsPerSecond", 1).load()
         tagged.append(beat.select(*_columns(TICK, chosen)))
-    return Input(reduce(DataFrame.union, tagged), streaming, tagged=True)
+    return Input(reduce(DataFrame.union, tagged), streaming, tagged=True, old_tick=ticking)
 
 
 def takes_rows(graph: FlowGraph) -> bool:

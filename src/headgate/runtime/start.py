@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headgate.control.checkpoint import Checkpoint
-from headgate.control.continuity import TICK, check_sources, check_start
+from headgate.control.continuity import TICK, check_sources, check_start, has_old_tick
 from headgate.control.coordinator import Coordinator, Settings
 from headgate.control.journal import KEEP_RECORDS
 from headgate.control.manager import Manager, plan_with
@@ -21,20 +21,25 @@ from headgate.control.signing import signer_of
 from headgate.errors import DeclarationError, EngineError
 from headgate.planner.tuning.calibration import Calibration
 from headgate.routing.table import BUCKETS, RoutingTable
+from headgate.runtime.anchor import with_conf
 from headgate.runtime.auto import Parallelism, checked_slots, resolve
 from headgate.runtime.delivery import Delivery, sink_uris
 from headgate.runtime.engine import SparkEngine
+from headgate.runtime.epochs import Ticking
 from headgate.runtime.hadoop_client import lend_hadoop_client
 from headgate.runtime.query import FlowQuery
 from headgate.runtime.sources import Input, read_sources, takes_rows
-from headgate.runtime.stream import EpochStream
+from headgate.runtime.stream import IDLE_S, EpochStream
 from headgate.slot.batching import BYTE_S, MESSAGE_S, BatchRows, Scheme
-from headgate.slot.program import Program, compile_flow
+from headgate.slot.program import compile_flow
 from headgate.topology.builder import FlowBuilder
 from headgate.topology.declared import check_count
+from headgate.topology.duration import duration_us
 from headgate.topology.place import absolute, spark_uri
 
 BATCH_QUERY = "batch"
+# A rate source cannot stop at what is available now, and Spark would read all in one batch then.
+READ_ALL_AVAILABLE = {"spark.sql.streaming.triggerAvailableNowWrapper.enabled": "true"}
 
 
 def start_flow(
@@ -144,9 +149,10 @@ def start_flow(
                 "source with headgate.Reader, or as a function of (spark, rows_per_epoch); a "
                 "DataFrame has its limit in its own options"
             )
-    read = partial(read_sources, spark, graph, program, tick=tick)
-    source = read(rows_per_epoch=rows_per_epoch)
     place = Checkpoint(checkpoint, signer_of(key, trust_unsigned=trust_unsigned))
+    old_tick = has_old_tick(place, tick)
+    read = partial(read_sources, spark, graph, program, old_tick=old_tick)
+    source = read(rows_per_epoch=rows_per_epoch)
     uris = sink_uris(program, place)
     delivery = Delivery(spark, graph, place, uris)
     settings = Settings(
@@ -189,9 +195,17 @@ def start_flow(
     )
     if source.streaming:
         check_start(place, coordinator.last, place.spark_query_id())
-        check_sources(place, [*(n.name for n in program.sources), *([TICK] if tick else [])])
-        start = partial(_start_stream, spark, query, place, program, trigger)
-        query.attach(EpochStream(start(source), lambda rows: start(read(rows_per_epoch=rows))))
+        check_sources(place, [*(n.name for n in program.sources), *([TICK] if old_tick else [])])
+        ends = bool(trigger and (trigger.get("availableNow") or trigger.get("once")))
+        every_s = None if ends else tick_every_s(trigger)
+        ticking = Ticking(source.frame.schema, source.tagged, tick and not old_tick, every_s)
+
+        def start(rows: int | None) -> StreamingQuery:
+            given = source if rows is None else read(rows_per_epoch=rows)
+            return _start_stream(spark, query, stream, place, trigger, given)
+
+        stream = EpochStream(query.name, start, spark.sparkContext, ends=ends)
+        query.attach(stream, ticking)
     else:
         if trigger is not None:
             raise DeclarationError("trigger= is for streaming sources; a batch runs as one epoch")
@@ -206,8 +220,8 @@ def start_flow(
 def _start_stream(
     spark: SparkSession,
     query: FlowQuery,
+    stream: EpochStream,
     place: Checkpoint,
-    program: Program,
     trigger: Mapping[str, Any] | None,
     source: Input,
 ) -> StreamingQuery:
@@ -215,16 +229,31 @@ def _start_stream(
         query_id = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
         if query_id is None:
             raise EngineError("Spark did not tell the query id; is this a classic session?")
-        query.run_epoch(batch, batch_id, query_id, tagged=source.tagged)
+        stream.in_epoch(partial(query.run_epoch, batch, batch_id, query_id, tagged=source.tagged))
 
     writer = (
-        source.frame.writeStream.queryName(program.graph.name)
+        source.frame.writeStream.queryName(query.name)
         .option("checkpointLocation", spark_uri(place.spark_uri))
         .foreachBatch(epoch)
     )
     if trigger is not None:
         writer = writer.trigger(**trigger)
-    return writer.start()
+    if not source.old_tick:
+        return writer.start()
+    with with_conf(source.frame.sparkSession, READ_ALL_AVAILABLE):
+        started = writer.start()
+        while started.isActive and started.status["message"].startswith("Initializing"):
+            time.sleep(0.01)  # Spark reads the setting when it has made the sources
+    return started
+
+
+def tick_every_s(trigger: Mapping[str, Any] | None) -> float:
+    """How long a stream is idle before it ticks: as long as between two of its triggers."""
+    given = (trigger or {}).get("processingTime")
+    try:
+        return max(IDLE_S, 0.0 if given is None else duration_us(given) / 1e6)
+    except DeclarationError:  # Spark knows more ways to say it
+        return IDLE_S
 
 
 def check_one_owner_of_slots(parallelism: Parallelism, manager: Manager | Decides | None) -> None:

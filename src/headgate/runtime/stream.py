@@ -1,5 +1,9 @@
 """Spark's streaming query under a flow, and the same one again with other rows per epoch.
 
+A thread goes along with the query from its start to its end, so that a flow can act where Spark
+does not: while its stream is idle, and once more after an `availableNow` query has read all there
+was. The flow is active until that thread is done.
+
 Spark reads a source's limit when a query starts, so another limit needs another start. `hand_over`
 makes it between two epochs: the epoch is committed in our manifest, its function has not returned,
 and the query is stopped there. It is what a driver that dies at `files-collected` leaves behind:
@@ -10,108 +14,194 @@ workers, anchors and warm copies stay.
 
 from __future__ import annotations
 
+import copy
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headgate.errors import EngineError, HeadgateError
+from headgate.runtime.quiet import hush_py4j, tell_once
 
+IDLE_S = 1.0
+GOOD_MOMENT_S = 3.0
 STOPPED_WITHIN_MS = 60_000
-StartAgain = Callable[[int], StreamingQuery]
+Start = Callable[[int | None], StreamingQuery]
+Work = Callable[[], None]
 
 
-class _Interrupted(Exception):
-    """What Py4J says of an interrupted sleep, without the Java stack.
+class Interrupted(Exception):
+    """What Spark hears of an epoch that a stop has interrupted, in the words it looks for.
 
-    Spark looks for the words by a regular expression that recurses with every letter behind them:
-    with the stack its own overflows, and it prints a thousand lines.
+    It finds them by a regular expression that recurses with every letter behind them: given Java's
+    whole stack, its own overflows, and it prints a thousand lines.
     """
 
     def __str__(self) -> str:
-        return f"py4j.protocol.Py4JJavaError: {self.args[0]}"
+        return (
+            "py4j.protocol.Py4JJavaError: An error occurred while calling an epoch's function: "
+            "java.lang.InterruptedException"
+        )
 
 
 class EpochStream:
     """The query that runs now. Waiting for it goes on over a hand-over.
 
     Args:
-        query: As it was started first.
-        start_again: Starts it from the checkpoint, with so many rows per epoch.
+        flow: Its name, for the log.
+        start: Starts it from the checkpoint, with so many rows per epoch (None: as at first).
+        ends: Does it end by itself, when it has read all there is?
     """
 
-    def __init__(self, query: StreamingQuery, start_again: StartAgain) -> None:
-        self.query, self._start = query, start_again
+    query: StreamingQuery
+
+    def __init__(
+        self, flow: str, start: Start, context: SparkContext, *, ends: bool = False
+    ) -> None:
+        self._flow, self._start, self._context, self._ends = flow, start, context, ends
+        hush_py4j(Interrupted)
         self._changed = threading.Condition()
         self._handing_over = False
         self._stopping = False
-        self.failure: HeadgateError | None = None
+        self._in_epoch = False
+        self._ended = threading.Event()
+        self._companion: threading.Thread | None = None
+        self.failure: Exception | None = None
+
+    def begin(self, first: Work, beside: Work, at_end: Work) -> None:
+        """Start the query; do this once, every second while it runs, and when it ends by itself.
+
+        What any of it raises ends the query.
+        """
+        self.query = self._start(None)
+
+        def go_along() -> None:
+            try:
+                first()
+                while not self._has_ended():
+                    beside()
+                if self._ends and not self._stopping and self.failure is None:
+                    at_end()
+            except Exception as problem:
+                self.fail(problem)
+            finally:
+                self._ended.set()
+
+        self._companion = threading.Thread(target=go_along, name="headgate-stream", daemon=True)
+        self._companion.start()
 
     @property
     def is_active(self) -> bool:
-        with self._changed:
-            return self._handing_over or self.query.isActive
+        return not self._ended.is_set()
 
     @property
     def is_ending(self) -> bool:
         """Is the query that runs now being stopped, by the user or by a hand-over?"""
         return self._stopping or self._handing_over
 
-    def hand_over(self, rows_per_epoch: int, context: SparkContext) -> None:
-        """Called in an epoch's function after its commit; does not return if all goes well.
+    def in_epoch(self, work: Work) -> None:
+        """Do the work of an epoch's function. What Spark hears of its end is short."""
+        self._in_epoch = True
+        try:
+            if self._stopping:
+                self._wait_for_the_stop()
+            work()
+        except Exception as problem:
+            if self.is_ending or self._was_stopped():
+                raise Interrupted from None
+            if isinstance(problem, HeadgateError):
+                tell_once(self._context, self._flow, problem)
+                raise copy.copy(problem) from None  # without its stack
+            raise
+        finally:
+            self._in_epoch = False
 
-        The function waits in Spark's own thread, where a stop interrupts it: Spark then takes the
-        error that comes out of here for what it is, a stop.
-        """
+    def hand_over(self, rows_per_epoch: int) -> None:
+        """Called in an epoch's function after its commit; does not return if all goes well."""
         with self._changed:
             if self._stopping or self._handing_over:
                 return
             self._handing_over = True
         threading.Thread(
-            target=self._start_again, args=(rows_per_epoch,), name="headgate-stream", daemon=True
+            target=self._start_again, args=(rows_per_epoch,), name="headgate-again", daemon=True
         ).start()
-        jvm: Any = context._jvm
-        try:
-            jvm.java.lang.Thread.sleep(STOPPED_WITHIN_MS)
-        except Py4JJavaError as problem:
-            raise _Interrupted(str(problem).partition("\n\tat ")[0]) from None
+        self._wait_for_the_stop()
 
-    def await_end(self, timeout: float | None = None) -> bool | None:
-        """As `StreamingQuery.awaitTermination`."""
-        until = None if timeout is None else time.monotonic() + timeout
-        while True:
-            query = self.query
-            if until is None:
-                query.awaitTermination()
-            elif not query.awaitTermination(max(0.001, until - time.monotonic())):  # type: ignore[arg-type]
-                return False
-            if not self._follows(query, until):
-                return None if until is None else not self.is_active
+    def await_end(self, timeout: float | None = None) -> bool:
+        """Has all come to its end, within so many seconds?"""
+        return self._ended.wait(timeout)
 
     def process_all_available(self) -> None:
         """As `StreamingQuery.processAllAvailable`."""
         while True:
             query = self.query
             query.processAllAvailable()
-            if not self._follows(query, None):
+            if not self._follows(query):
                 return
 
     def stop(self) -> None:
         with self._changed:
             self._stopping = True
             self._changed.wait_for(lambda: not self._handing_over)
+        self._wait_for_a_good_moment()
         self.query.stop()
+        if threading.current_thread() is not self._companion:
+            self._ended.wait()
+
+    def fail(self, problem: Exception) -> None:
+        """End the query because of this, unless it is ending anyway."""
+        if not self._stopping:
+            self.failure = self.failure or problem
+        with suppress(Exception):  # the JVM may be gone
+            self.stop()
 
     # --- inside ----------------------------------------------------------------------------
-    def _follows(self, query: StreamingQuery, until: float | None) -> bool:
+    def _was_stopped(self) -> bool:
+        """Has somebody stopped Spark's query, and not us?"""
+        query = vars(self).get("query")  # an epoch may be quicker than the start that returns it
+        return query is not None and not query.isActive
+
+    def _wait_for_the_stop(self) -> None:
+        """Wait in Spark's own thread, where a stop interrupts it: Spark takes it for what it is."""
+        jvm: Any = self._context._jvm
+        try:
+            jvm.java.lang.Thread.sleep(STOPPED_WITHIN_MS)
+        except Py4JJavaError:
+            raise Interrupted from None
+
+    def _wait_for_a_good_moment(self) -> None:
+        """Let Spark finish the file it writes: interrupted there, Hadoop logs a Java stack.
+
+        Good moments are an epoch's function, and when Spark waits, twice in a row: between two
+        epochs it says so for an instant, too.
+        """
+        until, waits = time.monotonic() + GOOD_MOMENT_S, 0
+        while self.query.isActive and not self._in_epoch and time.monotonic() < until:
+            waits = waits + 1 if self.query.status["message"].startswith("Waiting") else 0
+            if waits == 2:
+                return
+            time.sleep(0.004)
+
+    def _has_ended(self) -> bool:
+        query = self.query
+        try:
+            if not query.awaitTermination(IDLE_S):  # type: ignore[arg-type]
+                return False
+        except PySparkException as problem:
+            if not self._follows(query):
+                self.failure = self.failure or problem
+        return not self._follows(query)
+
+    def _follows(self, query: StreamingQuery) -> bool:
         """Wait for a hand-over that is under way; has another query taken this one's place?"""
         with self._changed:
-            left = None if until is None else max(0.0, until - time.monotonic())
-            self._changed.wait_for(lambda: not self._handing_over, left)
+            self._changed.wait_for(lambda: not self._handing_over)
             return self.query is not query
 
     def _start_again(self, rows_per_epoch: int) -> None:

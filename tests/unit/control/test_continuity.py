@@ -10,7 +10,13 @@ import pytest
 from tests.unit.control.parts import coordinator, quiet
 
 from headgate.control.checkpoint import Checkpoint
-from headgate.control.continuity import TICK, check_sources, check_start, source_changes
+from headgate.control.continuity import (
+    TICK,
+    check_sources,
+    check_start,
+    has_old_tick,
+    source_changes,
+)
 from headgate.control.coordinator import EpochResult
 from headgate.errors import ForeignCheckpoint, IncompatibleFlow
 from headgate.slot.plan import EpochPlan
@@ -182,8 +188,6 @@ def test_what_spark_does_not_read_and_what_sources_write_is_not_judged(tmp_path:
 
 # --- sources ----------------------------------------------------------------------------------
 
-TICK_ON = "tick was switched on (by tick=True, or a TTL); start with tick=False"
-
 
 @pytest.mark.parametrize(
     ("after", "told"),
@@ -192,8 +196,6 @@ TICK_ON = "tick was switched on (by tick=True, or a TTL); start with tick=False"
         (["b"], ["source 'a' is gone"]),
         (["b", "a"], ["sources were a, b, and are b, a"]),
         (["b", "c"], ["sources were a, b, and are b, c"]),
-        (["a", "b", TICK], [TICK_ON]),
-        (["a", TICK], [TICK_ON, "source 'b' is gone"]),
         (["a", "b"], []),
         (["a", "renamed"], []),
     ],
@@ -202,11 +204,6 @@ def test_changes_of_sources_that_offsets_cannot_follow_are_told(
     after: list[str], told: list[str]
 ) -> None:
     assert source_changes(["a", "b"], after) == told
-
-
-def test_a_tick_that_is_gone_is_told() -> None:
-    assert source_changes(["a", TICK], ["a"]) == ["tick was switched off; start with tick=True"]
-    assert len(source_changes(["a", TICK], ["a", "b"])) == 2
 
 
 def test_sources_are_kept_from_the_first_epoch_that_spark_plans(tmp_path: Path) -> None:
@@ -227,6 +224,16 @@ def test_a_checkpoint_that_did_not_keep_its_sources_knows_their_names(tmp_path: 
 
     with pytest.raises(IncompatibleFlow, match="source 'other' is new"):
         check_sources(place, ["in", "other"])
+    check_sources(place, ["in"])
+
+
+def test_a_tick_that_spark_has_offsets_of_stays_and_no_new_one_comes(tmp_path: Path) -> None:
+    place = coordinator(tmp_path).checkpoint
+    assert not has_old_tick(place, wanted=True)
+    plans(tmp_path, 0)
+
+    assert has_old_tick(place, wanted=True)  # a checkpoint of format 2 does not say
     check_sources(place, ["in", TICK])
-    with pytest.raises(IncompatibleFlow, match="tick"):
-        check_sources(place, ["in"])
+    assert has_old_tick(place, wanted=False)
+    check_sources(place, ["in"])
+    assert not has_old_tick(place, wanted=True)

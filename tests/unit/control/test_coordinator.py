@@ -269,7 +269,10 @@ def test_a_slot_that_did_not_answer_is_an_error_of_the_engine(tmp_path: Path) ->
 # --- ticks ------------------------------------------------------------------------------------
 
 
-def test_a_start_calls_the_sinks_that_a_tick_did_not_reach(tmp_path: Path) -> None:
+@pytest.mark.parametrize("at_start", [True, False])
+def test_sinks_that_a_tick_did_not_reach_are_called_before_the_next_epoch(
+    tmp_path: Path, at_start: bool
+) -> None:
     """Nobody tells a driver of a tick again, as Spark does of a batch."""
     of, calls = program(sinks=("one", "two")), Calls()
     at = coordinator(tmp_path, of=of, deliver=calls)
@@ -280,10 +283,13 @@ def test_a_start_calls_the_sinks_that_a_tick_did_not_reach(tmp_path: Path) -> No
 
     again = Calls()
     born = coordinator(tmp_path, of=of, deliver=again)
-    born.settle()
+    if at_start:
+        born.settle()
+    born.run_epoch(1, "q", quiet)
 
-    assert again.made == [("two", 1, [])]
-    assert [r.get("tick", False) for r in Journal(born.checkpoint.journal).read()] == [False, True]
+    assert again.made == [("two", 1, []), ("one", 2, []), ("two", 2, [])]
+    told = [r.get("tick", False) for r in Journal(born.checkpoint.journal).read()]
+    assert told == [False, True, False]
 
 
 @pytest.mark.parametrize("silent", [True, False])

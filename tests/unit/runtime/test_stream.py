@@ -1,6 +1,6 @@
-"""A hand-over as its callers see it: waiting goes on, a stop wins, and a failed start is told.
+"""A query, its hand-over and its end as callers see them.
 
-The query is a stand-in that ends when it is stopped; tests/spark/test_tuning.py has the real one.
+Queries are stand-ins; tests/spark/test_tuning.py and test_ticks.py have real ones.
 """
 
 from __future__ import annotations
@@ -11,71 +11,36 @@ from typing import Any
 
 import pytest
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import StreamingQueryException
 
-from headgate.errors import EngineError
-from headgate.runtime.stream import EpochStream
+from headgate.errors import EngineError, SinkFailed
+from headgate.runtime.stream import EpochStream, Interrupted
 from waiting import PATIENCE_S, wait_until
 
 
+def nothing() -> None:
+    pass
+
+
 class Query:
+    """Ends when it is stopped; a wait in its own thread is interrupted then."""
+
     def __init__(self) -> None:
         self._ended = threading.Event()
+        self.status = {"message": "Waiting for data to arrive"}
 
     @property
     def isActive(self) -> bool:
         return not self._ended.is_set()
 
-    def awaitTermination(self, timeout: float | None = None) -> bool:
-        return self._ended.wait(PATIENCE_S if timeout is None else timeout)
+    def awaitTermination(self, timeout: float = PATIENCE_S) -> bool:
+        return self._ended.wait(timeout)
 
     def processAllAvailable(self) -> None:
         self._ended.wait(PATIENCE_S)
 
     def stop(self) -> None:
         self._ended.set()
-
-    @property
-    def context(self) -> Any:
-        """A wait in the query's own thread, which its stop interrupts."""
-
-        def sleep(milliseconds: int) -> None:
-            assert self._ended.wait(milliseconds / 1e3)
-            raise InterruptedError
-
-        thread = SimpleNamespace(sleep=sleep)
-        lang = SimpleNamespace(Thread=thread)
-        return SimpleNamespace(_jvm=SimpleNamespace(java=SimpleNamespace(lang=lang)))
-
-
-def stream_of(first: Query, start_again: Any) -> Any:
-    return EpochStream(first, start_again)  # type: ignore[arg-type]
-
-
-def hand_over(stream: Any, query: Query, rows: int = 50) -> None:
-    with pytest.raises(InterruptedError):
-        stream.hand_over(rows, query.context)
-
-
-def test_who_waits_for_the_end_waits_for_the_second_query() -> None:
-    first, second = Query(), Query()
-    told: list[int] = []
-
-    def start_again(rows: int) -> Query:
-        told.append(rows)
-        return second
-
-    stream = stream_of(first, start_again)
-    ended: list[bool | None] = []
-    waiting = threading.Thread(target=lambda: ended.append(stream.await_end()))
-    waiting.start()
-    hand_over(stream, first)
-    wait_until(lambda: stream.query is second, "the second query to take over")
-
-    assert stream.await_end(0.01) is False and stream.is_active
-    assert told == [50] and stream.query is second and ended == []
-    second.stop()
-    waiting.join(PATIENCE_S)
-    assert ended == [None] and not stream.is_active
 
 
 class InterruptedSleep(Py4JJavaError):
@@ -89,33 +54,112 @@ class InterruptedSleep(Py4JJavaError):
         return told + ": java.lang.InterruptedException: sleep interrupted" + "\n\tat a.B(C)" * 500
 
 
-def test_what_spark_hears_of_a_stop_is_short_and_says_so() -> None:
-    """With the Java stack Spark's own overflowed, at every hand-over."""
-    first = Query()
+class Running:
+    """A stream over stand-ins that start one after the other; `told` are the rows asked for."""
 
-    def sleep(milliseconds: int) -> None:
+    def __init__(self, *queries: Query | Exception, ends: bool = False) -> None:
+        self.first, self.queries, self.told = queries[0], list(queries), list[int | None]()
+        lang = SimpleNamespace(Thread=SimpleNamespace(sleep=self._sleep))
+        context: Any = SimpleNamespace(_jvm=SimpleNamespace(java=SimpleNamespace(lang=lang)))
+        self.stream = EpochStream("f", self._start, context, ends=ends)
+
+    def begin(self, first: Any = nothing, beside: Any = nothing, at_end: Any = nothing) -> Any:
+        self.stream.begin(first, beside, at_end)
+        return self.stream
+
+    def _start(self, rows: int | None) -> Any:
+        self.told.append(rows)
+        started = self.queries.pop(0)
+        if isinstance(started, Exception):
+            raise started
+        return started
+
+    def _sleep(self, milliseconds: int) -> None:
+        assert isinstance(self.first, Query) and self.first.awaitTermination(milliseconds / 1e3)
+        raise InterruptedSleep
+
+
+def hand_over(stream: Any, rows: int = 50) -> None:
+    with pytest.raises(Interrupted):
+        stream.in_epoch(lambda: stream.hand_over(rows))
+
+
+def test_who_waits_for_the_end_waits_for_the_second_query() -> None:
+    first, second = Query(), Query()
+    running = Running(first, second)
+    stream = running.begin()
+    ended: list[bool] = []
+    waiting = threading.Thread(target=lambda: ended.append(stream.await_end()))
+    waiting.start()
+    hand_over(stream)
+
+    assert stream.await_end(0.01) is False and stream.is_active
+    assert running.told == [None, 50] and ended == []
+    assert stream._follows(first) and stream.query is second
+    second.stop()
+    waiting.join(PATIENCE_S)
+    assert ended == [True] and not stream.is_active and stream.failure is None
+
+
+@pytest.mark.parametrize("how", ["in the epoch", "before it"])
+def test_what_spark_hears_of_a_stop_is_short_and_says_so(how: str) -> None:
+    """With the Java stack Spark's own overflowed, at every stop and hand-over."""
+    first = Query()
+    stream = Running(first).begin()
+    stop = threading.Thread(target=stream.stop)
+
+    def work() -> None:
+        assert how == "in the epoch", "a stop has been asked for; no epoch may begin"
+        stop.start()
         assert first.awaitTermination()
         raise InterruptedSleep
 
-    context = first.context
-    context._jvm.java.lang.Thread.sleep = sleep
-    with pytest.raises(Exception, match="sleep interrupted") as heard:
-        stream_of(first, lambda rows: Query()).hand_over(50, context)
+    if how == "before it":
+        first.status["message"] = "Writing offsets to log"  # so the stop waits for the epoch
+        stop.start()
+        wait_until(lambda: stream.is_ending, "the stop to begin")
+    with pytest.raises(Exception, match="InterruptedException") as heard:
+        stream.in_epoch(work)
+    stop.join(PATIENCE_S)
 
     proxied = "py4j.protocol.Py4JJavaError: An error occurred while calling"  # Spark's words
     assert str(heard.value).startswith(proxied)
-    assert "java.lang.InterruptedException" in str(heard.value)
     assert len(str(heard.value)) < 200 and heard.value.__suppress_context__
+    assert not stream.is_active and stream.failure is None
+
+
+def test_a_stop_of_sparks_own_query_is_one_too() -> None:
+    first = Query()
+    stream = Running(first).begin()
+
+    def work() -> None:
+        first.stop()
+        raise InterruptedSleep
+
+    with pytest.raises(Interrupted):
+        stream.in_epoch(work)
+    assert stream.await_end(PATIENCE_S) and stream.failure is None
+
+
+def test_an_error_of_ours_reaches_spark_without_its_stack() -> None:
+    stream = Running(Query()).begin()
+    problem = SinkFailed("no database", sink="out")
+    problem.__cause__ = OSError()
+
+    def work() -> None:
+        raise problem
+
+    with pytest.raises(SinkFailed, match="no database") as heard:
+        stream.in_epoch(work)
+
+    assert heard.value is not problem and heard.value.sink == "out"
+    assert heard.value.__cause__ is None and heard.value.__suppress_context__
+    stream.stop()
 
 
 def test_a_start_that_fails_ends_the_flow_and_says_why() -> None:
-    first = Query()
-
-    def start_again(rows: int) -> Query:
-        raise OSError("no such topic")
-
-    stream = stream_of(first, start_again)
-    hand_over(stream, first)
+    stream = Running(Query(), OSError("no such topic")).begin()
+    hand_over(stream)
 
     assert stream.await_end(PATIENCE_S) is True
     assert isinstance(stream.failure, EngineError)
@@ -124,9 +168,53 @@ def test_a_start_that_fails_ends_the_flow_and_says_why() -> None:
 
 def test_after_a_stop_nothing_is_handed_over() -> None:
     first = Query()
-    stream = stream_of(first, lambda rows: Query())
+    stream = Running(first).begin()
     stream.stop()
 
-    stream.hand_over(50, first.context)  # returns: there is nothing to wait for
+    stream.hand_over(50)  # returns: there is nothing to wait for
 
     assert stream.query is first and not stream.is_active and stream.is_ending
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_work_at_the_end_belongs_to_queries_that_end_by_themselves(ends: bool) -> None:
+    first = Query()
+    done: list[str] = []
+    stream = Running(first, ends=ends).begin(
+        lambda: done.append("first"), nothing, lambda: done.append(f"end {stream.is_active}")
+    )
+    first.stop()
+
+    assert stream.await_end(PATIENCE_S)
+    assert done == (["first", "end True"] if ends else ["first"])
+
+
+def test_nothing_is_done_at_the_end_after_a_stop_or_an_error() -> None:
+    def never() -> None:
+        raise AssertionError("the query did not end by itself")
+
+    stopped = Running(Query(), ends=True).begin(at_end=never)
+    stopped.stop()
+    assert stopped.failure is None
+
+    class Failing(Query):
+        def awaitTermination(self, timeout: float = PATIENCE_S) -> bool:
+            raise StreamingQueryException("the disk is full")
+
+    failed = Running(Failing(), ends=True).begin(at_end=never)
+    assert failed.await_end(PATIENCE_S) and "disk" in str(failed.failure)
+
+
+@pytest.mark.parametrize("when", ["first", "beside", "at_end"])
+def test_what_work_beside_the_query_raises_ends_it(when: str) -> None:
+    first = Query()
+    if when == "at_end":
+        first.stop()
+
+    def fail() -> None:
+        raise SinkFailed("no database")
+
+    stream = Running(first, ends=True).begin(**{when: fail})
+
+    assert stream.await_end(PATIENCE_S) and isinstance(stream.failure, SinkFailed)
+    assert not first.isActive
