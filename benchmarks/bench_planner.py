@@ -50,7 +50,7 @@ def counted(a: Any, b: Any) -> KeyGraph:
 
 def congress(rows: slice) -> KeyGraph:
     table = pq.read_table(CONGRESS, columns=["state", "hashtag"])[rows]
-    a, b = (hash_columns([c.combine_chunks()], len(c)).h for c in table.columns)
+    a, b = (hash_columns([c.combine_chunks()], len(c)) for c in table.columns)
     return counted(a, b)
 
 

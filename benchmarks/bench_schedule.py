@@ -35,7 +35,7 @@ def learnt(graph: FollowerGraph, cost_ms: Any, slots: int) -> CostModel:
     for slot in range(slots):
         author = graph.authors(20_000, seed=slot)
         sketch = CostSketch(SketchShape.within())
-        h = hash_columns([pa.array(author, pa.int64())], len(author)).h
+        h = hash_columns([pa.array(author, pa.int64())], len(author))
         sketch.update(h, cost_ms[author])
         sketches.append(sketch)
     return CostModel.of(sketches)
@@ -48,7 +48,7 @@ def steps(rows: int, slots: int, graph: FollowerGraph) -> dict[str, Callable[[],
     hashes = hash_columns([column], rows)
     group, first = group_rows(hashes)
     model = learnt(graph, cost_ms, slots)
-    times_ms = model.times_ms(hashes.h[first])
+    times_ms = model.times_ms(hashes[first])
     spent_ms = cost_ms[author]
     count = np.bincount(group, minlength=len(first)).astype(np.float64)
 
@@ -59,21 +59,21 @@ def steps(rows: int, slots: int, graph: FollowerGraph) -> dict[str, Callable[[],
                 some = column.slice(start, WINDOW_ROWS)
                 found = hash_columns([some], len(some))
                 numbered, firsts = group_rows(found)
-                way(model.times_ms(found.h[firsts]), numbered, busy, 0)
+                way(model.times_ms(found[firsts]), numbered, busy, 0)
 
         return run
 
     return {
         "hash": lambda: hash_columns([column], rows),
         "group": lambda: group_rows(hashes),
-        "estimate": lambda: model.times_ms(hashes.h[first]),
+        "estimate": lambda: model.times_ms(hashes[first]),
         "assign_online": lambda: greedy(times_ms, group, np.zeros(slots)),
         "assign_longest_first": lambda: longest_first(times_ms, group, np.zeros(slots)),
         "whole_online": in_windows(greedy),
         "whole_longest_first": in_windows(longest_first),
-        "sketch_update_by_row": lambda: CostSketch(model.shape).update(hashes.h, spent_ms),
+        "sketch_update_by_row": lambda: CostSketch(model.shape).update(hashes, spent_ms),
         "sketch_update_by_value": lambda: CostSketch(model.shape).update(
-            hashes.h[first], np.bincount(group, spent_ms), count
+            hashes[first], np.bincount(group, spent_ms), count
         ),
     }
 

@@ -35,8 +35,11 @@ class Keys:
 
     route: Any
     h: Any
-    check: Any
+    checks: Any
     columns: pa.RecordBatch
+
+    def check(self, identity: Any = None) -> Any:
+        return self.checks
 
 
 def _mix(values: Any) -> Any:

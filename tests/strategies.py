@@ -93,7 +93,7 @@ def owner_by_hand(table: RoutingTable, column: pa.Array) -> list[int]:
     width = 64 - (table.buckets.bit_length() - 1)
     return [
         pins.get(h, int(table.bucket_slots[h >> width if table.buckets > 1 else 0]))
-        for h in hash_columns([column], len(column)).h.tolist()
+        for h in hash_columns([column], len(column)).tolist()
     ]
 
 

@@ -216,6 +216,7 @@ class LocalEngine:
             warm_dir=plan.warm_dir,
             buckets=plan.buckets,
             strong_digests=plan.signed,
+            identity=plan.identity,
         )
         services = Services(store)
         sent: list[BatchTuple] = []

@@ -25,7 +25,7 @@ EPOCHS, SLOTS, KEYS = 9, 4, 8
 def partners() -> list[int]:
     """For each key a, a key b that hash grouping has in another slot."""
     numbers = np.arange(200)
-    slot = hg.hash_table(SLOTS).route(hash_columns([pa.array(numbers)], len(numbers)).h)
+    slot = hg.hash_table(SLOTS).route(hash_columns([pa.array(numbers)], len(numbers)))
     found: list[int] = []
     for a in range(KEYS):
         apart = [b for b in range(100, 200) if slot[b] != slot[a] and b not in found]

@@ -120,4 +120,4 @@ def test_new_keys_are_born_on_spark_where_replay_says(spark: SparkSession, tmp_p
 
 
 def _hashes(keys: int) -> Any:
-    return hash_columns([pa.array(range(keys), pa.int64())], keys).h
+    return hash_columns([pa.array(range(keys), pa.int64())], keys)

@@ -1,8 +1,8 @@
 """A flow's checkpoint on storage: who it belongs to, its manifests, tables and marks.
 
-headgate.json            the flow that lives here: name, buckets, sources, and its operators as they
-                         were before the first epoch (later ones: see the last manifest); names
-                         that starts were told to drop
+headgate.json            the flow that lives here: name, buckets, the secret of its keys, sources,
+                         and its operators as they were before the first epoch (later ones: see
+                         the last manifest); names that starts were told to drop
 spark/                   Spark's own checkpoint (offsets, commits)
 generations/g….json      who holds the checkpoint: the driver of the highest number
 manifests/e…-g….json     one per epoch (and generation; the higher counts): the commit point
@@ -42,7 +42,7 @@ from headgate.errors import (
     UnsupportedVersion,
     UntrustedCheckpoint,
 )
-from headgate.routing.hashing import HASH_ID
+from headgate.routing.identity import Identity
 from headgate.slot.program import Program
 from headgate.state.digest import NotSigned, Sign
 from headgate.state.storage import Storage
@@ -84,11 +84,18 @@ class Checkpoint:
             self._id = str((self.identity() or {}).get("id", ""))
         return self._signer.of(self._id, name)
 
-    def adopt(self, program: Program, buckets: int, drop_state: Collection[str] = ()) -> int:
+    def adopt(
+        self,
+        program: Program,
+        buckets: int,
+        drop_state: Collection[str] = (),
+        identity: Identity | None = None,
+    ) -> int:
         """Make this the checkpoint of the flow, or check that it is; returns its bucket count.
 
         Stored state belongs to the flow that the last manifest describes: what a start declares
-        becomes true with the first epoch that it commits.
+        becomes true with the first epoch that it commits. A new one tells keys apart by `identity`
+        (None: with a secret of its own).
         """
         self.storage.check_trusted()
         wanted = json.loads(json.dumps(program.describe()))  # as it will be read back
@@ -100,6 +107,13 @@ class Checkpoint:
             last = self.last_manifest()
             stored = told["describe"] if last is None or not last.describe else last.describe
             dropped = told.get("dropped", [])
+            if last is not None and last.keys not in (None, Identity.from_json(told).fingerprint):
+                raise ForeignCheckpoint(
+                    f"{IDENTITY} in {self.storage.uri} has not the secret by which the keys of its "
+                    "state are told apart: it is another checkpoint's. Bring its own back from a "
+                    "copy, or start with a new checkpoint folder",
+                    uri=self.storage.uri,
+                )
             check_gone(stored, wanted, drop_state)
             check_compatible(stored, wanted, self.storage.uri, drop_state)
             check_dropped(stored, drop_state, dropped)
@@ -116,12 +130,18 @@ class Checkpoint:
             check_gone(None, wanted, drop_state)
         dropped = sorted({*dropped, *drop_state})
         facts: dict[str, Any] = {"dropped": dropped} if dropped else {}
-        facts |= {"format": FORMAT, "hash": HASH_ID, "buckets": buckets, "describe": described}
+        facts |= {"format": FORMAT, "buckets": buckets, "describe": described}
         if told is not None:
             tell_identity(self.storage, self._signer, **facts)
-        elif not create_identity(self.storage, self._signer, **facts):
+            return buckets
+        keys = (Identity.new() if identity is None else identity).to_json()
+        if not create_identity(self.storage, self._signer, **facts, **keys):
             return self.adopt(program, buckets, drop_state)  # another start was first
         return buckets
+
+    def keys(self) -> Identity:
+        """How this checkpoint tells keys apart; it is adopted, and this never changes."""
+        return Identity.from_json(self.identity() or {})
 
     def spark_sources(self, unsaid: Sequence[str] = ()) -> list[str] | None:
         """The sources as Spark numbers them; None if it has not planned any epoch with them.

@@ -35,6 +35,7 @@ from headgate.errors import (
     SinkFailed,
 )
 from headgate.operator.rows import EpochClock
+from headgate.routing.identity import Identity
 from headgate.routing.spread import Spread
 from headgate.routing.table import BUCKETS, RoutingTable, hash_table
 from headgate.slot.batching import BYTE_S, MESSAGE_S, BatchRows, Scheme, batching_of
@@ -77,6 +78,7 @@ class Settings:
     """How a flow runs; validated once, here.
 
     `last_epoch` is the one with which the input ends, and all windows close (None: it does not).
+    `identity` is how a new checkpoint tells keys apart (None: with a secret of its own).
     """
 
     slots: int
@@ -94,6 +96,7 @@ class Settings:
     message_s: float = MESSAGE_S
     byte_s: float = BYTE_S
     last_epoch: int | None = None
+    identity: Identity | None = None
 
     def __post_init__(self) -> None:
         for name in ("slots", "buckets", "keep_manifests", "keep_journal"):
@@ -133,7 +136,10 @@ class Coordinator:
         self._wanted: deque[tuple[int, str]] = deque(maxlen=1)  # other threads ask
         self.elastic: Callable[[int, str], None] = self.resize
         self._deliver, self._clock_ms, self._sink_uris = deliver, clock_ms, sink_uris
-        self.buckets = checkpoint.adopt(program, settings.buckets, settings.drop_state)
+        self.buckets = checkpoint.adopt(
+            program, settings.buckets, settings.drop_state, settings.identity
+        )
+        self.identity = checkpoint.keys()
         self.journal = Journal(checkpoint.journal, settings.keep_journal)
         check_sinks(checkpoint, checkpoint.last_manifest(), program, settings.drop_state)
         # A start that is refused must not stop a flow that runs: claim last, then look again.
@@ -262,6 +268,7 @@ class Coordinator:
             buckets=self.buckets,
             sink_uris=self._sink_uris,
             signed=self.checkpoint.signed,
+            identity=self.identity,
             attempt=attempt,
         )
 

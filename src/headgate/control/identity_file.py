@@ -12,11 +12,12 @@ from typing import Any
 from headgate.control.manifest import FORMAT, READABLE
 from headgate.control.signing import Signer, untrusted
 from headgate.errors import ForeignCheckpoint, UnsupportedVersion
-from headgate.routing.hashing import HASH_ID
+from headgate.routing.identity import WITH_SECRET, WITHOUT_SECRET, Identity
 from headgate.state.digest import DamagedFile, NotSigned, Sign, seal, unseal
 from headgate.state.storage import Storage
 
 IDENTITY = "headgate.json"
+HASHES = (WITHOUT_SECRET, WITH_SECRET)
 _OLD_BEGINNING = b'{"buckets": '  # entries were sorted by name, and there was no digest
 
 
@@ -76,10 +77,10 @@ def _read(storage: Storage, signer: Signer | None) -> tuple[dict[str, Any], bool
 
 
 def _check_version(storage: Storage, told: dict[str, Any]) -> None:
-    if told.get("format") not in READABLE or told.get("hash") != HASH_ID:
+    if told.get("format") not in READABLE or told.get("hash") not in HASHES:
         raise UnsupportedVersion(
             f"checkpoint {storage.uri} has format {told.get('format')} and hash "
-            f"{told.get('hash')}; this headgate reads formats {READABLE} and hash {HASH_ID}. "
+            f"{told.get('hash')}; this headgate reads formats {READABLE} and hashes {HASHES}. "
             "Use the version that wrote it, or start with a new checkpoint folder",
             found=told.get("format"),
             supported=FORMAT,
@@ -95,7 +96,8 @@ def _check_facts(told: dict[str, Any]) -> None:
         whole = whole and all(isinstance(names, list) for names in lists)
         for operator in described["operators"].values():
             whole = whole and {"key", "state", "settings", "ttl_ms"} <= operator.keys()
-    except (KeyError, TypeError, AttributeError):
+        Identity.from_json(told)
+    except (KeyError, TypeError, AttributeError, ValueError):
         whole = False
     if not whole:
         raise DamagedFile("it does not hold what it should")

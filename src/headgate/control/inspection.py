@@ -13,6 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from headgate.control.checkpoint import Checkpoint
@@ -160,20 +162,21 @@ class Inspection:
         """
         schema = self.schema(operator)
         columns = parse_key(schema.key, values, operator)
-        hashes = hash_columns(columns, 1)
-        table, route = self._table(operator), int(hashes.h[0])
-        slot = int(table.route(hashes.h)[0])
+        h = hash_columns(columns, 1)
+        table, route = self._table(operator), int(h[0])
+        slot = int(table.route(h)[0])
         chain = self._chains(operator).get(slot, ())
+        rows = self._store().lookup(
+            operator, slot, schema, chain, route, expired_at_ms=self._expired_at(operator)
+        )
         return FoundKey(
             operator=operator,
             key=tuple(column[0].as_py() for column in columns),
             slot=slot,
-            bucket=int(bucket_of(hashes.h, self.buckets)[0]),
-            pinned=bool((table.pinned_h == hashes.h[0]).any()),
+            bucket=int(bucket_of(h, self.buckets)[0]),
+            pinned=bool((table.pinned_h == h[0]).any()),
             route=route,
-            rows=self._store().lookup(
-                operator, slot, schema, chain, route, expired_at_ms=self._expired_at(operator)
-            ),
+            rows=rows.filter(pa.array(self._is_key(rows, columns))),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -219,6 +222,14 @@ class Inspection:
 
     def _store(self) -> StateStore:
         return StateStore(self.checkpoint.state, warm_dir=None, buckets=self.buckets)
+
+    def _is_key(self, rows: pa.RecordBatch, key: list[pa.Array]) -> npt.NDArray[np.bool_]:
+        """Which rows are of this key: another one may have the same hash."""
+        identity = self.checkpoint.keys()
+        wanted = identity.check(identity.marks(key, [], 1), 1)
+        held = identity.marks(rows.columns[: len(key)], [], rows.num_rows)
+        same: npt.NDArray[np.bool_] = identity.check(held, rows.num_rows) == wanted
+        return same
 
     def _sizes(self, operator: str) -> dict[str, dict[str, int]]:
         """Rows and bytes per slot; the last record has those of idle slots too."""

@@ -37,7 +37,8 @@ class Manifest:
     """`describe`: the flow that the chains belong to.
 
     `ticks`: how many epochs so far had no batch of the input; `offsets`: a digest of Spark's plan
-    of the last batch; `generation`: that of the driver (0: from before there were any).
+    of the last batch; `generation`: that of the driver (0: from before there were any); `keys`:
+    a fingerprint of the secret by which its keys are told apart.
     """
 
     epoch: int
@@ -54,6 +55,7 @@ class Manifest:
     costs: Mapping[str, str] = field(default_factory=dict)
     describe: Mapping[str, Any] = field(default_factory=dict)
     offsets: str | None = None
+    keys: str | None = None
     ticks: int = 0
     generation: int = 0
 
@@ -90,6 +92,7 @@ class Manifest:
             "costs": dict(self.costs),
             "describe": dict(self.describe),
             "offsets": self.offsets,
+            "keys": self.keys,
             "ticks": self.ticks,
             "generation": self.generation,
         }
@@ -164,6 +167,7 @@ def next_manifest(
         costs=dict(costs or {}),
         describe=program.describe(),
         offsets=offsets,
+        keys=plan.identity.fingerprint,
         ticks=tick + (0 if before is None else before.ticks),
         generation=generation,
     )

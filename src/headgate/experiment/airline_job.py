@@ -82,7 +82,7 @@ def flights_of(rows: pa.Table, groups: int) -> Flights:
     delay = np.asarray(pc.fill_null(column["arr_delay"], 0), np.float64)
 
     def group(keys: list[pa.Array]) -> I64:
-        return (hash_columns(keys, len(rows)).h % np.uint64(groups)).astype(np.int64)
+        return (hash_columns(keys, len(rows)) % np.uint64(groups)).astype(np.int64)
 
     return Flights(
         groups,

@@ -116,7 +116,7 @@ class Pairs:
 def hashes_of(batch: pa.RecordBatch | pa.Table, positions: Sequence[Sequence[int]]) -> list[U64]:
     """Of each row the hash of each key, as the runtime makes it."""
     columns = [_whole(column) for column in batch.columns]
-    return [hash_columns([columns[i] for i in key], batch.num_rows).h for key in positions]
+    return [hash_columns([columns[i] for i in key], batch.num_rows) for key in positions]
 
 
 def count_pairs(keys: Sequence[U64], edges: Sequence[tuple[int, int]]) -> Pairs:

@@ -87,7 +87,7 @@ def source_of(
     order = pc.sort_indices(parts, sort_keys=[(str(i), "ascending") for i in range(len(columns))])
     parts, found = parts.take(order), found.take(order)
     values = [parts[i].combine_chunks() for i in range(len(columns))]
-    h = hash_columns(values, parts.num_rows).h
+    h = hash_columns(values, parts.num_rows)
     texts = tuple(key_text(row) for row in zip(*(v.to_pylist() for v in values), strict=True))
     if slot_column is None:
         slot = np.arange(len(texts)) % slots

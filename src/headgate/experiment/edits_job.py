@@ -62,9 +62,9 @@ def edits_of(rows: pa.Table, *, speed: float, groups: int, k: int) -> Edits:
     count = len(rows)
     ms = np.asarray(columns["ts"].cast(pa.int64()))
     minute = ((ms - ms[0]) / speed / MINUTE_MS).astype(np.int64)
-    editor = hash_columns([columns["editor"]], count).h
-    article = hash_columns([columns["wiki"], columns["page"]], count).h
-    title = hash_columns([columns["page"]], count).h
+    editor = hash_columns([columns["editor"]], count)
+    article = hash_columns([columns["wiki"], columns["page"]], count)
+    title = hash_columns([columns["page"]], count)
     order = np.lexsort((article, minute))
     new = np.ones(count, np.bool_)
     same_minute = minute[order][1:] == minute[order][:-1]

@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headgate.errors import HeadgateError, SchemaMismatch, UnknownColumn
-from headgate.routing.hashing import U64, hash_columns, is_hashable
+from headgate.routing.hashing import U64, hash_columns
+from headgate.routing.key_values import is_hashable
 from headgate.routing.table import hash_table
 
 I32 = npt.NDArray[np.int32]
@@ -96,6 +97,6 @@ def _key_column(name: str, column: pa.Array) -> KeyColumn:
         column = column.combine_chunks()
     if not is_hashable(column.type):
         raise SchemaMismatch(f"column {name!r} of type {column.type} cannot be a key", column=name)
-    h = hash_columns([column], len(column)).h
+    h = hash_columns([column], len(column))
     distinct, number = np.unique(h, return_inverse=True)
     return KeyColumn(name, distinct, number.astype(np.int32))

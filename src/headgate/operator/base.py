@@ -159,7 +159,8 @@ class StatefulOperator:
         """
         if not self.mergeable(rows.batch.schema, rows.key):
             raise self._not_mergeable()
-        with PartialState(state_schema(self, rows.batch.schema, rows.key)) as partial:
+        schema = state_schema(self, rows.batch.schema, rows.key)
+        with PartialState(schema, rows.identity) as partial:
             output = as_output(self.process(rows, partial.session, clock))
             return replace(output, carry=None), partial.batch()
 

@@ -16,7 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headgate.operator.rows import Groups, KeyedRows
-from headgate.routing.hashing import U64, KeyHashes
+from headgate.routing.hashing import U64
+from headgate.routing.identity import SCRATCH, Identity
 from headgate.state.private_session import PrivateSession
 from headgate.state.schema import StateSchema
 from headgate.state.session import StateSession
@@ -36,8 +37,8 @@ class PartialState:
     Use as a context manager.
     """
 
-    def __init__(self, schema: StateSchema) -> None:
-        self.session: StateSession = PrivateSession(schema)
+    def __init__(self, schema: StateSchema, identity: Identity = SCRATCH) -> None:
+        self.session: StateSession = PrivateSession(schema, identity)
 
     def __enter__(self) -> PartialState:
         return self
@@ -59,12 +60,16 @@ class Partials:
     """Partials as their owner receives them: from several slots, so a key may be there twice."""
 
     def __init__(
-        self, batch: pa.RecordBatch, schema: StateSchema, hashes: KeyHashes | None = None
+        self,
+        batch: pa.RecordBatch,
+        schema: StateSchema,
+        h: U64 | None = None,
+        identity: Identity = SCRATCH,
     ) -> None:
         self.batch, self.schema = batch, schema
         self._width = len(schema.key) + len(schema.sub)
         key_columns = batch.select(list(range(self._width)))
-        self._keyed = KeyedRows(key_columns, schema.key.names, hashes)
+        self._keyed = KeyedRows(key_columns, schema.key.names, h, identity)
 
     def __len__(self) -> int:
         return int(self.batch.num_rows)
@@ -72,7 +77,7 @@ class Partials:
     @property
     def route(self) -> U64:
         """The key's hash: who owns it, a routing table says."""
-        return self._keyed.hashes.h
+        return self._keyed.h
 
     @cached_property
     def groups(self) -> Groups:
@@ -93,6 +98,6 @@ class Partials:
 
     def take(self, rows: npt.NDArray[np.int64]) -> Partials:
         """The chosen partials, hashes carried along."""
-        h, check = self._keyed.hashes
-        hashes = KeyHashes(h[rows], check[rows])
-        return Partials(self.batch.take(pa.array(rows)), self.schema, hashes)
+        keyed = self._keyed
+        batch = self.batch.take(pa.array(rows))
+        return Partials(batch, self.schema, keyed.h[rows], keyed.identity)

@@ -14,9 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headgate.routing.grouping import group_rows
-from headgate.routing.hashing import I64, U64, KeyHashes, hash_columns, mix
-
-ONE = np.uint64(1)
+from headgate.routing.hashing import I64, U64, hash_columns, mix
+from headgate.routing.identity import SCRATCH, Identity
 
 
 @dataclass(frozen=True)
@@ -50,15 +49,28 @@ class Groups:
     Groups are in order of first appearance.
     """
 
-    def __init__(self, hashes: KeyHashes, routes: U64, key_columns: pa.RecordBatch) -> None:
-        self.codes, self.first = group_rows(hashes)
-        self.h: U64 = hashes.h[self.first]
-        self.check: U64 = hashes.check[self.first]
-        self.route: U64 = self.h if routes is hashes.h else routes[self.first]
-        self._key_columns = key_columns
+    def __init__(
+        self, h: U64, route: U64, columns: pa.RecordBatch, identity: Identity, key_width: int
+    ) -> None:
+        marks = identity.marks(*_parts(columns, key_width), len(h))
+        self.codes, self.first = group_rows(h, marks)
+        self.h: U64 = h[self.first]
+        self.route: U64 = self.h if route is h else route[self.first]
+        self._key_columns, self._key_width, self._identity = columns, key_width, identity
+        self._marks = [mark[self.first] for mark in marks]
 
     def __len__(self) -> int:
         return len(self.first)
+
+    def check(self, identity: Identity | None = None) -> U64:
+        """What tells these keys from others of equal `h`, in the way of the state that asks."""
+        if identity is None or identity == self._identity:
+            return self._check
+        return check_of(self.columns, self._key_width, identity)
+
+    @cached_property
+    def _check(self) -> U64:
+        return self._identity.check(self._marks, len(self))
 
     @cached_property
     def sizes(self) -> I64:
@@ -103,7 +115,8 @@ class Groups:
         h = self.h[groups]
         route = h if self.route is self.h else self.route[groups]
         columns = self._key_columns.take(pa.array(self.first[groups]))
-        return SomeKeys(h, self.check[groups], route, columns)
+        check = self._check[groups]
+        return SomeKeys(h, route, columns, check, self._identity, self._key_width)
 
 
 @dataclass(frozen=True)
@@ -111,25 +124,49 @@ class SomeKeys:
     """Distinct keys out of a batch; a `state.KeyBatch`."""
 
     h: U64
-    check: U64
     route: U64
     columns: pa.RecordBatch
+    _check: U64
+    _identity: Identity
+    _key_width: int
 
     def __len__(self) -> int:
         return len(self.h)
 
+    def check(self, identity: Identity | None = None) -> U64:
+        if identity is None or identity == self._identity:
+            return self._check
+        return check_of(self.columns, self._key_width, identity)
+
+
+def check_of(columns: pa.RecordBatch, key_width: int, identity: Identity) -> U64:
+    """The checks of keys, and of sub-keys if there are more columns than the key has."""
+    marks = identity.marks(*_parts(columns, key_width), columns.num_rows)
+    return identity.check(marks, columns.num_rows)
+
+
+def _parts(columns: pa.RecordBatch, key_width: int) -> tuple[list[pa.Array], list[pa.Array]]:
+    return columns.columns[:key_width], columns.columns[key_width:]
+
 
 class KeyedRows:
-    """A batch of input rows of one keyed operator, in arrival order."""
+    """A batch of input rows of one keyed operator, in arrival order.
+
+    `h`: the hashes of the keys, if they are known. `identity`: that of the state these keys will be
+    looked up in; without it that works too, but the state has to look at every key itself.
+    """
 
     def __init__(
-        self, batch: pa.RecordBatch, key: Sequence[str], hashes: KeyHashes | None = None
+        self,
+        batch: pa.RecordBatch,
+        key: Sequence[str],
+        h: U64 | None = None,
+        identity: Identity = SCRATCH,
     ) -> None:
-        self.batch = batch
-        self.key = tuple(key)
-        if hashes is None:
-            hashes = hash_columns([batch.column(name) for name in self.key], batch.num_rows)
-        self.hashes = hashes
+        self.batch, self.key, self.identity = batch, tuple(key), identity
+        if h is None:
+            h = hash_columns([batch.column(name) for name in self.key], batch.num_rows)
+        self.h: U64 = h
 
     def __len__(self) -> int:
         return int(self.batch.num_rows)
@@ -137,7 +174,8 @@ class KeyedRows:
     @cached_property
     def groups(self) -> Groups:
         """The distinct keys of this batch."""
-        return Groups(self.hashes, self.hashes.h, self.batch.select(list(self.key)))
+        keys = self.batch.select(list(self.key))
+        return Groups(self.h, self.h, keys, self.identity, len(self.key))
 
     def sub_groups(self, names: Sequence[str], columns: Sequence[pa.Array]) -> Groups:
         """The distinct (key, sub-key) pairs; sub-key columns may be computed ones.
@@ -146,13 +184,11 @@ class KeyedRows:
         the empty key of a global operator it stays as it is.
         """
         keys = [self.batch.column(name) for name in self.key]
-        hashes = hash_columns(columns, len(self))
+        h = hash_columns(columns, len(self))
         if keys:
-            h = mix(self.hashes.h + mix(hashes.h))
-            check = mix(self.hashes.check + mix(hashes.check ^ hashes.h)) | ONE
-            hashes = KeyHashes(h, check)
+            h = mix(self.h + mix(h))
         table = pa.RecordBatch.from_arrays([*keys, *columns], names=[*self.key, *names])
-        return Groups(hashes, self.hashes.h, table)
+        return Groups(h, self.h, table, self.identity, len(keys))
 
     def column(self, name: str) -> pa.Array:
         return self.batch.column(name)
@@ -168,5 +204,5 @@ class KeyedRows:
         """The chosen rows, hashes carried along."""
         if rows.dtype == np.bool_:
             rows = np.flatnonzero(rows)
-        hashes = KeyHashes(self.hashes.h[rows], self.hashes.check[rows])
-        return KeyedRows(self.batch.take(pa.array(rows)), self.key, hashes)
+        batch = self.batch.take(pa.array(rows))
+        return KeyedRows(batch, self.key, self.h[rows], self.identity)

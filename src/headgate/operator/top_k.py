@@ -19,7 +19,8 @@ from headgate.operator.rows import EpochClock, Groups, KeyedRows
 from headgate.operator.sum import Sum
 from headgate.operator.window import BOUNDS, START, SUB_KEY, Tumbling, check_window
 from headgate.operator.words import sortable, to_words
-from headgate.routing.hashing import I64, is_hashable
+from headgate.routing.hashing import I64
+from headgate.routing.key_values import is_hashable
 from headgate.state.rows import StateRows
 from headgate.state.session import StateSession
 from headgate.topology.declared import check_count

@@ -74,8 +74,8 @@ class RoutingTable:
 
     def pin(self, columns: Sequence[pa.Array], slots: Sequence[int] | I32) -> RoutingTable:
         """This table with these keys pinned; a later pin of the same key wins."""
-        hashes = hash_columns(columns, len(slots))
-        return self.pin_hashes(hashes.h, np.asarray(slots, np.int32))
+        h = hash_columns(columns, len(slots))
+        return self.pin_hashes(h, np.asarray(slots, np.int32))
 
     def pin_hashes(self, h: U64, slots: I32) -> RoutingTable:
         """This table with these hashes pinned; a later pin wins. O(pins + new log new)."""

@@ -43,7 +43,7 @@ _programs: dict[str, Program] = {}
 _plans: dict[str, EpochPlan] = {}
 _tables: dict[str, TableFiles] = {}
 _costs: dict[str, CostFiles] = {}
-_stores: dict[tuple[str, str | None, int, bool], StateStore] = {}
+_stores: dict[tuple[Any, ...], StateStore] = {}
 
 
 def source_stage(
@@ -223,13 +223,14 @@ def _with_costs(plan: EpochPlan) -> EpochPlan:
 
 
 def _services(plan: EpochPlan) -> Services:
-    key = (plan.storage_uri, plan.warm_dir, plan.buckets, plan.signed)
+    key = (plan.storage_uri, plan.warm_dir, plan.buckets, plan.signed, plan.identity)
     if key not in _stores:
         _stores[key] = StateStore(
             Storage.at(plan.storage_uri),
             warm_dir=_warm_dir(plan),
             buckets=plan.buckets,
             strong_digests=plan.signed,
+            identity=plan.identity,
         )
     return Services(_stores[key])
 

@@ -23,7 +23,7 @@ Unit = tuple[str, int]  # ("pin", hash) or ("bucket", number)
 @lru_cache
 def key_hashes(count: int) -> U64:
     """The hashes of the integer keys 0 .. count - 1; a key is known by its hash."""
-    return hash_columns([pa.array(range(count), pa.int64())], count).h
+    return hash_columns([pa.array(range(count), pa.int64())], count)
 
 
 class Router:

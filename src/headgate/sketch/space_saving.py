@@ -17,7 +17,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headgate.routing.grouping import group_rows
-from headgate.routing.hashing import KeyHashes
 
 U64 = npt.NDArray[np.uint64]
 F64 = npt.NDArray[np.float64]
@@ -165,6 +164,6 @@ def pair_code(a: U64, b: U64) -> U64:
 def count_pairs(a: U64, b: U64, weight: F64 | None = None) -> tuple[U64, U64, F64]:
     """Each pair once, in order of first appearance, with its summed weight (a row weighs 1)."""
     code = pair_code(a, b)
-    group, first = group_rows(KeyHashes(code, np.ones(len(code), np.uint64)))
+    group, first = group_rows(code)
     counted = np.bincount(group, weights=weight, minlength=len(first)).astype(np.float64)
     return a[first], b[first], counted

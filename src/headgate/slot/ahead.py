@@ -100,7 +100,7 @@ def look_ahead(
         if not len(lost):
             break
         columns = [batch.column(name).take(pa.array(lost)) for name in stop.key]
-        slots, known = plan.tables[stop.operator].look_up(hash_columns(columns, len(lost)).h)
+        slots, known = plan.tables[stop.operator].look_up(hash_columns(columns, len(lost)))
         if stop.operator not in plan.away:
             known = np.ones(len(lost), np.bool_)
         targets[lost[known]] = slots[known]

@@ -35,7 +35,7 @@ def staying(table: RoutingTable, slot: int) -> RoutingTable:
 def divide(plan: EpochPlan, node: Node, rows: Rows, slot: int) -> tuple[Rows | None, Rows | None]:
     """Rows whose keys this slot owns, and rows that are away; None for none."""
     rows = rows.hashed_by(node.key)
-    owned = plan.tables[node.name].route(rows.hashes_by(node.key).h) == slot
+    owned = plan.tables[node.name].route(rows.hashes_by(node.key)) == slot
     if owned.all():
         return rows, None
     if not owned.any():
@@ -56,7 +56,7 @@ def run_away(
         output, partial = operator.process_away(keyed, plan.clock_of(node.name))
         return output
 
-    made, output, keyed = run_on(program, node, rows, dead, process)
+    made, output, keyed = run_on(program, plan, node, rows, dead, process)
     return made, output, keyed, partial if len(keyed) else None
 
 
@@ -75,9 +75,10 @@ def run_absorb(
     dead: DeadLetters,
 ) -> tuple[Output, Partials]:
     """Merge what other tasks made of this slot's keys; a partial that does not fit is dead."""
-    partials = Partials(pa.concat_batches(parts), program.state_schemas[node.id])
+    schema, batch = program.state_schemas[node.id], pa.concat_batches(parts)
+    partials = Partials(batch, schema, identity=plan.identity)
     output = as_output(node.spec.absorb(partials, session, plan.clock_of(node.name)))
     output = checked_carry(program, node, output)
-    shown = partials.batch.rename_columns(program.state_schemas[node.id].shown.names)
+    shown = batch.rename_columns(schema.shown.names)
     dead.refuse(node.name, shown, output.dead)
     return output, partials

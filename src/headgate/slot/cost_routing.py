@@ -71,9 +71,9 @@ class CostRouting:
             turn = self._turn.get(edge.consumer, self._producer)
             self._turn[edge.consumer] = turn + len(rows)
             return round_robin(turn, len(rows), slots)
-        hashes = hash_columns([rows.batch.column(c) for c in edge.grouping.key], len(rows))
-        group, first = group_rows(hashes)
-        times_ms = model.times_ms(hashes.h[first])
+        h = hash_columns([rows.batch.column(c) for c in edge.grouping.key], len(rows))
+        group, first = group_rows(h)
+        times_ms = model.times_ms(h[first])
         busy_ms = self._busy_ms.setdefault(edge.consumer, np.zeros(slots))
         before = busy_ms.copy()
         way = greedy if options.schedule == "online" else longest_first

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 
 from headgate.routing.grouping import group_rows
-from headgate.routing.hashing import KeyHashes, hash_columns
+from headgate.routing.hashing import U64, hash_columns
 from headgate.sketch.count_min import F64, I64, CostSketch, SketchShape
 from headgate.slot.failure import DeadLetters
 from headgate.slot.plan import EpochPlan
@@ -49,15 +49,15 @@ class CostTiming:
     def run(self, node: Node, rows: Rows, dead: DeadLetters) -> Rows:
         """As `run_stateless`, and remember what the rows took."""
         grouping = self._inputs[node.id]
-        hashes = hash_columns([rows.batch.column(c) for c in grouping.key], len(rows))
+        h = hash_columns([rows.batch.column(c) for c in grouping.key], len(rows))
         if node.spec.per_row:
             spent_ns = np.zeros(len(rows), np.int64)
             made = run_stateless(node, rows, dead, self._clock_ns, spent_ns)
-            self._sketch(node, grouping).update(hashes.h, spent_ns / 1e6)
+            self._sketch(node, grouping).update(h, spent_ns / 1e6)
             return made
-        made, spent_ms, group, first = self._run_parts(node, rows, hashes, dead)
+        made, spent_ms, group, first = self._run_parts(node, rows, h, dead)
         count = np.bincount(group, minlength=len(first)).astype(np.float64)
-        self._sketch(node, grouping).update(hashes.h[first], spent_ms, count)
+        self._sketch(node, grouping).update(h[first], spent_ms, count)
         return made
 
     # --- inside ----------------------------------------------------------------------------
@@ -69,11 +69,11 @@ class CostTiming:
         return self.sketches[node.name]
 
     def _run_parts(
-        self, node: Node, rows: Rows, hashes: KeyHashes, dead: DeadLetters
+        self, node: Node, rows: Rows, h: U64, dead: DeadLetters
     ) -> tuple[Rows, F64, I64, I64]:
         """Output in order, and per value its time, with the number of each row's value."""
-        group, first = group_rows(hashes)
-        work_ms = self._expected(node, hashes, first) * np.bincount(group, minlength=len(first))
+        group, first = group_rows(h)
+        work_ms = self._expected(node, h, first) * np.bincount(group, minlength=len(first))
         part_of = cut(work_ms, self._parts(node, work_ms))
         spent_ms = np.zeros(len(first))
         made: list[Rows] = []
@@ -89,12 +89,12 @@ class CostTiming:
             spent_ms[mine] = took_ms * work_ms[mine] / work_ms[mine].sum()
         return _in_order(made), spent_ms, group, first
 
-    def _expected(self, node: Node, hashes: KeyHashes, first: I64) -> F64:
+    def _expected(self, node: Node, h: U64, first: I64) -> F64:
         """What a row of each value should take here; without a model all rows are alike."""
         model = self._plan.costs.get(node.name)
         if model is None or self._slot is None:
             return np.ones(len(first))
-        return np.maximum(model.times_ms(hashes.h[first])[:, self._slot], 1e-6)
+        return np.maximum(model.times_ms(h[first])[:, self._slot], 1e-6)
 
     def _parts(self, node: Node, work_ms: F64) -> int:
         if node.name not in self._plan.costs:

@@ -166,17 +166,17 @@ class Outbox:
             turn = self._turn.get(edge.id, self.producer)
             self._turn[edge.id] = turn + len(rows)
             return ((turn + np.arange(len(rows))) % self.plan.slots).astype(np.int32), rows
-        hashes = rows.hashes_by(edge.grouping.key)
-        hashed = Rows(rows.batch, rows.lineage, Hashed(edge.grouping.key, hashes))
+        h = rows.hashes_by(edge.grouping.key)
+        hashed = Rows(rows.batch, rows.lineage, Hashed(edge.grouping.key, h))
         consumer = self.program.graph.nodes[edge.consumer].name
-        self._count_pairs(rows, consumer, hashes.h)
+        self._count_pairs(rows, consumer, h)
         if self.slot is None and consumer in self.plan.away and edge.id in self.program.ahead:
             stops = self.program.ahead[edge.id]
-            targets = look_ahead(self.plan, consumer, stops, rows.batch, hashes.h)
+            targets = look_ahead(self.plan, consumer, stops, rows.batch, h)
             return targets, hashed
-        targets = self._router(consumer).route(hashes.h)
+        targets = self._router(consumer).route(h)
         if edge.grouping.by in SEVERAL_SLOTS:
-            targets = self._chooser(edge, consumer).choose(hashes.h, targets)
+            targets = self._chooser(edge, consumer).choose(h, targets)
         return targets, hashed
 
     def _count_pairs(self, rows: Rows, consumer: str, h: U64) -> None:

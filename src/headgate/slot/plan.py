@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headgate.operator.rows import EpochClock
+from headgate.routing.identity import Identity
 from headgate.routing.spread import Spread
 from headgate.routing.table import Moves, RoutingTable
 from headgate.sketch.cost_model import CostModel
@@ -39,7 +40,8 @@ class EpochPlan:
     cost-aware input, what rows take in each slot, and `cost_files` where that is stored; there is
     none before the first measurements. `batching` says how rows become batch tuples. `clocks` holds
     the clocks of operators behind windows, whose event time is not the flow's. `signed`: the
-    checkpoint has a key, so that digests of files must be strong.
+    checkpoint has a key, so that digests of files must be strong. `identity` is how the checkpoint
+    tells keys apart.
     """
 
     epoch: int
@@ -66,6 +68,7 @@ class EpochPlan:
     batching: Batching = field(default_factory=Batching)
     clocks: Mapping[str, EpochClock] = field(default_factory=dict)
     signed: bool = False
+    identity: Identity = field(default_factory=Identity)
     attempt: int = 0
 
     @property

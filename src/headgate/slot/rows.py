@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headgate.routing.hashing import U64, KeyHashes, hash_columns
+from headgate.routing.hashing import U64, hash_columns
 from headgate.topology.declared import merged
 
 I64 = npt.NDArray[np.int64]
@@ -28,10 +28,10 @@ class Hashed(NamedTuple):
     """Key hashes, and the columns of the same rows that they are the hashes of."""
 
     key: tuple[str, ...]
-    hashes: KeyHashes
+    h: U64
 
     def take(self, rows: I64 | slice) -> Hashed:
-        return Hashed(self.key, KeyHashes(self.hashes.h[rows], self.hashes.check[rows]))
+        return Hashed(self.key, self.h[rows])
 
 
 class Origin(NamedTuple):
@@ -65,20 +65,20 @@ class Rows:
     def at(self, operator: str, key: Sequence[str]) -> Rows:
         """These rows as an operator has them: hashed by its key, from now on their origin."""
         rows = self.hashed_by(key)
-        return replace(rows, origin=Origin(operator, rows.hashes_by(key).h))
+        return replace(rows, origin=Origin(operator, rows.hashes_by(key)))
 
-    def hashes_by(self, key: Sequence[str]) -> KeyHashes:
+    def hashes_by(self, key: Sequence[str]) -> U64:
         """The hashes of this key; computed, unless these rows have them already."""
         if self.hashed is not None and self.hashed.key == tuple(key):
-            return self.hashed.hashes
+            return self.hashed.h
         return hash_columns([self.batch.column(name) for name in key], len(self))
 
     def hashed_by(self, key: Sequence[str]) -> Rows:
         """These rows with the hashes of this key."""
-        hashes = self.hashes_by(key)
-        if self.hashed is not None and self.hashed.hashes is hashes:
+        h = self.hashes_by(key)
+        if self.hashed is not None and self.hashed.h is h:
             return self
-        return replace(self, hashed=Hashed(tuple(key), hashes))
+        return replace(self, hashed=Hashed(tuple(key), h))
 
     def take(self, rows: I64) -> Rows:
         """The chosen rows, in the order given."""
@@ -135,9 +135,7 @@ def concat(parts: Sequence[Rows]) -> Rows:
     hashed = None
     known = [p.hashed for p in parts if p.hashed is not None]
     if len(known) == len(parts) and len({k.key for k in known}) == 1:
-        h = np.concatenate([k.hashes.h for k in known])
-        check = np.concatenate([k.hashes.check for k in known])
-        hashed = Hashed(known[0].key, KeyHashes(h, check))
+        hashed = Hashed(known[0].key, np.concatenate([k.h for k in known]))
     lineage = {name: np.concatenate([p.lineage[name] for p in parts]) for name in parts[0].lineage}
     origins = [p.origin for p in parts if p.origin is not None]
     origin = None

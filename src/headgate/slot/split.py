@@ -12,6 +12,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from headgate.operator.partial import PartialState
+from headgate.routing.identity import Identity
 from headgate.slot.program import Program
 from headgate.state.session import StateSession
 from headgate.topology.graph import Node
@@ -23,13 +24,14 @@ BYTES_MAX = 256 << 20
 class SplitStates:
     """The private states of a task, by operator; opened when the first row comes."""
 
-    def __init__(self, program: Program) -> None:
-        self._program = program
+    def __init__(self, program: Program, identity: Identity) -> None:
+        self._program, self._identity = program, identity
         self._open: dict[int, PartialState] = {}
 
     def session(self, node: Node) -> StateSession:
         if node.id not in self._open:
-            self._open[node.id] = PartialState(self._program.state_schemas[node.id])
+            schema = self._program.state_schemas[node.id]
+            self._open[node.id] = PartialState(schema, self._identity)
         return self._open[node.id].session
 
     def is_full(self, node: Node) -> bool:

@@ -122,7 +122,7 @@ def run_process(
 
     if dead.wanted:
         session.mark()
-    answer = run_on(program, node, rows, dead, process, session)
+    answer = run_on(program, plan, node, rows, dead, process, session)
     if dead.wanted:
         session.release()
     return answer
@@ -130,6 +130,7 @@ def run_process(
 
 def run_on(
     program: Program,
+    plan: EpochPlan,
     node: Node,
     rows: Rows,
     dead: DeadLetters,
@@ -141,7 +142,7 @@ def run_on(
     undo = None if session is None else session.rollback
 
     def attempt(some: Rows) -> tuple[Rows | None, Output, KeyedRows]:
-        keyed = KeyedRows(some.batch, node.key, some.hashes_by(node.key))
+        keyed = KeyedRows(some.batch, node.key, some.hashes_by(node.key), plan.identity)
         output = process(keyed) if len(some) else Output()
         output = checked_carry(program, node, output)
         return _checked(output, some, schema), output, keyed

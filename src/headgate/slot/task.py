@@ -77,7 +77,7 @@ class Task:
         takes_dead = program.graph.dead_letters is not None
         self.dead = DeadLetters(plan, producer, wanted=takes_dead)
         self.inbox: dict[int, list[Rows]] = {}
-        self.split = SplitStates(program)
+        self.split = SplitStates(program, plan.identity)
         self.timing = CostTiming(program, plan, services.clock_ns, slot)
 
     def _start_counting(self) -> Counting | None:

@@ -8,6 +8,7 @@ where it ended; only after a rebuild does it start from home again.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -33,8 +34,8 @@ class Found:
 class Finder:
     """Looks up key batches in one table, and knows the last few again by identity."""
 
-    def __init__(self, table: HashTable) -> None:
-        self._table = table
+    def __init__(self, table: HashTable, identity: Any = None) -> None:
+        self._table, self._identity = table, identity
         self._known: dict[int, Found] = {}
         self._changes = 0
 
@@ -43,10 +44,10 @@ class Finder:
         if known is None or known.keys is not keys or known.version != self._table.version:
             if not self._table.layout.has_route and keys.route is not keys.h:
                 assert np.array_equal(keys.route, keys.h), "without sub-keys h must be the route"
-            return self._keep(keys, *self._table.find(keys.h, keys.check))
+            return self._look_up(keys, None)
         if known.changes == self._changes:
             return known
-        return self._keep(keys, *self._table.find(keys.h, keys.check, known.pos))
+        return self._look_up(keys, known.pos)
 
     def written(self, keys: KeyBatch, pos: Positions) -> None:
         """All rows of this batch are there now."""
@@ -58,6 +59,10 @@ class Finder:
 
     def forget(self) -> None:
         self._known.clear()
+
+    def _look_up(self, keys: KeyBatch, start: Positions | None) -> Found:
+        check = keys.check(self._identity)
+        return self._keep(keys, *self._table.find(keys.h, check, start))
 
     def _keep(self, keys: KeyBatch, pos: Positions, found: Mask) -> Found:
         if len(self._known) >= _KEPT_MAX:

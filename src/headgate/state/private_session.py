@@ -7,6 +7,8 @@ when a second call comes.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from headgate.state.chain import Chain
@@ -26,11 +28,11 @@ _NOWHERE = Storage.at("")  # never written to
 class PrivateSession(StateSession):
     """As any session, without TTL: what starts from nothing cannot have expired."""
 
-    def __init__(self, schema: StateSchema) -> None:
+    def __init__(self, schema: StateSchema, identity: Any = None) -> None:
         layout = RowLayout(schema)
         blank = {name: column.blank(0) for name, column in layout.columns.items()}
         table = HashTable.build(layout, PrivateMemory(), RowIds.none(), blank)
-        task = Task(_NOWHERE, layout, "", 0, 0, 0, 0, None, buckets=1, compact_after=0)
+        task = Task(_NOWHERE, layout, "", 0, 0, 0, 0, None, 1, compact_after=0, identity=identity)
         super().__init__(task, table, None, ())
         self._first: tuple[KeyBatch, dict[str, Values]] | None = None
 
@@ -81,7 +83,7 @@ class PrivateSession(StateSession):
         if self._first is None:
             return super().all()
         keys, given = self._first
-        ids = RowIds(keys.route, keys.h, keys.check)
+        ids = self._ids(keys)
         order, _ = sorted_order(ids)
         columns = key_values(self._layout, keys, order)
         for name, column in self._layout.columns.items():

@@ -68,15 +68,15 @@ def shown_names(key: Sequence[str], values: Sequence[str]) -> list[str]:
 class KeyBatch(Protocol):
     """Distinct state-row keys, hashed; what operators look up and write by.
 
-    `check` is never 0 and never 2: the table marks empty rows and tombstones with those.
+    `check` tells them from other keys of equal `h`, in the way that `identity` says (None: in that
+    of the batch); it is never 0 and never 2: the table marks empty rows and tombstones with those.
     """
 
     @property
     def route(self) -> U64: ...
     @property
     def h(self) -> U64: ...
-    @property
-    def check(self) -> U64: ...
+    def check(self, identity: Any = None) -> U64: ...
     @property
     def columns(self) -> pa.RecordBatch:
         """Key and sub-key columns (`StateSchema.row_key`), a row per distinct key."""

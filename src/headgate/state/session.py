@@ -49,7 +49,7 @@ class StateSession:
         self._touched = TouchedLog(table)
         self._mutated = False
         self._helds: list[weakref.ref[Held]] = []
-        self._finder = Finder(table)
+        self._finder = Finder(table, task.identity)
         self._undo = UndoLog(table)
         self._expired_at = None if task.ttl_ms is None else task.now_ms - task.ttl_ms
         table.before_move = self._freeze
@@ -122,7 +122,7 @@ class StateSession:
         """Remove the rows of these keys; absent ones are no matter."""
         where = self._finder.find(keys)
         index = np.flatnonzero(where.found)
-        self._remove(_ids(keys).take(index), where.pos[index])
+        self._remove(self._ids(keys).take(index), where.pos[index])
 
     def select(self, column: str, below: int | float) -> StateRows:
         """Live rows whose fixed-width column is less than `below`; nulls are not."""
@@ -202,7 +202,7 @@ class StateSession:
 
     def _write(self, keys: KeyBatch, given: dict[str, Values]) -> None:
         where = self._finder.find(keys)
-        self._finder.written(keys, self._put(_ids(keys), keys, given, where.pos, where.found))
+        self._finder.written(keys, self._put(self._ids(keys), keys, given, where.pos, where.found))
 
     def _put(
         self,
@@ -291,6 +291,9 @@ class StateSession:
         order, _ = sorted_order(ids)
         return StateRows(self._layout, ids.take(order), self._table.gather(pos[order]))
 
+    def _ids(self, keys: KeyBatch) -> RowIds:
+        return RowIds(keys.route, keys.h, keys.check(self._task.identity))
+
     def _close(self) -> None:
         for ref in self._helds:
             held = ref()
@@ -302,10 +305,6 @@ class StateSession:
         if self._warm is not None:
             self._warm.release()
             self._warm = None
-
-
-def _ids(keys: KeyBatch) -> RowIds:
-    return RowIds(keys.route, keys.h, keys.check)
 
 
 def _null_where(data: Any, absent: Mask) -> Any:

@@ -7,6 +7,8 @@ or rebuild), and hands it to a session. Reading for migration and inspection tou
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 
@@ -25,7 +27,10 @@ from headgate.state.warm_copy import WarmCopy, WarmRoom
 
 
 class StateStore:
-    """All operators' state below one storage; `warm_dir` None means no warm copies."""
+    """All operators' state below one storage; `warm_dir` None means no warm copies.
+
+    `identity` is the checkpoint's way to tell keys apart; who only reads whole keys needs none.
+    """
 
     def __init__(
         self,
@@ -33,6 +38,7 @@ class StateStore:
         *,
         warm_dir: str | None,
         buckets: int,
+        identity: Any = None,
         budget_bytes: int = 8 << 30,
         compact_after: int = 16,
         strong_digests: bool = False,
@@ -40,6 +46,7 @@ class StateStore:
         bucket_shift(buckets)
         self.storage, self.buckets, self.compact_after = storage, buckets, compact_after
         self._strong_digests = strong_digests
+        self.identity = identity
         self.warm = None if warm_dir is None else WarmRoom(warm_dir, budget_bytes)
 
     def open(
@@ -66,7 +73,7 @@ class StateStore:
             raise
         task = Task(
             self.storage, layout, operator, slot, epoch, level, now_ms, ttl_ms,
-            self.buckets, self.compact_after, self._strong_digests,
+            self.buckets, self.compact_after, self._strong_digests, self.identity,
         )  # fmt: skip
         return StateSession(task, table, warm, chain)
 

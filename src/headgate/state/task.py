@@ -7,6 +7,7 @@ attempt that runs again writes the same bytes under the same names.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from headgate.state.layout import RowLayout
 from headgate.state.storage import Storage
@@ -14,7 +15,10 @@ from headgate.state.storage import Storage
 
 @dataclass(frozen=True)
 class Task:
-    """One task's view of one (operator, slot); `now_ms` is the plan's clock."""
+    """One task's view of one (operator, slot); `now_ms` is the plan's clock.
+
+    `identity` says how keys of equal hash are told apart; only key batches look into it.
+    """
 
     storage: Storage
     layout: RowLayout
@@ -27,6 +31,7 @@ class Task:
     buckets: int
     compact_after: int
     strong_digests: bool = False
+    identity: Any = None
 
     @property
     def folder(self) -> str:

@@ -23,6 +23,7 @@ from headgate.errors import (
     IncompatibleFlow,
     UnsupportedVersion,
 )
+from headgate.routing.identity import Identity
 from headgate.slot.program import Program, compile_flow
 from headgate.state.digest import unseal
 
@@ -73,6 +74,51 @@ def test_a_checkpoint_belongs_to_one_flow(tmp_path: Path) -> None:
         at(tmp_path).adopt(program("yours"), 64)
 
     assert (caught.value.found, caught.value.wanted) == ("mine", "yours")
+
+
+def test_a_checkpoint_keeps_the_secret_of_its_keys(tmp_path: Path) -> None:
+    at(tmp_path / "a").adopt(program(), 64)
+    at(tmp_path / "b").adopt(program(), 64)
+    secret = at(tmp_path / "a").keys()
+    at(tmp_path / "a").adopt(program(), 64, identity=Identity(bytes(16)))
+
+    assert at(tmp_path / "a").keys() == secret
+    assert secret.secret is not None and secret != at(tmp_path / "b").keys()
+
+
+def test_of_two_that_start_at_once_one_chooses_the_secret(tmp_path: Path) -> None:
+    class Late(Checkpoint):
+        """Finds no identity, and then another start's."""
+
+        def identity(self) -> dict[str, Any] | None:
+            told = super().identity()
+            at(tmp_path).adopt(program(), 64, identity=Identity(bytes(16)))
+            return told
+
+    Late(str(tmp_path)).adopt(program(), 64)
+
+    assert at(tmp_path).keys() == Identity(bytes(16))
+
+
+@pytest.mark.parametrize("secret", [None, "", "00", "no hex", 7])
+def test_a_checkpoint_that_lost_the_secret_of_its_keys_is_refused(
+    tmp_path: Path, secret: Any
+) -> None:
+    at(tmp_path).adopt(program(), 64)
+    change_identity(tmp_path, secret=secret)
+
+    with pytest.raises(ForeignCheckpoint, match="damaged"):
+        at(tmp_path).keys()
+
+
+def test_the_identity_of_another_checkpoint_is_not_taken(tmp_path: Path) -> None:
+    at(tmp_path).adopt(program(), 64)
+    keys = at(tmp_path).keys().fingerprint
+    at(tmp_path).commit(Manifest(0, "q", 1, {}, {}, {}, describe=program().describe(), keys=keys))
+    change_identity(tmp_path, **Identity.new().to_json())
+
+    with pytest.raises(ForeignCheckpoint, match="another checkpoint's"):
+        at(tmp_path).adopt(program(), 64)
 
 
 @pytest.mark.parametrize("change", [{"format": 99}, {"hash": "hg0"}])

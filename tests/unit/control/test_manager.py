@@ -117,7 +117,7 @@ def test_in_a_full_table_hot_keys_take_the_entries_of_cold_ones(planner: str) ->
 
     tables = done.coordinator.tables
     keys = pa.array(range(1_000, 1_060), pa.int64())
-    kept = tables["second"].is_pinned(hash_columns([keys], 60).h)
+    kept = tables["second"].is_pinned(hash_columns([keys], 60))
     assert all(len(t.pinned_h) <= 60 for t in tables.values())
     assert kept.mean() > 0.9
     assert done.records[-1]["locality"] > 0.7

@@ -62,7 +62,7 @@ def watched() -> Watching:
 
 def hashes(key: str) -> Any:
     values = [row[key] for epoch in ROWS for row in epoch]
-    return hash_columns([pa.array(values, pa.int64())], len(values)).h
+    return hash_columns([pa.array(values, pa.int64())], len(values))
 
 
 def as_if(watched: Watching, **changes: Any) -> list[Observed]:

@@ -22,7 +22,7 @@ NOWHERE = Path("no-such-file.parquet")
 
 def group(values, groups):
     columns = [pa.array(column) for column in zip(*values, strict=True)]
-    return (hash_columns(columns, len(values)).h % np.uint64(groups)).tolist()
+    return (hash_columns(columns, len(values)) % np.uint64(groups)).tolist()
 
 
 def test_loads_of_edits_are_those_of_a_plain_fold():

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.operator.rows import Groups, KeyedRows, group_rows
-from headgate.routing.hashing import KeyHashes
+from headgate.routing.identity import Identity
 
 PAIRS = st.lists(st.tuples(st.integers(0, 5), st.sampled_from([1, 3, 5])), max_size=60)
 
@@ -18,11 +18,9 @@ PAIRS = st.lists(st.tuples(st.integers(0, 5), st.sampled_from([1, 3, 5])), max_s
 def test_groups_are_the_distinct_pairs_even_when_hashes_collide(
     pairs: list[tuple[int, int]], spread: int
 ) -> None:
-    hashes = KeyHashes(
-        np.array([h * spread for h, _ in pairs], np.uint64),
-        np.array([check for _, check in pairs], np.uint64),
-    )
-    codes, first = group_rows(hashes)
+    h = np.array([h * spread for h, _ in pairs], np.uint64)
+    mark = np.array([mark for _, mark in pairs], np.uint64)
+    codes, first = group_rows(h, [np.ones_like(mark), mark])
     distinct = list(dict.fromkeys(pairs))
     assert [distinct[code] for code in codes] == pairs
     assert [pairs[row] for row in first] == distinct
@@ -53,9 +51,47 @@ def test_sub_groups_keep_the_route_of_their_key() -> None:
     rows = KeyedRows(pa.RecordBatch.from_pydict({"k": ["a", "b", "a", "a"]}), ["k"])
     groups = rows.sub_groups(["n"], [pa.array([1, 1, 2, 1])])
     assert groups.codes.tolist() == [0, 1, 2, 0]
-    assert groups.route.tolist() == rows.hashes.h[[0, 1, 2]].tolist()
+    assert groups.route.tolist() == rows.h[[0, 1, 2]].tolist()
     assert len(set(groups.h.tolist())) == 3
     assert groups.columns.to_pydict() == {"k": ["a", "b", "a"], "n": [1, 1, 2]}
+
+
+def test_a_crafted_pair_of_key_and_sub_key_is_two_with_a_secret() -> None:
+    """Without one, sub-keys whose public checks agree and keys that make up for the rest."""
+    rows = pa.RecordBatch.from_pydict({"k": [1, -2368165507825326210]})
+    items = pa.array([1, -2343569517131420652])
+
+    def count(identity: Identity) -> int:
+        return len(KeyedRows(rows, ["k"], identity=identity).sub_groups(["n"], [items]))
+
+    assert (count(Identity()), count(Identity(bytes(16)))) == (1, 2)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.tuples(st.sampled_from(["", "a", "b", None]), st.sampled_from([0, 1, None]))))
+def test_a_state_that_tells_keys_apart_in_another_way_gets_checks_of_that_way(
+    rows: list[tuple[str | None, int | None]],
+) -> None:
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "k": pa.array([k for k, _ in rows], pa.string()),
+            "n": pa.array([n for _, n in rows], pa.int64()),
+        }
+    )
+    for identity in (Identity(), Identity(bytes(16))):
+        told = KeyedRows(batch, ["k"], identity=identity)
+        untold = KeyedRows(batch, ["k"])
+        for some, same in (
+            (untold.groups, told.groups),
+            (
+                untold.sub_groups(["n"], [batch.column("n")]),
+                told.sub_groups(["n"], [batch.column("n")]),
+            ),
+        ):
+            assert some.codes.tolist() == same.codes.tolist()
+            assert some.check(identity).tolist() == same.check().tolist()
+            chosen = np.arange(len(some))[::2]
+            assert some.take(chosen).check(identity).tolist() == same.check()[::2].tolist()
 
 
 def test_taken_keys_are_a_subset() -> None:

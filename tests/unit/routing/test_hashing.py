@@ -14,17 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import SchemaMismatch
-from headgate.routing.hashing import (
-    HASH_ID,
-    KeyHashes,
-    bucket_of,
-    hash_columns,
-    is_hashable,
-    mix,
-)
+from headgate.routing.hashing import bucket_of, hash_columns, mix
+from headgate.routing.identity import Identity
+from headgate.routing.key_values import is_hashable
 from strategies import KEY_COLUMNS, KEY_VALUES, TEXTS, columns, examples
 
-# Changing any of these orphans every checkpoint ever written: raise HASH_ID instead.
+# Changing any of these orphans every checkpoint ever written.
 GOLDEN = {
     "int": (
         pa.int64(),
@@ -118,9 +113,25 @@ GOLDEN = {
 }
 
 
-def pairs(*key: pa.Array) -> list[tuple[int, int]]:
-    h, check = hash_columns(key, len(key[0]))
-    return list(zip(h.tolist(), check.tolist(), strict=True))
+PUBLIC, SECRET = Identity(), Identity(bytes(range(16)))
+
+
+def pairs(*key: pa.Array, identity: Identity = PUBLIC) -> list[tuple[int, int]]:
+    """What a state row is found by: its hash and its check."""
+    rows = len(key[0])
+    check = identity.check(identity.marks(key, [], rows), rows)
+    return list(zip(hash_columns(key, rows).tolist(), check.tolist(), strict=True))
+
+
+def all_of(*key: pa.Array) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    return list(zip(pairs(*key), pairs(*key, identity=SECRET), strict=True))
+
+
+def ways(*key: pa.Array) -> list[list[tuple[int, ...]]]:
+    """Every way to tell keys apart: in the state, without a secret and with one, and in a batch."""
+    rows = len(key[0])
+    marks = [hash_columns(key, rows), *SECRET.marks(key, [], rows)]
+    return [pairs(*key), pairs(*key, identity=SECRET), list(zip(*marks, strict=True))]
 
 
 # --- the values themselves --------------------------------------------------------------------
@@ -136,7 +147,6 @@ def test_hashes_are_the_ones_that_checkpoints_were_written_with(kind: str) -> No
 def test_composite_hashes_are_the_ones_that_checkpoints_were_written_with() -> None:
     got = pairs(pa.array([1, 1, None, None]), pa.array(["a", None, "a", None]))
 
-    assert HASH_ID == "hg1"
     assert got == [
         (0x758C19F928FEDBB4, 0x223FDD82144395C7),
         (0x35FC08298A29B836, 0x5EA637A6A3B51551),
@@ -150,7 +160,7 @@ def test_an_integer_hashes_to_the_published_splitmix64_sequence() -> None:
     gamma = 0x9E3779B97F4A7C15
     states = np.array([0, gamma, 2 * gamma % 2**64], np.uint64).view(np.int64)
 
-    assert hash_columns([pa.array(states)], 3).h.tolist() == [
+    assert hash_columns([pa.array(states)], 3).tolist() == [
         0xE220A8397B1DCDAF,
         0x6E789E6AA1B965F4,
         0x06C45D188009454F,
@@ -158,15 +168,14 @@ def test_an_integer_hashes_to_the_published_splitmix64_sequence() -> None:
 
 
 def test_no_columns_are_one_key() -> None:
-    h, check = hash_columns([], 3)
-
-    assert h.tolist() == [0, 0, 0]
-    assert check.tolist() == [1, 1, 1]
+    assert hash_columns([], 3).tolist() == [0, 0, 0]
+    for identity in (PUBLIC, SECRET):
+        assert identity.check(identity.marks([], [], 3), 3).tolist() == [1, 1, 1]
 
 
 def test_no_rows_have_no_hashes() -> None:
     for kind in KEY_VALUES:
-        assert pairs(pa.array([], kind)) == []
+        assert all_of(pa.array([], kind)) == []
 
 
 # --- blind to layout --------------------------------------------------------------------------
@@ -179,31 +188,31 @@ def test_a_slice_hashes_like_a_fresh_array(column: pa.Array, before: int, after:
     whole = pa.concat_arrays([pad[:before], column, pad[:after]])
     view = whole.slice(len(pad[:before]), len(column))
 
-    assert pairs(view) == pairs(column)
+    assert all_of(view) == all_of(column)
 
 
 @examples(60)
 @given(column=KEY_COLUMNS, cut=st.integers(0, 30))
 def test_a_row_hashes_the_same_in_whatever_batch_it_comes(column: pa.Array, cut: int) -> None:
-    assert pairs(column[:cut]) + pairs(column[cut:]) == pairs(column)
+    assert all_of(column[:cut]) + all_of(column[cut:]) == all_of(column)
 
 
 @examples(60)
 @given(values=st.lists(st.none() | st.integers(-128, 127), max_size=20))
 def test_equal_integers_of_any_width_hash_equal(values: list[int | None]) -> None:
-    wide = pairs(pa.array(values, pa.int64()))
+    wide = all_of(pa.array(values, pa.int64()))
 
     for kind in (pa.int8(), pa.int16(), pa.int32()):
-        assert pairs(pa.array(values, kind)) == wide
+        assert all_of(pa.array(values, kind)) == wide
 
 
 @examples(60)
 @given(values=st.lists(st.none() | st.floats(width=16), max_size=20))
 def test_equal_floats_of_any_width_hash_equal(values: list[float | None]) -> None:
-    wide = pairs(pa.array(values, pa.float64()))
+    wide = all_of(pa.array(values, pa.float64()))
 
-    assert pairs(pa.array(values, pa.float32())) == wide
-    assert pairs(pa.array(values, pa.float64()).cast(pa.float16())) == wide
+    assert all_of(pa.array(values, pa.float32())) == wide
+    assert all_of(pa.array(values, pa.float64()).cast(pa.float16())) == wide
 
 
 @examples(60)
@@ -211,10 +220,10 @@ def test_equal_floats_of_any_width_hash_equal(values: list[float | None]) -> Non
 def test_text_hashes_by_its_bytes_whatever_its_arrow_type(values: list[str | None]) -> None:
     raw = [None if v is None else v.encode() for v in values]
 
-    expected = pairs(pa.array(values, pa.string()))
-    assert pairs(pa.array(values, pa.large_string())) == expected
-    assert pairs(pa.array(raw, pa.binary())) == expected
-    assert pairs(pa.array(raw, pa.large_binary())) == expected
+    expected = all_of(pa.array(values, pa.string()))
+    assert all_of(pa.array(values, pa.large_string())) == expected
+    assert all_of(pa.array(raw, pa.binary())) == expected
+    assert all_of(pa.array(raw, pa.large_binary())) == expected
 
 
 @examples(60)
@@ -222,34 +231,34 @@ def test_text_hashes_by_its_bytes_whatever_its_arrow_type(values: list[str | Non
 def test_a_dictionary_column_hashes_like_its_values(column: pa.Array, start: int) -> None:
     encoded = column.dictionary_encode()
 
-    assert pairs(encoded[start:]) == pairs(column[start:])
-    assert pairs(encoded, column) == pairs(column, column)
+    assert all_of(encoded[start:]) == all_of(column[start:])
+    assert all_of(encoded, column) == all_of(column, column)
 
 
 def test_a_null_inside_the_dictionary_is_the_null_key() -> None:
     encoded = pa.DictionaryArray.from_arrays(pa.array([0, 1, None]), pa.array(["x", None]))
 
-    assert pairs(encoded) == pairs(pa.array(["x", None, None]))
+    assert all_of(encoded) == all_of(pa.array(["x", None, None]))
 
 
 def test_what_lies_under_a_null_does_not_matter() -> None:
     mask = np.array([False, True, True])
 
-    assert pairs(pa.array([1, 2, 3], mask=mask)) == pairs(pa.array([1, None, None], pa.int64()))
+    assert all_of(pa.array([1, 2, 3], mask=mask)) == all_of(pa.array([1, None, None], pa.int64()))
     texts = pa.Array.from_buffers(
         pa.string(),
         3,
         [pa.py_buffer(b"\x01"), pa.array(["a", "bb", "ccc"]).buffers()[1], pa.py_buffer(b"abbccc")],
     )
     assert texts.to_pylist() == ["a", None, None]
-    assert pairs(texts) == pairs(pa.array(["a", None, None]))
+    assert all_of(texts) == all_of(pa.array(["a", None, None]))
 
 
 def test_hashing_changes_nothing_in_its_input() -> None:
     numbers = np.arange(5, dtype=np.uint64)
     column = pa.array(numbers)
 
-    assert pairs(column) == pairs(column)
+    assert all_of(column) == all_of(column)
     assert column.to_pylist() == [0, 1, 2, 3, 4]
 
 
@@ -259,11 +268,12 @@ def test_hashing_changes_nothing_in_its_input() -> None:
 @examples(100)
 @given(column=KEY_COLUMNS)
 def test_two_rows_hash_equal_if_and_only_if_their_values_are_equal(column: pa.Array) -> None:
-    by_value: dict[object, tuple[int, int]] = {}
-    for value, pair in zip(column.to_pylist(), pairs(column), strict=True):
-        assert by_value.setdefault(value, pair) == pair
+    for found in ways(column):
+        by_value: dict[object, tuple[int, ...]] = {}
+        for value, numbers in zip(column.to_pylist(), found, strict=True):
+            assert by_value.setdefault(value, numbers) == numbers
 
-    assert len(set(by_value.values())) == len(by_value)
+        assert len(set(by_value.values())) == len(by_value)
 
 
 @examples(60)
@@ -277,30 +287,32 @@ def test_composite_keys_hash_equal_if_and_only_if_all_parts_are(
     key = [data.draw(columns(kind, 12, 12)) for kind in kinds]
     rows = list(zip(*(column.to_pylist() for column in key), strict=True))
 
-    by_value = dict(zip(rows, pairs(*key), strict=True))
-    assert all(by_value[row] == pair for row, pair in zip(rows, pairs(*key), strict=True))
-    assert len(set(by_value.values())) == len(by_value)
+    for found in ways(*key):
+        by_value = dict(zip(rows, found, strict=True))
+        assert all(by_value[row] == numbers for row, numbers in zip(rows, found, strict=True))
+        assert len(set(by_value.values())) == len(by_value)
 
 
 def test_order_and_borders_of_the_parts_of_a_key_matter() -> None:
-    ab = pairs(pa.array(["a"]), pa.array(["b"]))
-    ba = pairs(pa.array(["b"]), pa.array(["a"]))
-    glued = pairs(pa.array(["ab"]), pa.array([""]))
+    keys = [("a", "b"), ("b", "a"), ("ab", ""), ("ab",)]
+    told = [ways(*(pa.array([part]) for part in key)) for key in keys]
 
-    assert len({*ab, *ba, *glued, *pairs(pa.array(["ab"]))}) == 4
+    for found in zip(*told, strict=True):
+        assert len({way[0] for way in found}) == 4
 
 
 def test_every_nan_is_one_key_and_zero_has_no_sign() -> None:
     bits = np.array([0x7FF8000000000000, 0xFFF8000000000001, 0x7FF0000000000001], np.uint64)
-    nans = pairs(pa.array(bits.view(np.float64)))
-    zeros = pairs(pa.array([0.0, -0.0]))
+    nans = all_of(pa.array(bits.view(np.float64)))
+    zeros = all_of(pa.array([0.0, -0.0]))
 
     assert len(set(nans)) == 1
     assert len(set(zeros)) == 1
 
 
 def test_strings_of_zero_bytes_differ_by_length() -> None:
-    assert len(set(pairs(pa.array(["\0" * n for n in range(300)])))) == 300
+    for found in ways(pa.array(["\0" * n for n in range(300)])):
+        assert len(set(found)) == 300
 
 
 def test_the_hash_of_one_integer_can_be_undone() -> None:
@@ -309,13 +321,13 @@ def test_the_hash_of_one_integer_can_be_undone() -> None:
         [np.arange(-500, 500), np.random.default_rng(7).integers(-(2**63), 2**63 - 1, 10_000)]
     )
 
-    h = hash_columns([pa.array(values)], len(values)).h
+    h = hash_columns([pa.array(values)], len(values))
 
     assert (_undone(h).view(np.int64) == values).all()
 
 
 def test_a_million_consecutive_integers_have_a_million_hashes() -> None:
-    h = hash_columns([pa.array(np.arange(1_000_000))], 1_000_000).h
+    h = hash_columns([pa.array(np.arange(1_000_000))], 1_000_000)
 
     assert len(np.unique(h)) == 1_000_000
 
@@ -336,7 +348,7 @@ def _undone(h: np.ndarray) -> np.ndarray:
 @given(column=KEY_COLUMNS)
 def test_check_is_odd_so_that_the_state_table_has_its_markers(column: pa.Array) -> None:
     for key in ([column], [column, column], [column.dictionary_encode()]):
-        assert (hash_columns(key, len(column)).check & np.uint64(1) == 1).all()
+        assert all(a[1] & b[1] & 1 for a, b in all_of(*key))
 
 
 # --- quality ----------------------------------------------------------------------------------
@@ -357,7 +369,7 @@ NAMED_KEYS = {
 @pytest.mark.parametrize("name", NAMED_KEYS)
 def test_ordinary_keys_fill_the_buckets_as_evenly_as_dice_would(name: str) -> None:
     key = NAMED_KEYS[name]()
-    h = hash_columns(key, COUNT).h
+    h = hash_columns(key, COUNT)
 
     for bits in (h >> np.uint64(54), h & np.uint64(1023)):  # top bits: buckets; low ones: places
         load = np.bincount(bits.astype(np.int64), minlength=1024)
@@ -368,16 +380,14 @@ def test_ordinary_keys_fill_the_buckets_as_evenly_as_dice_would(name: str) -> No
 
 @pytest.mark.parametrize("name", NAMED_KEYS)
 def test_ordinary_keys_do_not_share_a_hash(name: str) -> None:
-    assert len(np.unique(hash_columns(NAMED_KEYS[name](), COUNT).h)) == COUNT
+    assert len(np.unique(hash_columns(NAMED_KEYS[name](), COUNT))) == COUNT
 
 
 def test_packed_numbers_do_not_share_a_hash() -> None:
     packed = [struct.pack("<qd", i, j) for i, j in product(range(-150, 150), range(-150, 150))]
 
-    h, check = hash_columns([pa.array(packed)], len(packed))
-
-    assert len(np.unique(h)) == len(packed)
-    assert len(np.unique(check)) == len(packed)
+    for found in zip(*pairs(pa.array(packed)), strict=True):
+        assert len(set(found)) == len(packed)
 
 
 def test_every_bit_of_an_integer_flips_half_of_the_hash() -> None:
@@ -402,16 +412,16 @@ def test_every_bit_of_a_text_flips_half_of_both_hashes(width: int) -> None:
         other = raw.copy()
         other[:, byte] ^= np.uint8(1 << bit)
         changed = _hash_bytes(other)
-        flips = _bits(plain.h ^ changed.h).mean(axis=0)
+        flips = _bits(plain[0] ^ changed[0]).mean(axis=0)
         assert np.abs(flips - 0.5).max() < tolerance
-        flips = _bits((plain.check ^ changed.check) >> np.uint64(1)).mean(axis=0)[:63]
+        flips = _bits((plain[1] ^ changed[1]) >> np.uint64(1)).mean(axis=0)[:63]
         assert np.abs(flips - 0.5).max() < tolerance
 
 
 @pytest.mark.parametrize("name", ["numbered names", "whole floats", "a grid"])
 def test_check_knows_nothing_of_h(name: str) -> None:
     """No bit of one follows any bit of the other: together they are 127 bits wide."""
-    h, check = hash_columns(NAMED_KEYS[name](), COUNT)
+    h, check = _both(NAMED_KEYS[name](), COUNT)
 
     ours = _bits(h).astype(np.float32) * 2 - 1
     theirs = _bits(check)[:, 1:].astype(np.float32) * 2 - 1  # bit 0 is always set
@@ -422,8 +432,12 @@ def _bits(words: np.ndarray) -> np.ndarray:
     return np.unpackbits(words.view(np.uint8).reshape(-1, 8), axis=1, bitorder="little")
 
 
-def _hash_bytes(raw: np.ndarray) -> KeyHashes:
-    return hash_columns([pa.array([row.tobytes() for row in raw])], len(raw))
+def _hash_bytes(raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return _both([pa.array([row.tobytes() for row in raw])], len(raw))
+
+
+def _both(key: list[pa.Array], rows: int) -> tuple[np.ndarray, np.ndarray]:
+    return hash_columns(key, rows), PUBLIC.check(PUBLIC.marks(key, [], rows), rows)
 
 
 # --- buckets and types ------------------------------------------------------------------------

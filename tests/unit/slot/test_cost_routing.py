@@ -40,7 +40,7 @@ def model_of(slots, speeds=None):
     for slot in range(slots):
         sketch = CostSketch(SketchShape.within(0.001, 0.05))
         keys = np.arange(40)
-        h = hash_columns([pa.array(keys)], len(keys)).h
+        h = hash_columns([pa.array(keys)], len(keys))
         speed = 1.0 if speeds is None else speeds[slot]
         many = np.full(len(keys), 100.0)
         sketch.update(h, (keys + 1.0) * speed * many, many)

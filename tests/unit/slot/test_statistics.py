@@ -51,7 +51,7 @@ def loads(told: Sequence[TaskStatistics], operator: str) -> Counter[int]:
 
 
 def hashed(values: Sequence[Any], kind: pa.DataType) -> list[int]:
-    return hash_columns([pa.array(values, kind)], len(values)).h.tolist()
+    return hash_columns([pa.array(values, kind)], len(values)).tolist()
 
 
 def exact_pairs(rows: list[dict[str, Any]], a: str, b: str) -> Counter[tuple[int, int]]:

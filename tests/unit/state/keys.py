@@ -18,8 +18,11 @@ class Keys:
 
     route: U64
     h: U64
-    check: U64
+    checks: U64
     columns: pa.RecordBatch
+
+    def check(self, identity: Any = None) -> U64:
+        return self.checks
 
 
 def keys_of(schema: StateSchema, rows: list[tuple[Any, ...]]) -> Keys:

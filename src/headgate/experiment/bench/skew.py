@@ -235,7 +235,7 @@ def _tasks(options: SkewOptions, zipf: float, epoch: int, first_key: int = 0) ->
 
 def _cut(keys: I64, tasks: int) -> list[U64]:
     """Hashes of the rows of each source task: consecutive pieces, as a list source deals them."""
-    h = hash_columns([pa.array(keys)], len(keys)).h
+    h = hash_columns([pa.array(keys)], len(keys))
     step = max(1, -(-len(keys) // tasks))
     return [h[task * step : (task + 1) * step] for task in range(tasks)]
 
