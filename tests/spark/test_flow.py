@@ -414,7 +414,8 @@ def test_the_local_engine_and_spark_name_the_same_state_files(
     for name, stream in case.declare(flow, {"rows": source}).items():
         stream.to_memory(f"to_{name}")
 
-    run(flow, slots=2, partitions=1, checkpoint=tmp_path / "local")
+    identity = query.coordinator.identity  # the secret of the keys is part of what files hold
+    run(flow, slots=2, partitions=1, checkpoint=tmp_path / "local", identity=identity)
 
     def names(folder: Path) -> list[str]:
         return sorted(p.name for p in (folder / "state").rglob("*.arrow"))
