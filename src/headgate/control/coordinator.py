@@ -108,7 +108,11 @@ class Settings:
 
 
 class Coordinator:
-    """Owns the checkpoint of one running flow and takes it from epoch to epoch."""
+    """Owns the checkpoint of one running flow and takes it from epoch to epoch.
+
+    `check` is the engine's word on the last manifest: what it raises refuses the start, before any
+    driver that runs is overtaken.
+    """
 
     def __init__(
         self,
@@ -120,6 +124,7 @@ class Coordinator:
         clock_ms: Callable[[], int],
         sink_uris: Mapping[str, str],
         planning: Planning | None = None,
+        check: Callable[[Manifest | None], None] = lambda last: None,
     ) -> None:
         self.program, self.checkpoint, self.settings = program, checkpoint, settings
         self._planning = planning
@@ -141,7 +146,9 @@ class Coordinator:
         )
         self.identity = checkpoint.keys()
         self.journal = Journal(checkpoint.journal, settings.keep_journal)
-        check_sinks(checkpoint, checkpoint.last_manifest(), program, settings.drop_state)
+        last = checkpoint.last_manifest()
+        check_sinks(checkpoint, last, program, settings.drop_state)
+        check(last)
         # A start that is refused must not stop a flow that runs: claim last, then look again.
         self.generation = checkpoint.claim(clock_ms())
         checkpoint.tables.generation = self.generation.number

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from headgate.control.coordinator import Coordinator
 from headgate.control.state_view import check_known, read_state
 from headgate.control.tuning_file import SavedTuning, save_tuning
-from headgate.errors import EngineError, HeadgateError
+from headgate.errors import EngineError, HeadgateError, Overtaken
 from headgate.runtime.auto import AutoStart
 from headgate.runtime.delivery import Delivery
 from headgate.runtime.elastic import Elastic
@@ -123,9 +123,16 @@ class FlowQuery:
 
     def exception(self) -> Exception | None:
         """Why the flow ended, if not by `stop` or by finishing."""
-        if self._stream is None:
+        if self._epochs.failure is not None or self._stream is None:
             return self._epochs.failure
-        return self._epochs.failure or self._stream.failure
+        failure = self._stream.failure
+        if failure is not None and not isinstance(failure, HeadgateError):
+            try:  # Spark notices a second driver too, in its own words
+                self.coordinator.generation.hold("going on")
+            except Overtaken as overtaken:
+                overtaken.__cause__ = failure
+                return overtaken
+        return failure
 
     # --- headgate's own --------------------------------------------------------------------
     @property

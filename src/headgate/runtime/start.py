@@ -16,6 +16,7 @@ from headgate.control.continuity import TICK, check_sources, check_start, has_ol
 from headgate.control.coordinator import Coordinator, Settings
 from headgate.control.journal import KEEP_RECORDS
 from headgate.control.manager import Manager, plan_with
+from headgate.control.manifest import Manifest
 from headgate.control.planning import Decides
 from headgate.control.signing import signer_of
 from headgate.errors import DeclarationError, EngineError
@@ -171,6 +172,15 @@ def start_flow(
         byte_s=BYTE_S if auto is None else auto.costs.byte_s,
         last_epoch=None if source.streaming else 0,
     )
+    if trigger is not None and not source.streaming:
+        raise DeclarationError("trigger= is for streaming sources; a batch runs as one epoch")
+
+    def check(last: Manifest | None) -> None:
+        if source.streaming:
+            names = [*(node.name for node in program.sources), *([TICK] if old_tick else [])]
+            check_start(place, last, place.spark_query_id())
+            check_sources(place, names)
+
     planning = plan_with(manager, program, slots, racks=racks)
     coordinator = Coordinator(
         program,
@@ -180,6 +190,7 @@ def start_flow(
         clock_ms=clock_ms or _wall_clock_ms,
         sink_uris=uris,
         planning=planning,
+        check=check,
     )
     engine = SparkEngine(spark, program, conf=conf)
     query = FlowQuery(coordinator, engine, delivery)
@@ -194,8 +205,6 @@ def start_flow(
         **({} if auto is None else auto.facts()),
     )
     if source.streaming:
-        check_start(place, coordinator.last, place.spark_query_id())
-        check_sources(place, [*(n.name for n in program.sources), *([TICK] if old_tick else [])])
         ends = bool(trigger and (trigger.get("availableNow") or trigger.get("once")))
         every_s = None if ends else tick_every_s(trigger)
         ticking = Ticking(source.frame.schema, source.tagged, tick and not old_tick, every_s)
@@ -207,8 +216,6 @@ def start_flow(
         stream = EpochStream(query.name, start, spark.sparkContext, ends=ends)
         query.attach(stream, ticking)
     else:
-        if trigger is not None:
-            raise DeclarationError("trigger= is for streaming sources; a batch runs as one epoch")
         query.run_in_thread(
             lambda: query.run_epoch(
                 source.frame, 0, BATCH_QUERY, tagged=source.tagged, streaming=False
