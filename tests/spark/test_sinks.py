@@ -15,6 +15,7 @@ from tests.spark.feeding import ONCE, read_files, write_epoch
 from tests.waiting import PATIENCE_S
 
 import headgate as hg
+from headgate.control import table_compaction
 from headgate.errors import SinkFailed, UnknownName
 
 SCHEMA = "k bigint, v bigint"
@@ -55,6 +56,38 @@ def test_types_that_spark_has_no_word_for_reach_sinks_as_wider_ones(
         assert (row.a, row.b, row.c, row.d) == (255, 2**32 - 1, Decimal(2**64 - 1), [2**16 - 1])
         assert (row.e, row.f.isoformat(), row.g.microseconds) == ("x", "1970-01-01", 5)
     assert len(got) == 1
+
+
+def test_a_table_reads_the_same_while_and_after_its_files_are_merged(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_compaction, "FANOUT", 2)
+    monkeypatch.setattr(table_compaction, "STAGING_GRACE_EPOCHS", 1)
+
+    def start(epochs: range) -> Any:
+        for epoch in epochs:
+            rows = [{"k": epoch, "v": row} for row in range(4)]
+            write_epoch(tmp_path / "in", SCHEMA, epoch, rows)
+        flow = hg.Flow("a-b")
+        source = flow.source(read_files(spark, tmp_path / "in", SCHEMA), name="in")
+        source.to_table("rows")
+        source.map(_wide, WIDER, name="widen").to_table("wide")
+        query = flow.start(spark, slots=2, checkpoint=tmp_path / "checkpoint", trigger=ONCE)
+        query.awaitTermination()
+        truth = [(epoch, row) for epoch in range(epochs.stop) for row in range(4)]
+        assert sorted(map(tuple, query.table("rows").collect())) == truth
+        wide = query.table("wide").collect()
+        assert len(wide) == len(truth) and len({str(row) for row in wide}) == 1
+        return query
+
+    start(range(6))
+    folder = tmp_path / "checkpoint" / "tables" / "rows"
+    assert list(folder.glob("part-a--b-rows-e*-e*.parquet")), "nothing was merged"
+    before = len(list(folder.glob("*.parquet")))
+    monkeypatch.setattr(table_compaction, "GRACE_S", 0.0)
+    start(range(6, 7))
+
+    assert len(list(folder.glob("*.parquet"))) < before
 
 
 def test_a_parquet_sink_is_read_back_without_what_others_put_into_its_folder(

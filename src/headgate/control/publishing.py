@@ -59,12 +59,16 @@ def published_glob(flow: str, sink: str) -> str:
 
 def has_published(names: Iterable[str], flow: str, sink: str) -> bool:
     """Is one of these files the sink's?"""
-    mine = (_prefix(flow, sink), _old_prefix(flow, sink))
     return any(
         name.startswith(prefix) and _FILE.fullmatch(name[len(prefix) :])
         for name in names
-        for prefix in mine
+        for prefix in prefixes(flow, sink)
     )
+
+
+def prefixes(flow: str, sink: str) -> tuple[str, str]:
+    """How names of a sink's published files begin: now, and with earlier versions."""
+    return _prefix(flow, sink), _old_prefix(flow, sink)
 
 
 def places_of(flow: str, sink: str, file: Mapping[str, Any], uri: str) -> list[tuple[Storage, str]]:

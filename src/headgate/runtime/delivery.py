@@ -24,6 +24,12 @@ from headgate.control.publishing import (
     published_glob,
     staging_uri,
 )
+from headgate.control.table_compaction import (
+    CompactionsBeside,
+    TableCompaction,
+    published_files,
+    visible,
+)
 from headgate.slot.program import Program
 from headgate.state.storage import Storage
 from headgate.topology.graph import FlowGraph, Node
@@ -62,6 +68,15 @@ class Delivery:
     ) -> None:
         self._spark, self._flow, self._checkpoint, self._uris = spark, graph.name, checkpoint, uris
         self._functions = {n.name: n.spec.target for n in graph.of_kind("sink")}
+        self._compactions = CompactionsBeside(
+            {
+                node.name: TableCompaction(
+                    Storage.at(published_uri(node, checkpoint)), graph.name, node.name
+                )
+                for node in graph.of_kind("sink")
+                if node.spec.kind == "table"
+            }
+        )
         self.memory: dict[str, dict[int, pa.Table]] = {
             n.name: {} for n in graph.of_kind("sink") if n.spec.kind == "memory"
         }
@@ -72,17 +87,27 @@ class Delivery:
             self._functions[sink.name](self._frame(sink, files), epoch)
         elif kind in ("parquet", "table"):
             publish(self._flow, sink.name, epoch, files, self._uris[sink.name])
+            if kind == "table":
+                self._compactions.after(sink.name, epoch)
         elif kind == "memory":
             self.memory[sink.name][epoch] = self._read(sink, files)
         elif files:
             self._show(sink, epoch, files)
 
+    def close(self) -> None:
+        self._compactions.close()
+
     def table(self, sink: Node) -> DataFrame:
         """All published rows of a table or Parquet sink, whatever else is in its folder."""
         uri = published_uri(sink, self._checkpoint)
         schema = _spark_schema(sink)
-        if not has_published(Storage.at(uri).list(), self._flow, sink.name):
+        names = Storage.at(uri).list()
+        if not has_published(names, self._flow, sink.name):
             return self._spark.createDataFrame([], schema)
+        if sink.spec.kind == "table":  # by name: compaction changes what is in the folder
+            taken, _ = visible(published_files(names, self._flow, sink.name))
+            paths = [f"{spark_uri(uri)}/{file.name}" for file in taken]
+            return self._spark.read.schema(schema).parquet(*paths)
         return self._spark.read.schema(schema).parquet(
             spark_uri(uri),
             pathGlobFilter=published_glob(self._flow, sink.name),

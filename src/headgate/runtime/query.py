@@ -270,3 +270,4 @@ class FlowQuery:
             self._elastic.close()
             self.coordinator.close()
             self._engine.close()
+            self._delivery.close()

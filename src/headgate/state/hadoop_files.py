@@ -38,7 +38,7 @@ class HadoopFiles:
         temporary = self._write_beside(name, pieces)
         self._fs.move(self._path(temporary), self._path(name))
 
-    def create(self, name: str, data: bytes) -> bool:
+    def create(self, name: str, data: Any) -> bool:
         if rename_if_absent is None:
             raise CheckpointError(
                 f"{self._uri} is on a file system where only Hadoop's client can tell which of "
@@ -72,10 +72,16 @@ class HadoopFiles:
                 yield info.path.lstrip("/")[cut:]
 
     def size(self, name: str) -> int:
+        return int(self._info(name).size)
+
+    def modified_s(self, name: str) -> float:
+        return float(self._info(name).mtime_ns / 1e9)
+
+    def _info(self, name: str) -> Any:
         info = self._fs.get_file_info(self._path(name))
         if info.type == fs.FileType.NotFound:
             raise FileNotFoundError(self._path(name))
-        return int(info.size)
+        return info
 
     def open_input(self, name: str) -> pa.NativeFile:
         return self._fs.open_input_file(self._path(name))

@@ -48,7 +48,7 @@ class LocalFiles:
         if durable:
             flush_all(self._folders_to_flush([path]))
 
-    def create(self, name: str, data: bytes) -> bool:
+    def create(self, name: str, data: Any) -> bool:
         path = self._path(name)
         temporary = self._write_beside(path, [data], durable=True)
         try:
@@ -85,6 +85,9 @@ class LocalFiles:
 
     def size(self, name: str) -> int:
         return os.stat(self._path(name)).st_size
+
+    def modified_s(self, name: str) -> float:
+        return os.stat(self._path(name)).st_mtime
 
     def open_input(self, name: str) -> pa.NativeFile:
         return pa.memory_map(self._path(name), "r")

@@ -59,12 +59,12 @@ class ObjectFiles:
         with self._as_os_errors(name):
             obstore.put(self._store, name, _body(pieces))
 
-    def create(self, name: str, data: bytes) -> bool:
-        token = os.urandom(16).hex()
+    def create(self, name: str, data: Any) -> bool:
+        token, body = os.urandom(16).hex(), memoryview(data).cast("B") if len(data) else b""
         with self._as_os_errors(name):
             for _ in range(CREATE_TRIES):
                 try:
-                    obstore.put(self._store, name, data, mode="create", attributes={_WRITER: token})
+                    obstore.put(self._store, name, body, mode="create", attributes={_WRITER: token})
                     return True
                 except AlreadyExistsError:
                     writer = self._writer_of(name)
@@ -114,6 +114,10 @@ class ObjectFiles:
     def size(self, name: str) -> int:
         with self._as_os_errors(name):
             return int(obstore.head(self._store, name)["size"])
+
+    def modified_s(self, name: str) -> float:
+        with self._as_os_errors(name):
+            return obstore.head(self._store, name)["last_modified"].timestamp()
 
     def open_input(self, name: str) -> pa.NativeFile:
         with self._as_os_errors(name):
