@@ -91,12 +91,14 @@ class AllocationManager:
     # --- inside ----------------------------------------------------------------------------
     def _take_in(self, observed: Sequence[Observed]) -> None:
         for epoch in observed:
+            now_ms = int(epoch.record["now_ms"])
             if self._warm_up > 0 or self._since_ms is None:
                 self._warm_up -= 1
-                self._since_ms = int(epoch.record["now_ms"])  # the first only starts the clock
+                self._since_ms = now_ms  # the first only starts the clock
             else:
                 self._epochs.append(epoch)
-            self._last_ms = int(epoch.record["now_ms"])
+            self._since_ms = min(self._since_ms, now_ms)  # a clock that was ahead came back
+            self._last_ms = now_ms
         del self._epochs[:-EPOCHS_KEPT]
 
     def _is_due(self) -> bool:

@@ -25,6 +25,7 @@ from headgate.control.faults import reach
 from headgate.control.journal import KEEP_RECORDS, Journal
 from headgate.control.manifest import Manifest, next_manifest
 from headgate.control.planning import Decision, Observed, Planning
+from headgate.control.processing_time import epoch_time
 from headgate.control.tables_in_use import TablesInUse
 from headgate.control.undelivered import damaged_files, refuse
 from headgate.errors import (
@@ -241,7 +242,7 @@ class Coordinator:
     def plan(self, epoch: int, attempt: int = 0) -> EpochPlan:
         """The epoch as its tasks will see it: a function of the last manifest and the clock."""
         last = self.last
-        now_ms = self._clock_ms() if last is None else max(self._clock_ms(), last.now_ms)
+        now_ms, clock_behind = epoch_time(self._clock_ms(), last)
         clock = EpochClock(
             epoch,
             now_ms,
@@ -254,6 +255,7 @@ class Coordinator:
             epoch=epoch,
             slots=self.slots,
             clock=clock,
+            clock_behind=clock_behind,
             clocks=clocks_behind_windows(self.program, clock),
             tables=dict(self._routing.tables),
             moves=self._routing.moves,

@@ -263,7 +263,10 @@ class PlacementManager:
     def _is_due(self, seen: Observation) -> bool:
         if self._epochs_since < self.settings.every_epochs:
             return False
-        return self._planned_ms is None or seen.now_ms - self._planned_ms >= self._every_ms
+        if self._planned_ms is None:
+            return True
+        self._planned_ms = min(self._planned_ms, seen.now_ms)  # a clock that was ahead came back
+        return seen.now_ms - self._planned_ms >= self._every_ms
 
     def _next_moves(
         self, tables: Mapping[str, RoutingTable]

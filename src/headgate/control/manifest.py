@@ -38,7 +38,8 @@ class Manifest:
 
     `ticks`: how many epochs so far had no batch of the input; `offsets`: a digest of Spark's plan
     of the last batch; `generation`: that of the driver (0: from before there were any); `keys`:
-    a fingerprint of the secret by which its keys are told apart.
+    a fingerprint of the secret by which its keys are told apart; `clock_behind`: in how many epochs
+    in a row the clock was behind `now_ms`.
     """
 
     epoch: int
@@ -51,6 +52,7 @@ class Manifest:
     used_watermark_us: int | None = None
     watermark_us: int | None = None
     now_ms: int = 0
+    clock_behind: int = 0
     record: Mapping[str, Any] = field(default_factory=dict)
     costs: Mapping[str, str] = field(default_factory=dict)
     describe: Mapping[str, Any] = field(default_factory=dict)
@@ -88,6 +90,7 @@ class Manifest:
             "used_watermark_us": self.used_watermark_us,
             "watermark_us": self.watermark_us,
             "now_ms": self.now_ms,
+            "clock_behind": self.clock_behind,
             "record": dict(self.record),
             "costs": dict(self.costs),
             "describe": dict(self.describe),
@@ -163,6 +166,7 @@ def next_manifest(
         used_watermark_us=plan.clock.watermark_us,
         watermark_us=watermark_after(program, sources, previous),
         now_ms=plan.clock.now_ms,
+        clock_behind=plan.clock_behind,
         record=record,
         costs=dict(costs or {}),
         describe=program.describe(),

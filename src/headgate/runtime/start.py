@@ -18,6 +18,7 @@ from headgate.control.journal import KEEP_RECORDS
 from headgate.control.manager import Manager, plan_with
 from headgate.control.manifest import Manifest
 from headgate.control.planning import Decides
+from headgate.control.processing_time import SteadyClock
 from headgate.control.signing import signer_of
 from headgate.errors import DeclarationError, EngineError
 from headgate.planner.tuning.calibration import Calibration
@@ -187,7 +188,7 @@ def start_flow(
         place,
         settings,
         delivery,
-        clock_ms=clock_ms or _wall_clock_ms,
+        clock_ms=clock_ms or SteadyClock(),
         sink_uris=uris,
         planning=planning,
         check=check,

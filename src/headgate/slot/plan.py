@@ -41,7 +41,7 @@ class EpochPlan:
     none before the first measurements. `batching` says how rows become batch tuples. `clocks` holds
     the clocks of operators behind windows, whose event time is not the flow's. `signed`: the
     checkpoint has a key, so that digests of files must be strong. `identity` is how the checkpoint
-    tells keys apart.
+    tells keys apart, `clock_behind` for how many epochs the wall clock has been behind `clock`.
     """
 
     epoch: int
@@ -67,6 +67,7 @@ class EpochPlan:
     costs_uri: str = ""
     batching: Batching = field(default_factory=Batching)
     clocks: Mapping[str, EpochClock] = field(default_factory=dict)
+    clock_behind: int = 0
     signed: bool = False
     identity: Identity = field(default_factory=Identity)
     attempt: int = 0

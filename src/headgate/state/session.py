@@ -7,7 +7,8 @@ marked dirty, so nobody goes on from half an epoch. Cost follows the rows touche
 held.
 
 A row whose TTL is over counts as absent; the sweep removes it from the table and the chain. Until
-then `rows` and `bytes` still count it.
+then `rows` and `bytes` still count it. A row that was touched at a time ahead of the clock, which
+was wrong then, counts as touched when the sweep finds it.
 """
 
 from __future__ import annotations
@@ -251,6 +252,9 @@ class StateSession:
         if (self._task.epoch + phase) % SWEEP_EVERY:
             return
         pos = self._table.live_positions()
+        ahead = pos[self._touched_ms()[pos] > self._task.now_ms]
+        if len(ahead):  # the clock was wrong then
+            self._put(self._table.ids(ahead), None, {}, ahead, np.ones(len(ahead), np.bool_))
         pos = pos[self._is_expired(pos)]
         self._remove(self._table.ids(pos), pos)
 
@@ -271,19 +275,21 @@ class StateSession:
         self._helds = left
 
     def _is_expired(self, pos: Positions) -> Mask:
-        clock = self._table.columns[TOUCHED]
-        assert isinstance(clock, FixedColumn)
-        expired: Mask = clock.data[pos] <= self._expired_at
+        expired: Mask = self._touched_ms()[pos] <= self._expired_at
         return expired
 
     def _is_live(self) -> Mask:
         check = self._table.check
         live: Mask = (check != EMPTY) & (check != REMOVED)
         if self._expired_at is not None:
-            clock = self._table.columns[TOUCHED]
-            assert isinstance(clock, FixedColumn)
-            live &= clock.data > self._expired_at
+            live &= self._touched_ms() > self._expired_at
         return live
+
+    def _touched_ms(self) -> Any:
+        """When each row of the table was written last."""
+        clock = self._table.columns[TOUCHED]
+        assert isinstance(clock, FixedColumn)
+        return clock.data
 
     def _rows_at(self, pos: Positions) -> StateRows:
         """Copied in file order, so that what a caller makes of them does not depend on layout."""
