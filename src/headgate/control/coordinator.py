@@ -36,6 +36,7 @@ from headgate.errors import (
     SinkFailed,
 )
 from headgate.operator.rows import EpochClock
+from headgate.operator.user_code import reason_of
 from headgate.routing.identity import Identity
 from headgate.routing.spread import Spread
 from headgate.routing.table import BUCKETS, RoutingTable, hash_table
@@ -440,14 +441,17 @@ class Coordinator:
         except HeadgateError:
             raise
         except Exception as problem:
-            reason = f"{type(problem).__name__}: {problem}"
+            reason = reason_of(problem)
             raise SinkFailed(
-                f"sink {sink.name!r} failed in epoch {manifest.epoch}: {reason}. The epoch is "
-                "committed and nothing is lost: the next start from the same checkpoint calls "
-                "the sink again with the same rows",
+                f"sink {sink.name!r} failed in epoch {manifest.epoch}: {reason}"
+                f"{f' ({reason.where})' if reason.where else ''}. The epoch is committed and "
+                "nothing is lost: the next start from the same checkpoint calls the sink again "
+                "with the same rows",
                 sink=sink.name,
                 epoch=manifest.epoch,
-                reason=reason,
+                reason=str(reason),
+                where=reason.where,
+                trace=reason.trace,
             ) from problem
 
     def _intact_files(self, sink: str, manifest: Manifest) -> list[dict[str, Any]]:

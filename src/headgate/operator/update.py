@@ -14,6 +14,7 @@ import pyarrow as pa
 from headgate.errors import DeclarationError, OperatorFailed
 from headgate.operator.base import Output, StateFields, StatefulOperator
 from headgate.operator.rows import EpochClock, Groups, KeyedRows
+from headgate.operator.user_code import describe, reason_of
 from headgate.state.session import StateSession
 from headgate.topology.arrow_types import to_schema
 
@@ -80,10 +81,10 @@ class Update(StatefulOperator):
             before = _unpickled(kept[group].as_py(), key)
             try:
                 given = some.to_pylist() if self.rows_as == "dicts" else some
-                new, answers[group] = self.fn(key, given, before)
+                new, answers[group] = _two(self.fn(key, given, before))
                 after[group] = None if new is None else pickle.dumps(new, protocol=5)
             except Exception as error:
-                failed[group] = _reason(error)
+                failed[group] = describe(error) if failed else reason_of(error, self.fn)
         answers = {group: answer for group, answer in answers.items() if group not in failed}
         batches, owners = self._fit(answers, failed)
         _store({g: new for g, new in after.items() if g not in failed}, groups, state)
@@ -122,7 +123,7 @@ class Update(StatefulOperator):
                 batches.append(self._converted(answer))
                 owners += [group] * batches[-1].num_rows
             except Exception as error:
-                failed[group] = _reason(error)
+                failed[group] = describe(error) if failed else reason_of(error, self.fn)
         return batches, owners
 
     def _converted(self, answer: Any) -> pa.RecordBatch:
@@ -157,7 +158,7 @@ def _unpickled(kept: bytes | None, key: Any) -> Any:
         return pickle.loads(kept)
     except Exception as error:
         raise OperatorFailed(
-            f"Update cannot read back the state of key {key!r} ({_reason(error)}); is its class "
+            f"Update cannot read back the state of key {key!r} ({describe(error)}); is its class "
             "still importable under the same name?",
             key=repr(key),
         ) from error
@@ -173,9 +174,11 @@ def _store(after: dict[int, bytes | None], groups: Groups, state: StateSession) 
         state.remove(groups.take(np.array(gone, np.int64)))
 
 
+def _two(answer: Any) -> tuple[Any, Any]:
+    if not isinstance(answer, tuple | list) or len(answer) != 2:
+        raise TypeError(f"it must return (new_state, output_rows), not {answer!r}"[:200])
+    return answer[0], answer[1]
+
+
 def _kind(value: Any) -> str:
     return type(value).__name__
-
-
-def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"

@@ -289,5 +289,6 @@ def _task_ms(timings: list[tuple[Any, ...]]) -> dict[str, float]:
 
 def _reason(problem: Exception) -> str:
     """The lines of a Spark error that say something."""
-    text = str(problem)
+    lines = str(problem).splitlines()
+    text = "\n".join(line for line in lines if not line.startswith(("\tat ", "\t... ")))
     return text if len(text) < 4000 else text[:2000] + "\n…\n" + text[-2000:]

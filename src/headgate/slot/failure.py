@@ -7,8 +7,6 @@ where a whole batch failed) and set aside, and the rest goes on.
 
 from __future__ import annotations
 
-import re
-import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headgate import errors
+from headgate.operator.user_code import Reason, describe, reason_of, without_addresses
 from headgate.slot.plan import EpochPlan
 from headgate.topology.builder import DEAD_LETTER_SCHEMA
 from headgate.topology.json_text import json_text
@@ -24,7 +23,6 @@ from headgate.topology.json_text import json_text
 SAMPLE_CHARACTERS_MAX = 500
 WAY_OUT = "fix the operator (or add flow.dead_letters() to set bad rows aside)"
 I64 = npt.NDArray[np.int64]
-_ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]+")
 
 
 class DeadLetters:
@@ -62,12 +60,13 @@ class DeadLetters:
         problem: Exception,
         attempt: Callable[[I64], None],
         undo: Callable[[], None] | None = None,
+        function: Callable[..., Any] | None = None,
     ) -> errors.HeadgateError:
         """The error that stops the flow, with a row that `attempt` fails on as its sample."""
         if is_of_user_code(problem):
             row = first_bad_row(batch.num_rows, attempt, undo)
             batch = batch.slice(row or 0, 1)
-        return from_exception(problem, operator, self.plan, self.slot, batch)
+        return from_exception(problem, operator, self.plan, self.slot, batch, function)
 
     def batch(self) -> pa.RecordBatch | None:
         if not self._rows:
@@ -123,33 +122,21 @@ def first_bad_row(
     return int(part[0]) if len(part) and fails(part) else None
 
 
-def describe(problem: BaseException) -> str:
-    return without_addresses(f"{type(problem).__name__}: {problem}")
-
-
-def without_addresses(text: str) -> str:
-    """The text, the same in every process: objects are often shown with where they lie in memory.
-
-    Examples:
-        >>> without_addresses("no <Order object at 0x7f3c5e0a10>, only 0xff")
-        'no <Order object at 0x…>, only 0xff'
-    """
-    return _ADDRESS.sub("at 0x…", text)
-
-
 def operator_failed(
     operator: str,
     plan: EpochPlan,
     slot: int,
     reason: str,
     sample: pa.RecordBatch | None,
-    trace: str = "",
     way_out: str = WAY_OUT,
     more: Mapping[str, Any] | None = None,
 ) -> errors.OperatorFailed:
+    """The error that stops the flow; a `Reason` brings the line of user code along."""
     row = sample_row(sample)
+    where, trace = (reason.where, reason.trace) if isinstance(reason, Reason) else ("", "")
     return errors.OperatorFailed(
-        f"operator {operator!r} failed in slot {slot}, epoch {plan.epoch}: {reason}. "
+        f"operator {operator!r} failed in slot {slot}, epoch {plan.epoch}: {reason}"
+        f"{f' ({where})' if where else ''}. "
         f"Sample row: {row}. Nothing of this epoch was committed; {way_out} and start again from "
         "the same checkpoint",
         **{
@@ -157,8 +144,9 @@ def operator_failed(
             "operator": operator,
             "slot": slot,
             "epoch": plan.epoch,
-            "reason": reason,
+            "reason": str(reason),
             "sample": row,
+            "where": where,
             "trace": trace,
         },
     )
@@ -186,7 +174,12 @@ def _as_dicts(batch: pa.RecordBatch) -> list[dict[str, Any]]:
 
 
 def from_exception(
-    problem: Exception, operator: str, plan: EpochPlan, slot: int, sample: pa.RecordBatch | None
+    problem: Exception,
+    operator: str,
+    plan: EpochPlan,
+    slot: int,
+    sample: pa.RecordBatch | None,
+    function: Callable[..., Any] | None = None,
 ) -> errors.HeadgateError:
     """The error to report for an exception that came out of user code; it names the place."""
     if isinstance(problem, errors.OperatorFailed) and "sample" in problem.fields:
@@ -194,11 +187,12 @@ def from_exception(
     if not is_of_user_code(problem):
         assert isinstance(problem, errors.HeadgateError)
         return _placed(problem, operator, plan, slot)
-    trace = "".join(traceback.format_exception(problem)[-6:])
+    reason = reason_of(problem, function)
     if isinstance(problem, errors.OperatorFailed):
-        told, more = problem.message, problem.fields
-        return operator_failed(operator, plan, slot, told, sample, trace, more=more)
-    return operator_failed(operator, plan, slot, describe(problem), sample, trace)
+        told = Reason(problem.message)
+        told.where, told.trace = reason.where, reason.trace
+        return operator_failed(operator, plan, slot, told, sample, more=problem.fields)
+    return operator_failed(operator, plan, slot, reason, sample)
 
 
 def is_of_user_code(problem: Exception) -> bool:

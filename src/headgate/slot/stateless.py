@@ -14,7 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headgate.slot.failure import DeadLetters, describe, find_bad_rows
+from headgate.operator.user_code import describe, reason_of
+from headgate.slot.failure import DeadLetters, find_bad_rows
 from headgate.slot.rows import Rows
 from headgate.topology.graph import Node
 
@@ -46,7 +47,10 @@ def run_stateless(
         return _run_vectorised(node, rows)
     except Exception as problem:
         if not dead.wanted:
-            raise dead.blame(node.name, rows.batch, problem, attempt) from problem
+            function = node.spec.function
+            raise dead.blame(
+                node.name, rows.batch, problem, attempt, function=function
+            ) from problem
     bad = find_bad_rows(len(rows), attempt)
     dead.refuse(node.name, rows.batch, bad)
     good = np.setdiff1d(np.arange(len(rows)), np.fromiter(bad, np.int64))
@@ -130,7 +134,7 @@ def _run_per_row(
             for result in results if kind != "filter" else []:
                 _check_row(result, node.schema)
         except Exception as problem:
-            bad[index] = describe(problem)
+            bad[index] = describe(problem) if bad else reason_of(problem, function)
             continue
         made.extend(results)
         origins.extend([index] * len(results))
