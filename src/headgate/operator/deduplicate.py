@@ -55,7 +55,7 @@ class Deduplicate(StatefulOperator):
         new = ~state.read(groups).found  # a key whose time is over counts as absent
         if not new.any():
             return Output()
-        state.write(groups.take(new), {})
+        state.write(groups if new.all() else groups.take(new), {})
         passed = groups.first[new]
         if len(passed) == len(rows):
             return Output(rows.batch)

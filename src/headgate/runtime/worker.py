@@ -236,7 +236,9 @@ def _services(plan: EpochPlan) -> Services:
 
 
 def _warm_dir(plan: EpochPlan) -> str | None:
-    """A folder of this host, apart from those of other flows; Spark deletes its local dirs."""
+    """A folder of this host, apart from those of other flows and users; Spark deletes its local
+    dirs. Somebody else may make it first, and then it is not used (`state/warm_copy.py`).
+    """
     if plan.warm_dir == WARM_OFF:
         return None
     local_dirs = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
@@ -244,4 +246,4 @@ def _warm_dir(plan: EpochPlan) -> str | None:
     if not root:
         return None
     flow = xxhash.xxh3_64_hexdigest(plan.storage_uri.encode())
-    return os.path.join(root, f"headgate-{flow}")
+    return os.path.join(root, f"headgate-{os.geteuid()}-{flow}")

@@ -9,6 +9,7 @@ the same file names. Timings are kept apart, in `Services`, because they are not
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +25,7 @@ from headgate.slot.rows import Rows
 from headgate.slot.slot_task import SlotTask
 from headgate.slot.stateless import WrongOutput, conform
 from headgate.slot.task import Services, Task
+from headgate.state.seal import WarmCopyDamaged
 from headgate.topology.graph import Node
 
 __all__ = ["Services", "run_slot_task", "run_source_task"]
@@ -126,7 +128,27 @@ def run_slot_task(
     slot: int,
     tuples: Iterable[BatchTuple],
 ) -> Iterator[BatchTuple]:
-    """Level 1 and up: run the slot's operators on what came in; last of all, the control record."""
+    """Level 1 and up: run the slot's operators on what came in; last of all, the control record.
+
+    A task that meets a damaged warm copy starts over from the committed files.
+    """
+    received, timings = list(tuples), len(services.timings)
+    try:
+        yield from _attempt(program, plan, services, level, slot, received)
+    except WarmCopyDamaged:
+        del services.timings[timings:]
+        cold = replace(services, store=services.store.cold())
+        yield from _attempt(program, plan, cold, level, slot, received)
+
+
+def _attempt(
+    program: Program,
+    plan: EpochPlan,
+    services: Services,
+    level: int,
+    slot: int,
+    tuples: list[BatchTuple],
+) -> Iterator[BatchTuple]:
     task = SlotTask(program, plan, services, level=level, producer=slot, slot=slot)
     try:
         task.receive(tuples)

@@ -1,8 +1,8 @@
 """Columns of the table: fixed-width values in place, others in an append-only heap.
 
-`gather` and `scatter` work on row positions. A validity array appears with the first null. A heap
-column keeps an ordinal per row (-1: null) into a growing list of values; an overwritten value is
-garbage until the table is next rebuilt.
+What a column holds at a position is a *cell*: the value itself, or its ordinal (-1: null) in a
+growing list of values, where an overwritten one is garbage until the table is next rebuilt. Cells
+are sealed by the table, values in a heap here. A validity array appears with the first null.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headgate.state.layout import Array, ColumnLayout, Values
+from headgate.state.layout import Array, ColumnLayout, Mask, Values
 from headgate.state.memory import MappedMemory, Memory
+from headgate.state.seal import U32, WarmCopyDamaged, value_seals
 
 Positions = npt.NDArray[np.intp]
 
@@ -27,7 +28,8 @@ class FixedColumn:
         self.data: Array = np.zeros(layout.shape(0), layout.dtype)
         self.valid: Array | None = None
 
-    def build(self, memory: Memory, size: int, positions: Positions, values: Values) -> None:
+    def build(self, memory: Memory, size: int, positions: Positions, values: Values) -> Values:
+        """Make the arrays anew, with these values; returns their cells."""
         data = np.zeros(self.layout.shape(size), self.layout.dtype)
         data[positions] = values.data
         self.data = memory.install(self._file, data)
@@ -36,20 +38,32 @@ class FixedColumn:
             valid = np.ones(size, np.bool_)
             valid[positions] = values.valid
             self.valid = memory.install(f"{self._file}-valid", valid)
+        return values
 
-    def gather(self, positions: Positions) -> Values:
+    def cells(self, positions: Positions | slice) -> Values:
         valid = None if self.valid is None else self.valid[positions]
-        if valid is not None and valid.all():
-            valid = None
         return Values(self.data[positions], valid)
 
-    def scatter(self, memory: Memory, positions: Positions, values: Values) -> None:
+    def blank(self, cells: Values, rows: Mask) -> None:
+        """Make these cells what a column holds before anything is written."""
+        cells.data[rows] = np.zeros(1, cells.data.dtype)[0]
+        if cells.valid is not None:
+            cells.valid[rows] = True
+
+    def resolve(self, cells: Values) -> Values:
+        """The values that cells stand for."""
+        nothing_is_null = cells.valid is not None and bool(cells.valid.all())
+        return Values(cells.data) if nothing_is_null else cells
+
+    def scatter(self, memory: Memory, positions: Positions, values: Values) -> Values:
+        """Write values; returns the cells written."""
         if values.valid is not None and self.valid is None:
             ones = np.ones(len(self.data), np.bool_)
             self.valid = memory.install(f"{self._file}-valid", ones)
         self.data[positions] = values.data
         if self.valid is not None:
             self.valid[positions] = True if values.valid is None else values.valid
+        return values
 
     def describe(self) -> dict[str, Any]:
         return {"valid": self.valid is not None}
@@ -80,7 +94,7 @@ class FixedColumn:
 
 
 class HeapColumn:
-    """An ordinal per row, and behind it offsets and bytes that only grow."""
+    """An ordinal per row, and behind it offsets, bytes and seals that only grow."""
 
     row_bytes = 8
 
@@ -89,9 +103,12 @@ class HeapColumn:
         self.ref: Array = np.zeros(0, np.int64)
         self.bounds: Array = np.zeros(1, np.int64)
         self.body: Array = np.zeros(0, np.uint8)
-        self.count = 0
+        self.seals: U32 | None = None
+        self.count = self.used = 0  # values and bytes
+        self._suspect = 0  # so many values were written before this session
 
-    def build(self, memory: Memory, size: int, positions: Positions, values: Values) -> None:
+    def build(self, memory: Memory, size: int, positions: Positions, values: Values) -> Values:
+        """Make the arrays anew, with these values; returns their cells."""
         data = values.data
         rows = len(data)
         bounds, body = _parts(data)
@@ -100,54 +117,84 @@ class HeapColumn:
         all_bounds[: rows + 1] = bounds
         all_body = np.zeros(max(1024, len(body) + len(body) // 2), np.uint8)
         all_body[: len(body)] = body
-        ref = np.full(size, -1, np.int64)
-        ref[positions] = _ordinals(data, 0)
+        ref, ordinals = np.full(size, -1, np.int64), _ordinals(data, 0)
+        ref[positions] = ordinals
         self.ref = memory.install(f"{self._file}-ref", ref)
         self.bounds = memory.install(f"{self._file}-bounds", all_bounds)
         self.body = memory.install(f"{self._file}-body", all_body)
-        self.count = rows
+        self.seals = None
+        if memory.sealed:
+            seals = np.zeros(room, np.uint32)
+            seals[:rows] = value_seals(bounds, body, np.arange(rows))
+            self.seals = memory.install(f"{self._file}-seals", seals)
+        self.count, self.used, self._suspect = rows, len(body), 0
+        return Values(ordinals)
 
-    def gather(self, positions: Positions) -> Values:
-        ordinals = self.ref[positions]
+    def cells(self, positions: Positions | slice) -> Values:
+        return Values(self.ref[positions])
+
+    def blank(self, cells: Values, rows: Mask) -> None:
+        """Make these cells what a column holds before anything is written."""
+        cells.data[rows] = -1
+
+    def resolve(self, cells: Values) -> Values:
+        """The values that cells stand for, at any time until the table is rebuilt."""
+        ordinals, absent = cells.data, cells.data < 0
+        old = self.seals is not None and bool((ordinals < self._suspect).any())
+        if self.seals is not None:
+            self._check_bounds(ordinals[~absent] if old else ordinals[:0])
         heap = pa.Array.from_buffers(
             pa.large_binary(),
             self.count,
             [None, pa.py_buffer(self.bounds), pa.py_buffer(self.body)],
         )
-        absent = ordinals < 0
-        return Values(heap.take(pa.array(ordinals, mask=absent if absent.any() else None)))
+        taken = heap.take(pa.array(ordinals, mask=absent if absent.any() else None))
+        if old and self.seals is not None:
+            wrong = value_seals(*_parts(taken), ordinals) != self.seals[ordinals]
+            if (wrong & ~absent).any():
+                raise WarmCopyDamaged
+        return Values(taken)
 
-    def scatter(self, memory: Memory, positions: Positions, values: Values) -> None:
+    def scatter(self, memory: Memory, positions: Positions, values: Values) -> Values:
+        """Write values; returns the cells written."""
         bounds, body = _parts(values.data)
-        rows, start = len(values.data), int(self.bounds[self.count])
-        if self.count + rows + 1 > len(self.bounds):
-            size = (self.count + rows + 1) * 3 // 2
+        start, stop = self.count, self.count + len(values.data)
+        if stop + 1 > len(self.bounds):
+            size = (stop + 1) * 3 // 2
             self.bounds = memory.extend(f"{self._file}-bounds", self.bounds, size)
-        if start + len(body) > len(self.body):
-            size = (start + len(body)) * 3 // 2
+        if self.seals is not None and stop > len(self.seals):
+            self.seals = memory.extend(f"{self._file}-seals", self.seals, len(self.bounds) - 1)
+        if self.used + len(body) > len(self.body):
+            size = (self.used + len(body)) * 3 // 2
             self.body = memory.extend(f"{self._file}-body", self.body, size)
-        self.body[start : start + len(body)] = body
-        self.bounds[self.count + 1 : self.count + rows + 1] = bounds[1:] + start
-        self.ref[positions] = _ordinals(values.data, self.count)
-        self.count += rows
+        self.body[self.used : self.used + len(body)] = body
+        self.bounds[start : stop + 1] = bounds + self.used
+        if self.seals is not None:
+            self.seals[start:stop] = value_seals(bounds, body, np.arange(start, stop))
+        ordinals = _ordinals(values.data, start)
+        self.ref[positions] = ordinals
+        self.count, self.used = stop, self.used + len(body)
+        return Values(ordinals)
 
     def describe(self) -> dict[str, Any]:
-        return {"count": self.count, "bounds": len(self.bounds), "body": len(self.body)}
+        room = {"bounds": len(self.bounds), "body": len(self.body)}
+        return {"count": self.count, "used": self.used, **room}
 
     def attach(self, memory: MappedMemory, size: int, told: dict[str, Any]) -> None:
         """Map what is not mapped yet; called again when another worker has gone on."""
+        room = told["bounds"]
         if len(self.ref) != size:
             self.ref = memory.attach(f"{self._file}-ref", np.dtype(np.int64), (size,))
-        if len(self.bounds) != told["bounds"]:
-            shape = (told["bounds"],)
-            self.bounds = memory.attach(f"{self._file}-bounds", np.dtype(np.int64), shape)
+        if self.seals is None or len(self.bounds) != room:
+            self.bounds = memory.attach(f"{self._file}-bounds", np.dtype(np.int64), (room,))
+            self.seals = memory.attach(f"{self._file}-seals", np.dtype(np.uint32), (room - 1,))
         if len(self.body) != told["body"]:
-            shape = (told["body"],)
-            self.body = memory.attach(f"{self._file}-body", np.dtype(np.uint8), shape)
-        self.count = told["count"]
+            self.body = memory.attach(f"{self._file}-body", np.dtype(np.uint8), (told["body"],))
+        self.count, self.used = told["count"], told["used"]
+        self._suspect = self.count
 
     def heap_bytes(self) -> int:
-        return int(self.bounds[self.count]) + 8 * self.count
+        return self.used + 8 * self.count
 
     @property
     def garbage_rows(self) -> int:
@@ -156,6 +203,15 @@ class HeapColumn:
 
     def make_private(self) -> None:
         self.ref, self.bounds, self.body = self.ref.copy(), self.bounds.copy(), self.body.copy()
+        self.seals = None if self.seals is None else self.seals.copy()
+
+    def _check_bounds(self, ordinals: Array) -> None:
+        """Nothing is read outside of the heap, not even to find that it is wrong."""
+        start, stop = self.bounds[ordinals], self.bounds[ordinals + 1]
+        inside = (start >= 0) & (start <= stop) & (stop <= self.used)
+        first, last = self.bounds[0], self.bounds[self.count]  # Arrow looks at these, too
+        if first != 0 or last != self.used or not inside.all():
+            raise WarmCopyDamaged
 
 
 Column = FixedColumn | HeapColumn

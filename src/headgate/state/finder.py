@@ -7,13 +7,14 @@ where it ended; only after a rebuild does it start from home again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from headgate.state.column import Positions
-from headgate.state.layout import Mask
+from headgate.state.layout import Mask, Values
+from headgate.state.rows import RowIds
 from headgate.state.schema import KeyBatch
 from headgate.state.table import HashTable
 
@@ -22,13 +23,14 @@ _KEPT_MAX = 16
 
 @dataclass(frozen=True)
 class Found:
-    """Position of each key, and whether its row is there."""
+    """Position of each key, whether its row is there, and its value cells if just gathered."""
 
     keys: KeyBatch
     pos: Positions
     found: Mask
     version: int
     changes: int
+    cells: dict[str, Values] | None = None
 
 
 class Finder:
@@ -45,9 +47,7 @@ class Finder:
             if not self._table.layout.has_route and keys.route is not keys.h:
                 assert np.array_equal(keys.route, keys.h), "without sub-keys h must be the route"
             return self._look_up(keys, None)
-        if known.changes == self._changes:
-            return known
-        return self._look_up(keys, known.pos)
+        return known if known.changes == self._changes else self._look_up(keys, known.pos)
 
     def written(self, keys: KeyBatch, pos: Positions) -> None:
         """All rows of this batch are there now."""
@@ -61,8 +61,9 @@ class Finder:
         self._known.clear()
 
     def _look_up(self, keys: KeyBatch, start: Positions | None) -> Found:
-        check = keys.check(self._identity)
-        return self._keep(keys, *self._table.find(keys.h, check, start))
+        ids = RowIds(keys.route, keys.h, keys.check(self._identity))
+        pos, found, cells = self._table.look_up(ids, start)
+        return replace(self._keep(keys, pos, found), cells=cells)
 
     def _keep(self, keys: KeyBatch, pos: Positions, found: Mask) -> Found:
         if len(self._known) >= _KEPT_MAX:

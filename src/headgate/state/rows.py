@@ -6,7 +6,7 @@ one asked for. Files keep rows in that order, so `sorted_order` is the one defin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -125,9 +125,9 @@ def in_units(route: U64, bucket_count: int, buckets: I64, routes: U64) -> Mask:
 class Held:
     """What the state holds for a batch of keys, gathered column by column when asked for.
 
-    It shows the state as it was at `read()`: the session has it gather a column before changing
-    it. `held["count"]` is zero (Arrow columns: null) where the key is absent or the value null.
-    Columns not asked for by the end of the session are gone.
+    It shows the state as it was at `read()`: what it has not gathered by then cannot change before
+    the session has it do so. `held["count"]` is zero (Arrow columns: null) where the key is absent
+    or the value null. Columns not asked for by the end of the session are gone.
     """
 
     def __init__(
@@ -159,13 +159,10 @@ class Held:
             return column.arrow(values)
         return column.arrow(Values(values.data, self.valid(name)))
 
-    def freeze(self, names: Iterable[str] | None = None) -> bool:
-        """Gather these columns (None: all) before they change; True once nothing is left."""
-        wanted = self._layout.columns if names is None else names
-        for name in wanted:
-            if name in self._layout.columns:
-                self._values(name)
-        return len(self._kept) == len(self._layout.columns)
+    def freeze(self) -> None:
+        """Gather all columns, before rows go or move."""
+        for name in self._layout.columns:
+            self._values(name)
 
     def close(self) -> None:
         self._gather = None

@@ -19,8 +19,6 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import xxhash
 
 from headgate.errors import SchemaMismatch
@@ -32,7 +30,9 @@ from headgate.state.finder import Finder
 from headgate.state.layout import TOUCHED, Mask, Values
 from headgate.state.rows import Held, RowIds, StateRows, in_units, sorted_order
 from headgate.state.schema import I64, U64, KeyBatch
-from headgate.state.table import EMPTY, REMOVED, HashTable
+from headgate.state.seal import WarmCopyDamaged
+from headgate.state.sealing import EMPTY, REMOVED
+from headgate.state.table import HashTable
 from headgate.state.task import Task
 from headgate.state.touched import TouchedLog, key_values
 from headgate.state.undo import UndoLog
@@ -64,6 +64,8 @@ class StateSession:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if kind is not None and issubclass(kind, WarmCopyDamaged) and self._warm is not None:
+            self._warm.discard()
         self._close()
 
     @property
@@ -84,20 +86,17 @@ class StateSession:
 
     def read(self, keys: KeyBatch) -> Held:
         """What the state holds for these keys."""
-        where = self._finder.find(keys)
+        where, table = self._finder.find(keys), self._table
         pos, found = where.pos, where.found
+        cells = where.cells or table.value_cells(pos)
         if self._expired_at is not None:
-            found = found & ~self._is_expired(pos)
-        pos, table, absent = pos.copy(), self._table, None if found.all() else ~found
+            found = found & (cells[TOUCHED].data > self._expired_at)
+        absent = None if found.all() else ~found
 
         def gather(name: str) -> Values:
-            values = table.columns[name].gather(pos)
-            if absent is None:
-                return values
-            if isinstance(table.columns[name], FixedColumn):
-                values.data[absent] = np.zeros(1, values.data.dtype)[0]
-                return values
-            return Values(_null_where(values.data, absent))
+            if name in cells:
+                return table.values(name, cells[name], absent)
+            return table.gather(pos, [name], absent)[name]
 
         held = Held(self._layout, found, gather)
         self._helds.append(weakref.ref(held))
@@ -134,16 +133,19 @@ class StateSession:
                 "compared",
                 column=column,
             )
+        clock = set() if self._expired_at is None else {TOUCHED}
+        self._table.seals.check_scanned({kept.layout.name, *clock})
         hit = self._is_live() & (kept.data < below)
         if kept.valid is not None:
             hit &= kept.valid
         return self._rows_at(np.flatnonzero(hit))
 
     def all(self) -> StateRows:
+        self._check_all()
         return self._rows_at(np.flatnonzero(self._is_live()))
 
     def remove_rows(self, rows: StateRows) -> None:
-        pos, found = self._table.find(rows.h, rows.check)
+        pos, found, _ = self._table.look_up(rows.ids)
         index = np.flatnonzero(found)
         self._remove(rows.ids.take(index), pos[index])
 
@@ -152,11 +154,12 @@ class StateSession:
         if not len(rows):
             return
         given = {name: v for name, v in rows.columns.items() if name in self._layout.columns}
-        pos, found = self._table.find(rows.h, rows.check)
+        pos, found, _ = self._table.look_up(rows.ids)
         self._put(rows.ids, None, given, pos, found)
 
     def drop_units(self, buckets: I64, routes: U64, keep_routes: U64) -> int:
         """Remove all rows of these buckets and routes, but not of `keep_routes`."""
+        self._check_all()
         pos = self._table.live_positions()
         route = (self._table.route if self._layout.has_route else self._table.h)[pos]
         gone = in_units(route, self._task.buckets, buckets, routes)
@@ -215,7 +218,7 @@ class StateSession:
     ) -> Positions:
         """Write columns of rows, new ones too; key columns come from `keys` or are in `given`."""
         count = len(ids)
-        self._before_change(list(given))
+        self._before_change()
         expired = None
         if self._expired_at is not None:
             expired = np.flatnonzero(found & self._is_expired(pos))
@@ -225,13 +228,14 @@ class StateSession:
         missing = np.flatnonzero(~found)
         pos = self._table.ensure(ids, pos, found)
         if keys is not None and len(missing):
-            self._table.scatter(pos[missing], key_values(self._layout, keys, missing))
-        if expired is not None and len(expired):
-            self._freeze()
-            rest = [name for name in self._layout.value_names if name not in given]
-            blanks = {name: self._layout.columns[name].blank(len(expired)) for name in rest}
-            self._table.scatter(pos[expired], blanks)
-        self._table.scatter(pos, given)
+            new = key_values(self._layout, keys, missing)
+            self._table.scatter(ids.take(missing), pos[missing], new)
+        start_blank = missing if expired is None else np.concatenate([missing, expired])
+        rest = [name for name in self._layout.value_names if name not in given]
+        if rest and len(start_blank):
+            blanks = {name: self._layout.columns[name].blank(len(start_blank)) for name in rest}
+            self._table.scatter(ids.take(start_blank), pos[start_blank], blanks)
+        self._table.scatter(ids, pos, given)
         self._touched.put(ids, pos, keys)
         self._finder.changed()
         return pos
@@ -239,7 +243,8 @@ class StateSession:
     def _remove(self, ids: RowIds, pos: Positions) -> None:
         if not len(ids):
             return
-        self._before_change([])
+        self._before_change()
+        self._freeze()
         self._undo.note(ids, pos, np.ones(len(ids), np.bool_))
         self._table.remove(pos)
         self._touched.removed(ids, pos)
@@ -251,6 +256,7 @@ class StateSession:
         phase = xxhash.xxh3_64_intdigest(self._task.folder.encode())
         if (self._task.epoch + phase) % SWEEP_EVERY:
             return
+        self._check_all(rows=True)
         pos = self._table.live_positions()
         ahead = pos[self._touched_ms()[pos] > self._task.now_ms]
         if len(ahead):  # the clock was wrong then
@@ -258,21 +264,23 @@ class StateSession:
         pos = pos[self._is_expired(pos)]
         self._remove(self._table.ids(pos), pos)
 
-    def _before_change(self, names: list[str]) -> None:
+    def _before_change(self) -> None:
         if not self._mutated:
             self._mutated = True
             if self._warm is not None:
                 self._warm.mark_dirty()
-        self._freeze(names)
 
-    def _freeze(self, names: list[str] | None = None) -> None:
-        """Have what was read gather these columns (None: all) while they are what they were."""
-        left = []
+    def _check_all(self, rows: bool = False) -> None:
+        """Before a scan: every key is what was written, and every row with a clock, or if asked."""
+        self._table.seals.check_all(rows or self._expired_at is not None)
+
+    def _freeze(self) -> None:
+        """Have what was read gather what it has not yet, before rows go or move."""
         for ref in self._helds:
             held = ref()
-            if held is not None and not held.freeze(names):
-                left.append(ref)
-        self._helds = left
+            if held is not None:
+                held.freeze()
+        self._helds = []
 
     def _is_expired(self, pos: Positions) -> Mask:
         expired: Mask = self._touched_ms()[pos] <= self._expired_at
@@ -293,6 +301,7 @@ class StateSession:
 
     def _rows_at(self, pos: Positions) -> StateRows:
         """Copied in file order, so that what a caller makes of them does not depend on layout."""
+        self._table.seals.check_rows(pos)
         ids = self._table.ids(pos)
         order, _ = sorted_order(ids)
         return StateRows(self._layout, ids.take(order), self._table.gather(pos[order]))
@@ -311,7 +320,3 @@ class StateSession:
         if self._warm is not None:
             self._warm.release()
             self._warm = None
-
-
-def _null_where(data: Any, absent: Mask) -> Any:
-    return pc.if_else(pa.array(absent), pa.scalar(None, data.type), data)

@@ -7,6 +7,7 @@ or rebuild), and hands it to a session. Reading for migration and inspection tou
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from headgate.state.layout import RowLayout
 from headgate.state.memory import PrivateMemory
 from headgate.state.rows import StateRows, bucket_shift
 from headgate.state.schema import I64, U64, StateSchema
+from headgate.state.seal import WarmCopyDamaged
 from headgate.state.session import StateSession
 from headgate.state.storage import Storage
 from headgate.state.table import HashTable
@@ -76,6 +78,12 @@ class StateStore:
             self.buckets, self.compact_after, self._strong_digests, self.identity,
         )  # fmt: skip
         return StateSession(task, table, warm, chain)
+
+    def cold(self) -> StateStore:
+        """The same state without warm copies: every session starts from the files."""
+        cold = copy(self)
+        cold.warm = None
+        return cold
 
     def drop(self, operator: str, slot: int) -> bool:
         """Delete this host's warm copy of a slot that has left; False if it is in use."""
@@ -161,17 +169,12 @@ def _live(rows: StateRows, expired_at_ms: int | None) -> StateRows:
 def _table_for(chain: Chain, reader: ChainReader, warm: WarmCopy | None) -> HashTable:
     """The table of a chain: the warm copy as it is, brought up to date, or built anew."""
     if warm is not None:
-        attached = warm.attach(reader.layout)
-        if attached is not None:
-            table, version = attached
-            missing = missing_files(chain, version)
-            if missing is not None:
-                if missing:
-                    warm.mark_dirty()
-                    for rows in reader.files(missing):
-                        _apply(table, rows)
-                    warm.stamp(reader.layout, table, chain_id(chain))
-                return table
+        try:
+            table = _brought_up_to(chain, reader, warm)
+        except WarmCopyDamaged:
+            table = None
+        if table is not None:
+            return table
     rows = reader.whole(chain)
     memory = PrivateMemory() if warm is None else warm.memory()
     table = HashTable.build(reader.layout, memory, rows.ids, complete(rows))
@@ -180,10 +183,26 @@ def _table_for(chain: Chain, reader: ChainReader, warm: WarmCopy | None) -> Hash
     return table
 
 
+def _brought_up_to(chain: Chain, reader: ChainReader, warm: WarmCopy) -> HashTable | None:
+    attached = warm.attach(reader.layout)
+    if attached is None:
+        return None
+    table, version = attached
+    missing = missing_files(chain, version)
+    if missing is None:
+        return None
+    if missing:
+        warm.mark_dirty()
+        for rows in reader.files(missing):
+            _apply(table, rows)
+        warm.stamp(reader.layout, table, chain_id(chain))
+    return table
+
+
 def _apply(table: HashTable, rows: FileRows) -> None:
-    pos, found = table.find(rows.ids.h, rows.ids.check)
+    pos, found, _ = table.look_up(rows.ids)
     table.remove(pos[found & rows.removed])
     put = np.flatnonzero(~rows.removed)
     ids, pos, found = rows.ids.take(put), pos[put], found[put]
     pos = table.ensure(ids, pos, found)
-    table.scatter(pos, {name: v.take(put) for name, v in complete(rows).items()})
+    table.scatter(ids, pos, {name: v.take(put) for name, v in complete(rows).items()})

@@ -7,7 +7,8 @@ found for a missing key stays a right place to go on probing from. The last posi
 empty, which ends every probe.
 
 Lookups cost O(keys asked for). A rebuild costs O(rows held) and is due after a constant fraction
-of them has been added or removed.
+of them has been added or removed. Rows of a table in shared files are sealed (`sealing.py`):
+`look_up` is for rows that this session has not met yet, `find` for those it has.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from headgate.state.layout import Array, Mask, RowLayout, Values
 from headgate.state.memory import MappedMemory, Memory, PrivateMemory
 from headgate.state.rows import RowIds
 from headgate.state.schema import U64
+from headgate.state.seal import WarmCopyDamaged
+from headgate.state.sealing import EMPTY, REMOVED, Seals
 
-EMPTY, REMOVED = 0, 2
 _LOAD_AFTER_BUILD = 0.5
 _LOAD_MAX = 0.68
 _CAPACITY_MIN = 64
@@ -42,9 +44,11 @@ class HashTable:
             name: (HeapColumn if column.kind == "heap" else FixedColumn)(column, f"c{index:03d}")
             for index, (name, column) in enumerate(layout.columns.items())
         }
-        self.h: U64 = np.zeros(0, np.uint64)
+        self._words: U64 = np.zeros((0, 1), np.uint64)
+        self.h: U64 = self._words[:, 0]
         self.check: Array = np.zeros(0, np.uint8)
         self.route: U64 = self.h
+        self.seals = Seals(self)
         self.capacity = self.live = self.removed = 0
         self.version = 0  # grows when positions handed out before are no longer valid
         self.before_move: Callable[[], None] | None = None
@@ -61,8 +65,24 @@ class HashTable:
     def sample_routes(self, positions_max: int) -> U64:
         """Routes of the rows at every k-th position: positions are a hash, so that is fair."""
         step = max(1, len(self.check) // positions_max)
+        self.seals.check_keys(np.arange(0, len(self.check), step))
         check = self.check[::step]
         return np.asarray(self.route[::step][(check != EMPTY) & (check != REMOVED)])
+
+    def look_up(
+        self, ids: RowIds, start: Positions | None = None
+    ) -> tuple[Positions, Mask, dict[str, Values] | None]:
+        """As `find`, and the answer is checked; with the value cells if those had to be."""
+        pos, found = self.find(ids.h, ids.check, start)
+        cells = None
+        if self.seals.rows_suspect:
+            cells = self.value_cells(pos)
+            self.seals.check_found(ids, pos, found, cells)
+        missing = np.flatnonzero(~found)
+        if len(missing):
+            first = home_of(ids.h[missing], self.capacity) if start is None else start[missing]
+            self.seals.check_passed(first, pos[missing])
+        return pos, found, cells
 
     def find(self, h: U64, check: U64, start: Positions | None = None) -> tuple[Positions, Mask]:
         """Position of each row and whether it is there; if not, where its probe ended."""
@@ -74,7 +94,10 @@ class HashTable:
         p, wanted, marks = pos[todo], h[todo], check[todo]
         while todo.size:
             p += 1
-            seen = self.check[p]
+            try:
+                seen = self.check[p]
+            except IndexError:  # the last position is no longer empty
+                raise WarmCopyDamaged from None
             hit = (seen == marks) & (self.h[p] == wanted)
             stop = hit | (seen == EMPTY)
             done = todo[stop]
@@ -93,17 +116,20 @@ class HashTable:
         check = self._as_check(ids.check)
         pos = pos.copy()
         todo = np.arange(len(ids))
-        last = len(self.h) - 1
+        last, round_ = len(self.h) - 1, 0
         while todo.size:
             p = pos[todo]
             if int(p.max()) >= last:  # a cluster reached the end: more room, and once again
+                taken = np.delete(pos, todo)
+                self.check[taken] = EMPTY
+                self.live -= len(taken)
                 self._rebuild(self.live + len(ids), grow=True)
-                pos, there = self.find(ids.h, ids.check)
-                missing = np.flatnonzero(~there)
-                pos[missing] = self.insert(ids.take(missing), pos[missing])
-                return pos
+                return self.insert(ids, home_of(ids.h, self.capacity))
             free = self.check[p] == EMPTY
             tried, p = todo[free], p[free]
+            if round_:  # where a probe ended it was checked
+                self.seals.check_free(p)
+            round_ += 1
             self.h[p] = ids.h[tried]
             self.check[p] = check[tried]
             won = (self.h[p] == ids.h[tried]) & (self.check[p] == check[tried])
@@ -129,30 +155,46 @@ class HashTable:
 
     def remove(self, pos: Positions) -> None:
         self.check[pos] = REMOVED
+        self.seals.remove(pos)
         self.live -= len(pos)
         self.removed += len(pos)
 
-    def scatter(self, pos: Positions, values: Mapping[str, Values]) -> None:
+    def scatter(self, ids: RowIds, pos: Positions, values: Mapping[str, Values]) -> None:
+        """Write columns of rows that this session has looked up or inserted, and seal them."""
+        cells = {}
         for name, given in values.items():
             try:
-                self.columns[name].scatter(self.memory, pos, given)
+                cells[name] = self.columns[name].scatter(self.memory, pos, given)
             except OSError:
                 self.make_private()
-                self.columns[name].scatter(self.memory, pos, given)
+                cells[name] = self.columns[name].scatter(self.memory, pos, given)
+        self.seals.write(ids, pos, cells)
 
-    def gather(self, pos: Positions, names: list[str] | None = None) -> dict[str, Values]:
-        wanted = self.columns if names is None else names
-        return {name: self.columns[name].gather(pos) for name in wanted}
+    def value_cells(self, pos: Positions) -> dict[str, Values]:
+        """What the value columns hold, and the clock: all but the key."""
+        keys = self.layout.key_names
+        return {name: c.cells(pos) for name, c in self.columns.items() if name not in keys}
+
+    def gather(
+        self, pos: Positions, names: list[str] | None = None, absent: Mask | None = None
+    ) -> dict[str, Values]:
+        """Columns of rows that this session has looked up; blank where they are absent."""
+        names = list(self.columns) if names is None else names
+        if any(name in self.layout.key_names for name in names):
+            self.seals.check_keys(pos)
+        return {name: self.values(name, self.columns[name].cells(pos), absent) for name in names}
+
+    def values(self, name: str, cells: Values, absent: Mask | None = None) -> Values:
+        """The values that cells of a column stand for; blank where rows are absent."""
+        column = self.columns[name]
+        if absent is not None:
+            column.blank(cells, absent)
+        return column.resolve(cells)
 
     def ids(self, pos: Positions) -> RowIds:
         h = self.h[pos]
         route = self.route[pos] if self.layout.has_route else h
         return RowIds(route, h, self.check[pos].astype(np.uint64))
-
-    def holds(self, pos: Positions, ids: RowIds) -> Mask:
-        """Whether each position still (or again) belongs to its row."""
-        held: Mask = (self.check[pos] == self._as_check(ids.check)) & (self.h[pos] == ids.h)
-        return held
 
     def live_positions(self) -> Positions:
         return np.flatnonzero((self.check != EMPTY) & (self.check != REMOVED))
@@ -166,8 +208,8 @@ class HashTable:
     def make_private(self) -> None:
         """Leave the shared files (no room there) and go on with plain arrays."""
         self.memory = PrivateMemory()
-        self.h, self.check = self.h.copy(), self.check.copy()
-        self.route = self.route.copy() if self.layout.has_route else self.h
+        self._use(self._words.copy(), self.check.copy(), self.route.copy())
+        self.seals.make_private(self._words)
         for column in self.columns.values():
             column.make_private()
 
@@ -179,6 +221,7 @@ class HashTable:
             "live": self.live,
             "removed": self.removed,
             "check": self.check.dtype.str,
+            "scanned": self.seals.describe(),
             "columns": {name: column.describe() for name, column in self.columns.items()},
         }
 
@@ -187,13 +230,15 @@ class HashTable:
         size = told["size"]
         self.memory = memory
         if len(self.h) != size:
-            self.h = memory.attach("h", np.dtype(np.uint64), (size,))
-            self.check = memory.attach("check", np.dtype(told["check"]), (size,))
-            self.route = self.h
+            words = memory.attach("h", np.dtype(np.uint64), (size, 2))
+            check = memory.attach("check", np.dtype(told["check"]), (size,))
+            route = None
             if self.layout.has_route:
-                self.route = memory.attach("route", np.dtype(np.uint64), (size,))
+                route = memory.attach("route", np.dtype(np.uint64), (size,))
+            self._use(words, check, route)
         for name, column in self.columns.items():
             column.attach(memory, size, told["columns"][name])
+        self.seals.attach(memory, self._words, told["scanned"])
         self.capacity, self.live, self.removed = told["capacity"], told["live"], told["removed"]
         self.version += 1
 
@@ -208,6 +253,7 @@ class HashTable:
     def _rebuild(self, rows: int, grow: bool = False, check_max: int = 0) -> None:
         if self.before_move is not None:
             self.before_move()
+        self.seals.check_all(rows=True)
         pos = self.live_positions()
         self._lay_out(self.ids(pos), self.gather(pos), rows, grow, check_max)
 
@@ -231,7 +277,7 @@ class HashTable:
             order, pos, size = _places(ids.h, capacity)
         ids, values = ids.take(order), {name: v.take(order) for name, v in values.items()}
         check_type = np.uint8 if narrow else np.uint64
-        byte_count = size * (24 + sum(column.row_bytes for column in self.columns.values()))
+        byte_count = size * (32 + sum(column.row_bytes for column in self.columns.values()))
         try:
             self._install(self.memory.fresh(byte_count), ids, values, pos, size, check_type)
         except OSError:
@@ -254,14 +300,22 @@ class HashTable:
             array[pos] = content
             return array
 
-        self.h = memory.install("h", spread(ids.h, np.uint64))
-        self.check = memory.install("check", spread(ids.check, check_type))
-        self.route = self.h
+        words = np.zeros((size, 2 if memory.sealed else 1), np.uint64)
+        words[pos, 0] = ids.h
+        words = memory.install("h", words)
+        check = memory.install("check", spread(ids.check, check_type))
+        route = None
         if self.layout.has_route:
-            self.route = memory.install("route", spread(ids.route, np.uint64))
-        for name, column in self.columns.items():
-            column.build(memory, size, pos, values[name])
+            route = memory.install("route", spread(ids.route, np.uint64))
+        self._use(words, check, route)
+        cells = {n: c.build(memory, size, pos, values[n]) for n, c in self.columns.items()}
+        self.seals.build(memory, words, ids, pos, cells)
         self.memory = memory
+
+    def _use(self, words: U64, check: Array, route: U64 | None) -> None:
+        """These arrays from now on; the first word of each row is its `h`."""
+        self._words, self.h, self.check = words, words[:, 0], check
+        self.route = route if self.layout.has_route and route is not None else self.h
 
     def _as_check(self, check: U64) -> Array:
         if self.check.dtype != np.uint8:
@@ -281,7 +335,7 @@ def _places(h: U64, capacity: int) -> tuple[Any, Positions, int]:
     """Order of rows, their positions and the array size; no order if a cluster ran off the end."""
     size = capacity + 64 + capacity // 64
     home = home_of(h, capacity)
-    order = np.argsort(home)
+    order = np.argsort(home, kind="stable")  # rows that only move are nearly in order: 20x as fast
     steps = np.arange(len(h))
     pos = np.maximum.accumulate(home[order] - steps) + steps if len(h) else home
     if len(h) and int(pos[-1]) >= size - 1:

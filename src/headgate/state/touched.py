@@ -65,11 +65,12 @@ class TouchedLog:
             found = np.ones(len(ids), np.bool_)
         else:
             pos, found = self._table.find(ids.h, ids.check)
-        # a probe that found nothing ended at an empty position, whose columns are blank
         keys = self._log[0].keys if len(self._log) == 1 else None
         columns = {} if keys is None else key_values(self._table.layout, keys, order)
         rest = [name for name in self._table.columns if name not in columns]
-        return ids, ~found, {**columns, **self._table.gather(pos, rest)}
+        gone = ~found
+        held = self._table.gather(pos, rest, gone if gone.any() else None)
+        return ids, gone, {**columns, **held}
 
 
 def key_values(layout: RowLayout, keys: KeyBatch, index: Positions) -> dict[str, Values]:

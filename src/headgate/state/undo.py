@@ -52,8 +52,9 @@ class UndoLog:
         for before in reversed(self._log[start:]):
             pos, found = self._table.find(before.absent.h, before.absent.check)
             self._table.remove(pos[found])
-            pos, found = self._table.find(before.there.h, before.there.check)
-            self._table.scatter(self._table.ensure(before.there, pos, found), before.columns)
+            pos, found, _ = self._table.look_up(before.there)
+            pos = self._table.ensure(before.there, pos, found)
+            self._table.scatter(before.there, pos, before.columns)
         del self._log[start:]
         return touched
 

@@ -3,7 +3,12 @@
 One writer at a time, by a non-blocking lock; who does not get it works on a private table. The
 head says which chain the files hold and is marked dirty before the first change in place, so a
 worker killed anywhere leaves either a clean image or one that says it is none. Boot id and a
-random generation guard against images that outlived a crash of the host or of the folder.
+random generation guard against images that outlived a crash of the host or of the folder. The head
+has a digest, and the rows in the files have seals (`sealing.py`).
+
+Folders and files belong to this user, who alone may write them. Others are not opened, so a warm
+copy that somebody planted is never read; and folders are held open while they are in use, so
+nobody can put another in their place.
 
 No room, no right to write, an odd file: all mean slower (a private table), never wrong.
 """
@@ -13,23 +18,24 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import logging
 import os
-import shutil
 import struct
 from collections import OrderedDict
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 from urllib.parse import quote
 
 import xxhash
 
 from headgate.state.layout import RowLayout
-from headgate.state.memory import MappedMemory
+from headgate.state.memory import MappedMemory, open_own
 from headgate.state.table import HashTable
 
-_MAGIC = "headgate-warm-2"
+_MAGIC = "headgate-warm-3"
+_HEAD_START = 20  # length and digest of what follows
 _RETAINED_MAX = 64
 _retained: OrderedDict[str, tuple[str, str, HashTable]] = OrderedDict()
 
@@ -46,12 +52,13 @@ class WarmRoom:
 
     def lock(self, operator: str, slot: int) -> WarmCopy | None:
         """The warm copy, for this caller alone, or None if it is in use or cannot be."""
-        path = self.path(operator, slot)
         try:
-            descriptor = _lock(path)
+            return WarmCopy(self, self.path(operator, slot))
+        except PermissionError as problem:
+            _tell_once(f"no warm copies of state in {self.folder}: {problem}")
         except OSError:
-            return None
-        return WarmCopy(self, path, descriptor)
+            pass
+        return None
 
     def drop(self, operator: str, slot: int) -> bool:
         """Delete a warm copy, if nobody is using it."""
@@ -79,30 +86,39 @@ class WarmRoom:
 
     def _evict(self, path: str) -> bool:
         try:
-            descriptor = _lock(path)
+            copy = WarmCopy(self, path)
         except OSError:
             return False
-        try:
-            _retained.pop(path, None)
-            shutil.rmtree(path, ignore_errors=True)
-            return True
-        finally:
-            _unlock(descriptor)
+        copy.discard()
+        copy.release()
+        return True
 
 
 class WarmCopy:
-    """One locked warm copy. Every way out goes through `release` or `discard`."""
+    """One locked warm copy. Every way out goes through `release`, after `discard` or not.
 
-    def __init__(self, room: WarmRoom, path: str, descriptor: int) -> None:
+    The lock is on a file beside the folder, which is never deleted, so all lock the same one.
+    """
+
+    def __init__(self, room: WarmRoom, path: str) -> None:
+        """Lock the copy, or raise an OSError."""
         self._room, self._path = room, path
-        self._lock: int | None = descriptor
         self._owner = os.getpid()
-        self._head: int | None = None
         self._dirty = False
+        operator, self._name = os.path.split(path)
+        os.makedirs(os.path.dirname(os.path.abspath(room.folder)), exist_ok=True)
+        with ExitStack() as opened:
+            top = _open_folder(opened, room.folder, None)
+            self._parent = _open_folder(opened, os.path.basename(operator), top)
+            self._lock = open_own(f"{self._name}.lock", os.O_RDWR | os.O_CREAT, self._parent)
+            opened.callback(os.close, self._lock)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._folder = _open_folder(opened, self._name, self._parent)
+            self._opened: ExitStack | None = opened.pop_all()
 
     def memory(self) -> MappedMemory:
         """Where a new table is to be built; its first `fresh()` makes the generation."""
-        return MappedMemory.new(self._path, self._room.make_room)
+        return MappedMemory(self._folder, partial(self._room.make_room, self._path))
 
     def attach(self, layout: RowLayout) -> tuple[HashTable, str] | None:
         """The table and the chain id it stands for; None if it must be rebuilt."""
@@ -111,15 +127,15 @@ class WarmCopy:
             return None
         generation = told["generation"]
         kept = _retained.get(self._path)
+        make_room = partial(self._room.make_room, self._path)
         try:
+            memory = MappedMemory(self._folder, make_room, generation, told["files"])
             if kept is not None and kept[:2] == (generation, told["layout"]):
                 table = kept[2]
-                table.attach(_mapped(table), told["table"])
             else:
-                memory = MappedMemory(self._path, generation, self._room.make_room)
                 table = HashTable(layout)
-                table.attach(memory, told["table"])
                 memory.clean()
+            table.attach(memory, told["table"])
         except (OSError, ValueError):
             return None
         self._retain(layout, table)
@@ -130,7 +146,7 @@ class WarmCopy:
         if not self._dirty:
             self._dirty = True
             with suppress(FileNotFoundError):
-                os.pwrite(self._open_head(create=False), b"D", 0)
+                self._write_head(bytes(_HEAD_START), os.O_WRONLY)
 
     def stamp(self, layout: RowLayout, table: HashTable, version: str) -> bool:
         """Say which chain the image stands for; False if it has no files and was discarded."""
@@ -141,14 +157,15 @@ class WarmCopy:
             "magic": _MAGIC,
             "boot": _boot_id(),
             "generation": table.memory.generation,
+            "files": table.memory.files,
             "layout": _fingerprint(layout),
             "version": version,
             "table": table.describe(),
         }
         payload = json.dumps(told).encode()
-        head = b"C" + struct.pack("<I", len(payload)) + xxhash.xxh3_128_digest(payload) + payload
+        head = struct.pack("<I", len(payload)) + xxhash.xxh3_128_digest(payload) + payload
         try:
-            os.pwrite(self._open_head(create=True), head, 0)
+            self._write_head(head, os.O_WRONLY | os.O_CREAT)
             kept = _retained.get(self._path)
             if kept is None or kept[0] != table.memory.generation:
                 table.memory.clean()
@@ -162,50 +179,45 @@ class WarmCopy:
     def used(self) -> None:
         """Count as used now, for the budget."""
         with suppress(OSError):
-            os.utime(os.path.join(self._path, "head"))
+            os.utime("head", dir_fd=self._folder)
 
     def discard(self) -> None:
         """Delete the image."""
         _retained.pop(self._path, None)
-        self._close_head()
-        shutil.rmtree(self._path, ignore_errors=True)
+        with suppress(OSError):
+            for name in os.listdir(self._folder):
+                os.unlink(name, dir_fd=self._folder)
+            os.rmdir(self._name, dir_fd=self._parent)
 
     def release(self) -> None:
         """Let others use it. A dirty image stays dirty: the next one rebuilds."""
-        if self._lock is None:
+        if self._opened is None:
             return
         if self._dirty:
             _retained.pop(self._path, None)
-        self._close_head()
-        if os.getpid() == self._owner:
-            _unlock(self._lock)
-        else:
-            os.close(self._lock)  # a fork's copy: the lock itself is the parent's
-        self._lock = None
+        if os.getpid() == self._owner:  # in a fork the lock itself is the parent's
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+        self._opened.close()
+        self._opened = None
 
     def _read_head(self) -> dict[str, Any] | None:
         try:
-            head = os.pread(self._open_head(create=False), 1 << 20, 0)
+            descriptor = open_own("head", os.O_RDONLY, self._folder)
         except OSError:
             return None
-        if len(head) < 21 or head[:1] != b"C":
+        with open(descriptor, "rb") as file:
+            head = file.read()
+        if len(head) < _HEAD_START:
             return None
-        payload = head[21 : 21 + struct.unpack_from("<I", head, 1)[0]]
-        if xxhash.xxh3_128_digest(payload) != head[5:21]:
+        payload = head[_HEAD_START : _HEAD_START + struct.unpack_from("<I", head)[0]]
+        if xxhash.xxh3_128_digest(payload) != head[4:_HEAD_START]:
             return None
         told: dict[str, Any] = json.loads(payload)
         return told if told["magic"] == _MAGIC and told["boot"] == _boot_id() else None
 
-    def _open_head(self, create: bool) -> int:
-        if self._head is None:
-            flags = os.O_RDWR | (os.O_CREAT if create else 0)
-            self._head = os.open(os.path.join(self._path, "head"), flags, 0o644)
-        return self._head
-
-    def _close_head(self) -> None:
-        if self._head is not None:
-            os.close(self._head)
-            self._head = None
+    def _write_head(self, content: bytes, flags: int) -> None:
+        with open(open_own("head", flags, self._folder), "wb", buffering=0) as file:
+            file.write(content)
 
     def _retain(self, layout: RowLayout, table: HashTable) -> None:
         generation = _mapped(table).generation
@@ -230,21 +242,13 @@ def _fingerprint(layout: RowLayout) -> str:
     return xxhash.xxh3_128_hexdigest(told.encode())
 
 
-def _lock(path: str) -> int:
-    """Lock a folder by a file beside it, which is never deleted, so all lock the same one."""
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise
+def _open_folder(opened: ExitStack, name: str, parent: int | None) -> int:
+    """A folder of this user's own, made if it is not there; closed together with `opened`."""
+    with suppress(FileExistsError):
+        os.mkdir(name, 0o700, dir_fd=parent)
+    descriptor = open_own(name, os.O_RDONLY | os.O_DIRECTORY, parent)
+    opened.callback(os.close, descriptor)
     return descriptor
-
-
-def _unlock(descriptor: int) -> None:
-    fcntl.flock(descriptor, fcntl.LOCK_UN)
-    os.close(descriptor)
 
 
 def _size(folder: str) -> tuple[int, float]:
@@ -267,3 +271,8 @@ def _boot_id() -> str:
             return file.read().strip()
     except OSError:
         return "unknown"
+
+
+@cache
+def _tell_once(warning: str) -> None:
+    logging.getLogger("headgate").warning(warning)

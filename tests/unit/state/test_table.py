@@ -35,7 +35,7 @@ def put(table: HashTable, ids: RowIds, values: list[int]) -> None:
         table.insert(ids.take(new), pos[new])
     pos, found = table.find(ids.h, ids.check)
     assert found.all()
-    table.scatter(pos, {"value.v": Values(np.array(values, np.int64))})
+    table.scatter(ids, pos, {"value.v": Values(np.array(values, np.int64))})
 
 
 pairs = st.tuples(st.integers(0, 3), st.sampled_from([1, 4, 5, 254, 255, 256, 2**64 - 1]))
@@ -102,7 +102,7 @@ def test_overwritten_strings_are_collected() -> None:
     table.insert(ids, table.find(ids.h, ids.check)[0])
     for epoch in range(200):
         text = pa.array([f"{epoch:05d}-{n:05d}".encode() for n in range(100)], pa.large_binary())
-        table.scatter(table.find(ids.h, ids.check)[0], {"value.s": Values(text)})
+        table.scatter(ids, table.find(ids.h, ids.check)[0], {"value.s": Values(text)})
         extra = ids_of([(1000 + epoch, 1)])
         table.insert(extra, table.find(extra.h, extra.check)[0])
     assert table.byte_count < 300_000

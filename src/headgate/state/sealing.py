@@ -1,0 +1,199 @@
+"""The seals of a table's rows: written with them, checked before a session first uses them.
+
+Three per position. The *index seal* is of a row's identity, the *key seal* of its route and key
+columns too, the *row seal* of its identity and value columns. A row that is found was asked for by
+its identity, so its row seal says that it is live and holds what was written. That a row is missing
+is believed when the index seals of all positions its probe passed are right: none of them is that
+row, damaged, and the probe did not end too early. An empty position has the index seal 0.
+
+A session checks each row once, at its first lookup (or all of them, before a scan or a rebuild),
+and then takes its memory to hold still. Seals of all rows cost more than the scan itself: columns
+that were compared in a scan get a digest as a whole when the session ends, and the next one checks
+that as it begins. A table that lives in one process only has no seals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import xxhash
+
+from headgate.state.column import FixedColumn, Positions
+from headgate.state.layout import Mask, Values
+from headgate.state.memory import MappedMemory, Memory
+from headgate.state.rows import RowIds
+from headgate.state.schema import U64
+from headgate.state.seal import U32, WarmCopyDamaged, row_seals
+
+if TYPE_CHECKING:
+    from headgate.state.table import HashTable
+
+EMPTY, REMOVED = 0, 2
+_EMPTY_SEAL, _REMOVED_SEAL = np.uint32(0), np.uint32(0xFFFFFFFF)
+_SEAL = np.dtype(np.uint32)
+_CHECK = "check"
+_CHUNK = 1 << 15
+_NONE: Mapping[str, Values] = {}
+
+
+class Seals:
+    """The seals of one table; none if it is private, or rebuilt as one."""
+
+    def __init__(self, table: HashTable) -> None:
+        self._table = table
+        self._on = self._keys_suspect = self._rows_suspect = False
+        self._keep(np.zeros((0, 2), np.uint64), np.zeros(0, _SEAL))
+        self._scanned: set[str] = set()
+        self._key_names = table.layout.key_names
+        self._row_names = [name for name in table.columns if name not in self._key_names]
+
+    @property
+    def rows_suspect(self) -> bool:
+        """May a row differ from what was written, for all this session knows?"""
+        return self._rows_suspect
+
+    def build(
+        self, memory: Memory, words: U64, ids: RowIds, pos: Positions, cells: Mapping[str, Values]
+    ) -> None:
+        self._on, self._keys_suspect, self._rows_suspect = memory.sealed, False, False
+        if self._on:
+            self._keep(words, memory.install("seal", np.zeros(len(words), _SEAL)))
+            self.write(ids, pos, cells)
+
+    def describe(self) -> dict[str, str]:
+        """Digests of the columns that are scanned, as they are now."""
+        return {name: self._digest(name) for name in sorted(self._scanned)}
+
+    def attach(self, memory: MappedMemory, words: U64, digests: dict[str, str]) -> None:
+        """Seals of an earlier session: nothing is believed yet but what has a digest."""
+        if not self._on or len(self._key) != len(words):
+            self._keep(words, memory.attach("seal", _SEAL, (len(words),)))
+        self._on = self._keys_suspect = self._rows_suspect = True
+        self._scanned = set(digests)
+        if self.describe() != digests:
+            raise WarmCopyDamaged
+
+    def make_private(self, words: U64) -> None:
+        if self._on:
+            self._keep(words, self._key.copy())
+
+    def write(self, ids: RowIds, pos: Positions, cells: Mapping[str, Values]) -> None:
+        """Seal rows of which these cells were written; the others must have been checked."""
+        if not self._on:
+            return
+        groups: list[Sequence[Values]] = []
+        seals: list[U32] = []
+        if any(name in cells for name in self._key_names):
+            groups += [(), self._key_columns(ids.route, pos, cells)]
+            seals += [self._index, self._key]
+        only_keys = cells and all(name in self._key_names for name in cells)
+        if not only_keys or not self._row_names:
+            groups.append(self._row_columns(pos, cells))
+            seals.append(self._row)
+        made = row_seals(ids.h, ids.check, pos, *groups)
+        for kept, new in zip(seals, made, strict=True):
+            kept[pos] = new
+
+    def remove(self, pos: Positions) -> None:
+        if self._on:
+            self._index[pos] = self._row[pos] = _REMOVED_SEAL
+
+    def check_found(
+        self, ids: RowIds, pos: Positions, found: Mask, cells: Mapping[str, Values]
+    ) -> None:
+        """Rows that were found, with the value cells gathered from there."""
+        if self._rows_suspect and found.any():
+            [row] = row_seals(ids.h, ids.check, pos, self._row_columns(pos, cells))
+            _refuse((row != self._row[pos]) & found)
+
+    def check_passed(self, first: Positions, last: Positions) -> None:
+        """The positions from where probes began to where they ended in vain."""
+        if self._keys_suspect:
+            counts = last - first + 1
+            ends = np.cumsum(counts)
+            pos = np.arange(ends[-1] if len(ends) else 0)
+            pos += np.repeat(last + 1 - ends, counts)
+            check, words = self._table.check.take(pos), self._words.take(pos, axis=0)
+            [index] = row_seals(words[:, 0], check, pos, ())
+            index = np.where(check == EMPTY, _EMPTY_SEAL, index)
+            index = np.where(check == REMOVED, _REMOVED_SEAL, index)
+            _refuse(index != words.view(_SEAL)[:, 2])
+
+    def check_free(self, pos: Positions) -> None:
+        """Positions that say they are empty."""
+        if self._keys_suspect:
+            _refuse(self._index[pos] != _EMPTY_SEAL)
+
+    def check_keys(self, pos: Positions) -> None:
+        """Identity, route and key columns of some rows; of those not live, that they are not."""
+        self._check(pos, keys=True)
+
+    def check_rows(self, pos: Positions) -> None:
+        """As `check_keys`, and the value columns too."""
+        self._check(pos, keys=True, rows=True)
+
+    def check_scanned(self, names: set[str]) -> None:
+        """Which rows are live, and these columns of all of them."""
+        if not names <= self._scanned:
+            self.check_all(rows=not names.issubset(self._key_names))
+            self._scanned |= {*names, _CHECK}
+
+    def check_all(self, rows: bool) -> None:
+        """All keys, and if asked all value columns; what was checked is suspect no more."""
+        size = len(self._table.h) if self._keys_suspect or (rows and self._rows_suspect) else 0
+        for start in range(0, size, _CHUNK):
+            self._check(np.arange(start, min(size, start + _CHUNK)), keys=True, rows=rows)
+        self._keys_suspect = False
+        self._rows_suspect &= not rows
+
+    def _check(self, pos: Positions, keys: bool, rows: bool = False) -> None:
+        keys, rows = keys and self._keys_suspect, rows and self._rows_suspect
+        if not keys and not rows:
+            return
+        table = self._table
+        check = table.check[pos]
+        live = np.flatnonzero((check != EMPTY) & (check != REMOVED))
+        if keys:
+            index = self._index[pos]
+            _refuse((check == EMPTY) & (index != _EMPTY_SEAL))
+            _refuse((check == REMOVED) & (index != _REMOVED_SEAL))
+        pos, check = pos[live], check[live]
+        groups: list[Sequence[Values]] = []
+        seals: list[U32] = []
+        if keys:
+            groups.append(self._key_columns(table.route[pos], pos))
+            seals.append(self._key)
+        if rows:
+            groups.append(self._row_columns(pos))
+            seals.append(self._row)
+        for kept, right in zip(seals, row_seals(table.h[pos], check, pos, *groups), strict=True):
+            _refuse(kept[pos] != right)
+
+    def _key_columns(
+        self, route: U64, pos: Positions, cells: Mapping[str, Values] = _NONE
+    ) -> list[Values]:
+        columns = [cells.get(n) or self._table.columns[n].cells(pos) for n in self._key_names]
+        return [Values(route), *columns] if self._table.layout.has_route else columns
+
+    def _row_columns(self, pos: Positions, cells: Mapping[str, Values] = _NONE) -> list[Values]:
+        return [cells.get(n) or self._table.columns[n].cells(pos) for n in self._row_names]
+
+    def _digest(self, name: str) -> str:
+        if name == _CHECK:
+            return xxhash.xxh3_128_hexdigest(self._table.check.data)
+        column = self._table.columns[name]
+        assert isinstance(column, FixedColumn)
+        valid = b"" if column.valid is None else xxhash.xxh3_128_digest(column.valid.data)
+        return xxhash.xxh3_128_hexdigest(column.data.data) + valid.hex()
+
+    def _keep(self, words: U64, key: U32) -> None:
+        """Index and row seal are the second word beside each `h`, which is read just before."""
+        self._words, self._key = words, key
+        self._index, self._row = words.view(_SEAL)[:, 2], words.view(_SEAL)[:, 3]
+
+
+def _refuse(wrong: Mask) -> None:
+    if wrong.any():
+        raise WarmCopyDamaged

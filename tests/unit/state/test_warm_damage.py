@@ -1,0 +1,454 @@
+"""Bits of a warm copy change between two sessions: slower, never wrong.
+
+The oracle is the same work without a warm copy, from the committed files: every value that is read
+must be equal, and the files written must have the same names, which are digests of their content.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from headgate.state import Chain, StateSchema, StateSession, StateStore, Storage
+from headgate.state.rows import StateRows
+from headgate.state.seal import WarmCopyDamaged
+from headgate.state.table import home_of
+from headgate.state.warm_copy import forget_mappings
+from unit.state.keys import Keys, keys_of
+
+TTL_MS = 6_000
+KEYS = 120
+
+
+@dataclass(frozen=True)
+class Shape:
+    """An operator's state: its schema, the n-th key, and what epoch e writes to it."""
+
+    schema: StateSchema
+    key: Callable[[int], tuple[Any, ...]]
+    values: Callable[[int, int], dict[str, Any]]
+    ttl_ms: int | None = None
+
+    def keys(self, numbers: Any) -> Keys:
+        return keys_of(self.schema, [self.key(int(n)) for n in numbers])
+
+    def columns(self, numbers: Any, epoch: int) -> dict[str, pa.Array]:
+        rows = [self.values(int(n), epoch) for n in numbers]
+        return {f.name: pa.array([r[f.name] for r in rows], f.type) for f in self.schema.values}
+
+
+def _numbers(n: int, epoch: int) -> dict[str, Any]:
+    return {
+        "count": n * 1000 + epoch,
+        "mean": None if n % 5 == 0 else n / (epoch + 1),
+        "small": (n + epoch) % 100,
+        "on": None if n % 11 == 0 else n % 2 == 0,
+        "vector": [n, epoch, -n],
+    }
+
+
+def _texts(n: int, epoch: int) -> dict[str, Any]:
+    return {
+        "text": None if n % 7 == 0 else f"text {n} of {epoch} " + "x" * (n % 40),
+        "pickled": pickle.dumps({"n": n, "epoch": epoch, "more": "y" * (n % 3 * 150)}),
+        "series": None if n % 13 == 0 else list(range(n % 6)),
+        "price": Decimal(n * 100 + epoch) / 100,
+    }
+
+
+SHAPES = {
+    "numbers": Shape(
+        StateSchema(
+            key=pa.schema([("k", pa.int64())]),
+            values=pa.schema(
+                [
+                    ("count", pa.int64()),
+                    ("mean", pa.float64()),
+                    ("small", pa.int8()),
+                    ("on", pa.bool_()),
+                    ("vector", pa.list_(pa.int32(), 3)),
+                ]
+            ),
+        ),
+        key=lambda n: (n,),
+        values=_numbers,
+    ),
+    "texts": Shape(
+        StateSchema(
+            key=pa.schema([("k", pa.string())]),
+            values=pa.schema(
+                [
+                    ("text", pa.string()),
+                    ("pickled", pa.large_binary()),
+                    ("series", pa.list_(pa.int64())),
+                    ("price", pa.decimal128(12, 2)),
+                ]
+            ),
+        ),
+        key=lambda n: (f"key number {n}",),
+        values=_texts,
+    ),
+    "windows with a time to live": Shape(
+        StateSchema(
+            key=pa.schema([("k", pa.string()), ("j", pa.int32())]),
+            sub=pa.schema([("start", pa.timestamp("us", "UTC"))]),
+            values=pa.schema([("count", pa.int64()), ("text", pa.string())]),
+        ),
+        key=lambda n: (f"key {n // 4}", n // 8, (n % 4) * 1_000_000),
+        values=lambda n, e: {"count": n + e, "text": f"{n}/{e}"},
+        ttl_ms=TTL_MS,
+    ),
+    "keys alone": Shape(
+        StateSchema(key=pa.schema([("k", pa.int64())]), values=pa.schema([])),
+        key=lambda n: (n,),
+        values=lambda n, e: {},
+    ),
+}
+
+
+class State:
+    """One state with a warm copy, and the same without."""
+
+    def __init__(self, folder: Path, shape: Shape) -> None:
+        self.shape, self.folder = shape, folder / "warm" / "op" / "00000"
+        storage = Storage.at(str(folder / "files"))
+        self.store = StateStore(
+            storage, warm_dir=str(folder / "warm"), buckets=8, compact_after=100
+        )
+        self.chain: Chain = ()
+        for epoch in range(4):
+            self.chain = self.work(self.store, self.chain, epoch, _fill)[1]
+
+    def work(self, store: StateStore, chain: Chain, epoch: int, does: Work) -> tuple[Any, Chain]:
+        with store.open(
+            "op", 0, self.shape.schema, chain,
+            epoch=epoch, level=1, now_ms=epoch * 1000, ttl_ms=self.shape.ttl_ms,
+        ) as session:  # fmt: skip
+            seen = does(self.shape, session, epoch)
+            return seen, session.commit()
+
+    def again(self, chain: Chain, epoch: int, does: Work) -> tuple[Any, Chain]:
+        """As a slot's task does it: if the warm copy is damaged, once more without."""
+        try:
+            return self.work(self.store, chain, epoch, does)
+        except WarmCopyDamaged:
+            return self.work(self.store.cold(), chain, epoch, does)
+
+    def be_clean(self) -> None:
+        """Have the warm copy stand for `chain`, whatever was done to it."""
+        self.again(self.chain, 4, lambda *_: None)
+
+    def files(self) -> list[str]:
+        """Files of the warm copy, without the random part of their names."""
+        return sorted(path.name.partition("-")[2] or path.name for path in self.folder.iterdir())
+
+    def path(self, file: str) -> Path:
+        if file == "head":
+            return self.folder / file
+        return next(p for p in self.folder.iterdir() if p.name.partition("-")[2] == file)
+
+
+Work = Callable[[Shape, StateSession, int], Any]
+
+
+def told(rows: StateRows) -> list[Any]:
+    return [rows.batch().to_pylist(), rows.h.tolist(), rows.route.tolist()]
+
+
+def _fill(shape: Shape, session: StateSession, epoch: int) -> None:
+    numbers = np.unique(np.random.default_rng(epoch).integers(0, KEYS, KEYS // 2))
+    session.write(shape.keys(numbers), shape.columns(numbers, epoch))
+    session.remove(shape.keys(np.arange(epoch * 3, epoch * 3 + 3)))
+
+
+def _read_all(shape: Shape, session: StateSession, epoch: int) -> Any:
+    """Keys that are there and keys that are not; key columns too."""
+    held = session.read(shape.keys(np.arange(KEYS + 60)))
+    names = [*shape.schema.row_key.names, *shape.schema.values.names]
+    return [held.found.tolist(), [held.arrow(name).to_pylist() for name in names]]
+
+
+def _update(shape: Shape, session: StateSession, epoch: int) -> Any:
+    """Read, write what was read and new keys, in two batches, so keys come from the table."""
+    seen = []
+    for numbers in (np.arange(0, KEYS, 2), np.arange(1, KEYS + 20, 3)):
+        keys = shape.keys(numbers)
+        held = session.read(keys)
+        seen.append([held.arrow(name).to_pylist() for name in shape.schema.values.names])
+        session.write(keys, shape.columns(numbers, epoch))
+    return [seen, session.rows]
+
+
+def _write_blindly(shape: Shape, session: StateSession, epoch: int) -> None:
+    """One column of few rows: the others are never looked at, and must come out right."""
+    numbers = np.arange(10, 40)
+    one = dict(list(shape.columns(numbers, epoch).items())[:1])
+    session.write(shape.keys(numbers), one)
+
+
+def _remove(shape: Shape, session: StateSession, epoch: int) -> Any:
+    held = session.read(shape.keys(np.arange(0, 30)))
+    session.remove(shape.keys(np.arange(0, KEYS, 5)))
+    return held.arrow(shape.schema.key.names[0]).to_pylist()
+
+
+def _select(shape: Shape, session: StateSession, epoch: int) -> Any:
+    seen = []
+    for name in {"count", "start"} & {*shape.schema.values.names, *shape.schema.sub.names}:
+        few = session.select(name, below=60)
+        seen.append(told(few))
+        session.remove_rows(few)
+    return seen
+
+
+def _scan(shape: Shape, session: StateSession, epoch: int) -> Any:
+    everything = session.all()
+    assert {*session.sample_routes(50).tolist()} <= {*everything.route.tolist()}
+    return [told(everything), _select(shape, session, epoch)]
+
+
+def _look(shape: Shape, session: StateSession, epoch: int) -> Any:
+    return [_read_all(shape, session, epoch), told(session.all())]
+
+
+def _grow(shape: Shape, session: StateSession, epoch: int) -> None:
+    numbers = np.arange(KEYS, KEYS + 400)
+    session.write(shape.keys(numbers), shape.columns(numbers, epoch))
+
+
+def _move(shape: Shape, session: StateSession, epoch: int) -> int:
+    none = np.zeros(0, np.uint64)
+    return session.drop_units(np.arange(3), none, none)
+
+
+def _undo(shape: Shape, session: StateSession, epoch: int) -> None:
+    session.write(shape.keys(np.arange(5)), shape.columns(np.arange(5), epoch))
+    session.mark()
+    _update(shape, session, epoch + 1)
+    session.remove(shape.keys(np.arange(0, KEYS, 3)))
+    session.rollback()
+    session.release()
+
+
+def _sweep(shape: Shape, session: StateSession, epoch: int) -> None:
+    """Nothing but what `commit` does: in one of 16 epochs it removes the expired rows."""
+
+
+WORKS: list[Work] = [
+    _read_all, _update, _write_blindly, _remove, _scan, _grow, _move, _undo, _sweep,
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _no_mappings_left() -> Iterator[None]:
+    yield
+    forget_mappings()
+
+
+@pytest.fixture(params=SHAPES)
+def state(request: pytest.FixtureRequest, tmp_path: Path) -> State:
+    return State(tmp_path, SHAPES[request.param])
+
+
+def flip(path: Path, rng: np.random.Generator, bits: int = 1) -> None:
+    """Write into the file, as another program would; mappings of it see that at once."""
+    size = path.stat().st_size
+    with path.open("r+b", buffering=0) as file:
+        for _ in range(bits):
+            # most arrays are longer than what they hold: half of the flips go where the rows are
+            at = int(rng.integers(0, size if rng.random() < 0.5 else max(1, size // 4)))
+            file.seek(at)
+            byte = file.read(1)[0] ^ 1 << int(rng.integers(0, 8))
+            file.seek(at)
+            file.write(bytes([byte]))
+
+
+def overwrite(path: Path, rng: np.random.Generator, content: bytes) -> None:
+    with path.open("r+b", buffering=0) as file:
+        file.seek(int(rng.integers(0, max(1, path.stat().st_size - len(content)))))
+        file.write(content[: path.stat().st_size])
+
+
+KINDS = ["one bit", "one bit", "some bits", "some bits", "a hole", "noise", "cut off"]
+DAMAGE: dict[str, Callable[[Path, np.random.Generator], None]] = {
+    "one bit": flip,
+    "some bits": lambda path, rng: flip(path, rng, 30),
+    "a hole": lambda path, rng: overwrite(path, rng, bytes(64)),
+    "noise": lambda path, rng: overwrite(path, rng, rng.bytes(64)),
+    "cut off": lambda path, rng: os.truncate(path, path.stat().st_size // 2),
+}
+
+
+def expected(state: State, chain: Chain, works: list[Work]) -> list[Any]:
+    return outcome(state, chain, works, state.store.cold())
+
+
+def outcome(state: State, chain: Chain, works: list[Work], store: StateStore | None) -> list[Any]:
+    """What all these sessions in a row see and write."""
+    seen = []
+    for epoch, does in enumerate(works, 5):
+        if store is None:
+            told, chain = state.again(chain, epoch, does)
+        else:
+            told, chain = state.work(store, chain, epoch, does)
+        seen.append([told, [file.name for file in chain]])
+    return seen
+
+
+def test_damage_to_any_file_never_shows(state: State) -> None:
+    """In every file; the epochs after it see and write what they would without a warm copy.
+
+    The first of them may pass by what is damaged: it must not make it look right. Every other time
+    the mappings of the sessions before are retained, as in a worker that goes on.
+    """
+    rng = np.random.default_rng(7)
+    right = [expected(state, state.chain, [does, _look]) for does in WORKS]
+    state.be_clean()
+    for number, file in enumerate(state.files()):
+        for step in (0, 2, 3, 5, 7):
+            which = (number + step) % len(WORKS)
+            state.be_clean()
+            kind = rng.choice(KINDS)
+            DAMAGE[kind](state.path(file), rng)
+            if rng.random() < 0.5:
+                forget_mappings()
+            seen = outcome(state, state.chain, [WORKS[which], _look], None)
+            assert seen == right[which], (WORKS[which], file, kind)
+
+
+def test_damage_is_noticed_while_a_copy_catches_up(state: State) -> None:
+    """Files of other hosts are applied to it: onto rows that are still what they were."""
+    rng = np.random.default_rng(8)
+    state.be_clean()
+    elsewhere = state.store.cold()
+    _, later = state.work(elsewhere, state.chain, 5, _update)
+    right = expected(state, later, [_look])
+    for file in state.files():
+        for _ in range(3):
+            state.be_clean()
+            flip(state.path(file), rng)
+            assert outcome(state, later, [_look], None) == right, file
+
+
+@pytest.mark.parametrize("name", ["numbers", "windows with a time to live"])
+def test_damage_between_two_scans_never_shows(tmp_path: Path, name: str) -> None:
+    """What a session scanned it gives a digest as a whole, and the next one trusts that."""
+    state, rng = State(tmp_path, SHAPES[name]), np.random.default_rng(10)
+
+    def update_and_scan(shape: Shape, session: StateSession, epoch: int) -> None:
+        _update(shape, session, epoch)
+        _select(shape, session, epoch)
+
+    _, later = state.work(state.store.cold(), state.chain, 5, update_and_scan)
+    right = expected(state, later, [_select, _look])
+    for file in state.files():
+        for _ in range(3):
+            state.be_clean()
+            assert state.again(state.chain, 5, update_and_scan)[1] == later
+            flip(state.path(file), rng, 20)
+            assert outcome(state, later, [_select, _look], None) == right, file
+
+
+def test_damage_in_many_places_at_once_never_shows(state: State) -> None:
+    rng = np.random.default_rng(9)
+    works: list[Work] = [_update, _look]
+    right = expected(state, state.chain, works)
+    for _ in range(20):
+        state.be_clean()
+        for file in state.files():
+            flip(state.path(file), rng, 3)
+        assert outcome(state, state.chain, works, None) == right
+
+
+def test_no_bit_of_a_row_goes_unguarded(tmp_path: Path) -> None:
+    """Of its value, its key, its identity and seals, its state: live or removed."""
+    state = State(tmp_path, SHAPES["numbers"])
+    _, state.chain = state.work(state.store, state.chain, 4, _remove)
+    state.be_clean()
+    check = np.fromfile(state.path("check"), np.uint8)
+    live, removed = (int(np.flatnonzero(check == mark)[0]) for mark in (1, 2))
+    right = expected(state, state.chain, [_look])
+    for name, row, width in (
+        ("check", live, 1),
+        ("check", removed, 1),
+        ("c000", live, 8),
+        ("c001", live, 8),
+        ("h", live, 16),
+        ("seal", live, 4),
+    ):
+        for bit in range(0, width * 8, 1 if width == 1 else 5):
+            state.be_clean()
+            at = row * width + bit // 8
+            with state.path(name).open("r+b", buffering=0) as opened:
+                opened.seek(at)
+                byte = opened.read(1)[0] ^ 1 << bit % 8
+                opened.seek(at)
+                opened.write(bytes([byte]))
+            assert outcome(state, state.chain, [_look], None) == right, (name, bit)
+    for mark in (0, 1, 3, 255):  # not one bit apart, but the row was live once
+        state.be_clean()
+        with state.path("check").open("r+b", buffering=0) as opened:
+            opened.seek(removed)
+            opened.write(bytes([mark]))
+        assert outcome(state, state.chain, [_look], None) == right, mark
+
+
+def test_a_row_that_seems_gone_is_not_overwritten(tmp_path: Path) -> None:
+    """Of two new keys with one home the second steps on, beyond what was looked at: onto it."""
+    schema = SHAPES["keys alone"].schema
+    store = StateStore(Storage.at(str(tmp_path / "f")), warm_dir=str(tmp_path / "w"), buckets=8)
+    h = np.random.default_rng(1).integers(0, 2**63, 10_000).astype(np.uint64)
+    home = home_of(h, 64)
+    old, new = h[home == 31][:1], h[home == 30][:2]
+
+    def keys(h: Any) -> Keys:
+        batch = pa.RecordBatch.from_arrays([pa.array(h.astype(np.int64))], names=["k"])
+        return Keys(h, h, np.ones(len(h), np.uint64), batch)
+
+    with store.open("op", 0, schema, (), epoch=0, level=1, now_ms=0) as session:
+        session.write(keys(old), {})
+        chain = session.commit()
+    path = next((tmp_path / "w" / "op" / "00000").glob("*-check"))
+    check = np.fromfile(path, np.uint8)
+    assert check[31] == 1
+    check[31] = 0
+    path.write_bytes(check.tobytes())
+    with (
+        pytest.raises(WarmCopyDamaged),
+        store.open("op", 0, schema, chain, epoch=1, level=1, now_ms=0) as session,
+    ):
+        session.write(keys(new), {})
+
+
+def test_a_damaged_copy_is_built_anew(tmp_path: Path) -> None:
+    state = State(tmp_path, SHAPES["numbers"])
+    state.be_clean()
+    before = {path.name for path in state.folder.iterdir()}
+    overwrite(state.path("c001"), np.random.default_rng(1), b"\xff" * 600)
+    with pytest.raises(WarmCopyDamaged):
+        state.work(state.store, state.chain, 5, _read_all)
+    assert not state.folder.exists()
+    seen, _ = state.work(state.store, state.chain, 5, _read_all)
+    assert seen == state.work(state.store.cold(), state.chain, 5, _read_all)[0]
+    assert not before & {path.name for path in state.folder.iterdir()} - {"head"}
+
+
+def test_nothing_is_suspected_without_cause(state: State) -> None:
+    """All the same work on copies that nobody touched: not one is built again."""
+    forget = np.random.default_rng(3)
+    for does in WORKS:
+        state.be_clean()
+        chain = state.chain
+        for epoch, work in enumerate([does, _update, does, _scan, _read_all], 5):
+            if forget.random() < 0.5:
+                forget_mappings()
+            _, chain = state.work(state.store, chain, epoch, work)  # would raise
