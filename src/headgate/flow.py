@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
+from headgate.errors import DeclarationError
 from headgate.topology.builder import FlowBuilder
 
 if TYPE_CHECKING:
@@ -40,6 +43,12 @@ class Flow(FlowBuilder):
         """
         from headgate.runtime.start import start_flow
 
+        known = inspect.signature(start_flow).parameters
+        for name in options:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                hint = f"; did you mean {near[0]}=?" if near else ""
+                raise DeclarationError(f"start has no option {name}={hint}", option=name)
         return start_flow(
             self, spark, slots=slots, parallelism=parallelism, checkpoint=checkpoint, **options
         )

@@ -126,6 +126,14 @@ class Checkpoint:
                 "choose another folder, or restore that file",
                 uri=self.storage.uri,
             )
+        elif self.storage.exists("metadata") and (
+            self.storage.list("offsets/") or self.storage.list("commits/")
+        ):
+            raise ForeignCheckpoint(
+                f"{self.storage.uri} is the checkpoint of a plain Spark query. Its state cannot be "
+                "taken over, and its source would be read from the start: choose a new folder",
+                uri=self.storage.uri,
+            )
         else:
             check_gone(None, wanted, drop_state)
         dropped = sorted({*dropped, *drop_state})

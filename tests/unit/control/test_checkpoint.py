@@ -189,6 +189,19 @@ def test_a_folder_that_lost_its_identity_is_refused(tmp_path: Path, remains: str
     assert not (tmp_path / IDENTITY).exists()
 
 
+def test_the_checkpoint_of_a_plain_spark_query_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "metadata").write_text('{"id":"1"}')
+    for folder in ("offsets", "commits"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "0").write_text("v1")
+    before = sorted(tmp_path.rglob("*"))
+
+    with pytest.raises(ForeignCheckpoint, match=r"a plain Spark query.*choose a new folder"):
+        coordinator(tmp_path)
+
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_settings_that_json_writes_differently_are_still_the_same(tmp_path: Path) -> None:
     @dataclass(frozen=True)
     class Pair(StatefulOperator):
