@@ -16,7 +16,7 @@ from tests.waiting import PATIENCE_S
 
 import headgate as hg
 from headgate.control import table_compaction
-from headgate.errors import SinkFailed, UnknownName
+from headgate.errors import SinkFailed, StateFileError, UnknownName
 
 SCHEMA = "k bigint, v bigint"
 WIDER = pa.schema(
@@ -114,6 +114,39 @@ def test_a_parquet_sink_is_read_back_without_what_others_put_into_its_folder(
     assert [tuple(row) for row in second.table("c").collect()] == [(1, 5)]
     assert [tuple(row) for row in third.table("g").collect()] == [(2, 5)]
     assert third.table("g").columns == ["k", "v"]
+
+
+def test_files_that_vanish_or_are_damaged_after_they_were_published_are_noticed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    flow = hg.Flow("kept")
+    rows = flow.source(spark.createDataFrame([(k, k) for k in range(20)], SCHEMA))
+    rows.to_table("table")
+    rows.to_parquet(str(tmp_path / "out"), name="files")
+    options = {"slots": 1, "checkpoint": tmp_path / "checkpoint"}
+    query = flow.start(spark, **options)
+    query.awaitTermination()
+    for sink, folder in (
+        ("table", tmp_path / "checkpoint/tables/table"),
+        ("files", tmp_path / "out"),
+    ):
+        assert query.table(sink).count() == 20
+        path = next(iter(sorted(folder.glob("part-*"))))
+        whole = path.read_bytes()
+        path.write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
+        with pytest.raises(StateFileError, match="cannot be used") as caught:
+            query.table(sink)
+        assert (caught.value.sink, caught.value.file) == (sink, path.name)
+        path.unlink()
+        if sink == "table":
+            with pytest.raises(StateFileError, match="of 20 rows are missing"):
+                query.table(sink)
+        assert query.table(sink, verify=False).count() < 20
+
+    again = flow.start(spark, **options)
+    again.awaitTermination()
+    (noted,) = [record for record in again.journal() if record["kind"] == "damage"]
+    assert noted["sink"] == "files" and noted["file"] == str(path)
 
 
 @pytest.mark.parametrize("streaming", [True, False])

@@ -467,6 +467,10 @@ class Coordinator:
         damaged = damaged_files(self.program.graph.name, sink, files, uri)
         if damaged and sink not in self.settings.drop_state:
             raise refuse(sink, manifest.epoch, damaged, uri)
+        if damaged and sink in manifest.published:  # they are given up, and not missed later
+            lost = sum(file["rows"] for file in files if file["name"] in damaged)
+            left = {**manifest.published, sink: manifest.published[sink] - lost}
+            self.last = replace(manifest, published=left)
         for name, reason in damaged.items():
             self.journal.append(
                 "damage", epoch=manifest.epoch, sink=sink, file=name, reason=reason, done="left out"

@@ -39,7 +39,8 @@ class Manifest:
     `ticks`: how many epochs so far had no batch of the input; `offsets`: a digest of Spark's plan
     of the last batch; `generation`: that of the driver (0: from before there were any); `keys`:
     a fingerprint of the secret by which its keys are told apart; `clock_behind`: in how many epochs
-    in a row the clock was behind `now_ms`.
+    in a row the clock was behind `now_ms`; `published`: rows of each table sink so far, those of
+    this epoch too.
     """
 
     epoch: int
@@ -60,6 +61,7 @@ class Manifest:
     keys: str | None = None
     ticks: int = 0
     generation: int = 0
+    published: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def batch(self) -> int:
@@ -98,6 +100,7 @@ class Manifest:
             "keys": self.keys,
             "ticks": self.ticks,
             "generation": self.generation,
+            "published": dict(self.published),
         }
         return seal(told, sign)
 
@@ -174,6 +177,7 @@ def next_manifest(
         keys=plan.identity.fingerprint,
         ticks=tick + (0 if before is None else before.ticks),
         generation=generation,
+        published=_published(program, total, before),
     )
 
 
@@ -204,6 +208,17 @@ def _sinks(program: Program, plan: EpochPlan, total: Control) -> dict[str, list[
         name: staged_at(plan.sink_uris[name], flow, name, files) if name in outside else files
         for name, files in total.sinks.items()
     }
+
+
+def _published(program: Program, total: Control, before: Manifest | None) -> dict[str, int]:
+    """Rows of every table sink so far; not of one that had some before they were counted."""
+    counted = {} if before is None else dict(before.published)
+    had = {} if before is None else before.describe.get("sinks", {})
+    for sink in program.sinks:
+        if sink.spec.kind == "table" and (sink.name in counted or sink.name not in had):
+            rows = sum(file["rows"] for file in total.sinks.get(sink.name, ()))
+            counted[sink.name] = counted.get(sink.name, 0) + rows
+    return counted
 
 
 def _source_times(

@@ -13,7 +13,7 @@ says which name a file gets if it is another one.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headgate.control.faults import reach
@@ -55,15 +55,6 @@ def published_glob(flow: str, sink: str) -> str:
     new, old = _prefix(flow, sink), _old_prefix(flow, sink)
     prefix = new if new == old else f"{{{new},{old}}}"
     return f"{prefix}e{'[0-9]' * 9}-*.parquet"
-
-
-def has_published(names: Iterable[str], flow: str, sink: str) -> bool:
-    """Is one of these files the sink's?"""
-    return any(
-        name.startswith(prefix) and _FILE.fullmatch(name[len(prefix) :])
-        for name in names
-        for prefix in prefixes(flow, sink)
-    )
 
 
 def prefixes(flow: str, sink: str) -> tuple[str, str]:

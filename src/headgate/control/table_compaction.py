@@ -23,13 +23,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headgate.control.publishing import STAGING_GRACE_EPOCHS, prefixes
-from headgate.state.digest import DamagedFile, read_named
+from headgate.state.digest import BLANK, DamagedFile, fill_within, read_filled, read_named
 from headgate.state.storage import Storage
 
 log = logging.getLogger("headgate")
@@ -116,9 +115,10 @@ class TableCompaction:
             by_block[block].append(file.name)
         for block, names in by_block.items():
             if now_s - self._storage.modified_s(block) >= GRACE_S:
+                read_filled(self._storage, block)  # what it covers is all that could replace it
                 self._storage.delete(*names)
 
-    def _merged(self, files: Sequence[Published]) -> pa.Buffer | None:
+    def _merged(self, files: Sequence[Published]) -> bytes | None:
         """All rows in one file; None if they are to stay where they are.
 
         That is if they are too many, if a file is damaged, or if a column has two types. Columns
@@ -130,23 +130,23 @@ class TableCompaction:
             opened = [self._open(file) for file in files]
             schema = pa.unify_schemas([file.schema_arrow.remove_metadata() for file in opened])
             content = pa.BufferOutputStream()
-            options = {"compression": "zstd", "write_page_checksum": True}
-            with pq.ParquetWriter(content, schema, **options) as writer:
+            with pq.ParquetWriter(content, schema, compression="zstd") as writer:
                 for chunk in _chunks(opened, schema):
                     writer.write_table(chunk)
+                writer.add_key_value_metadata({"headgate": BLANK})
         except FileNotFoundError:
             raise
         except (DamagedFile, pa.ArrowException, OSError) as problem:
             log.warning("files of table %s stay as they are: %s", self._sink, problem)
             return None
-        merged = content.getvalue()
+        merged = fill_within(content.getvalue().to_pybytes())
         rows = pq.read_metadata(pa.BufferReader(merged)).num_rows
         assert rows == sum(file.metadata.num_rows for file in opened), "rows were lost or doubled"
         return merged
 
     def _open(self, file: Published) -> pq.ParquetFile:
-        read = self._storage.read if file.is_block else partial(read_named, self._storage)
-        return pq.ParquetFile(pa.BufferReader(read(file.name)), page_checksum_verification=True)
+        read = read_filled if file.is_block else read_named
+        return pq.ParquetFile(pa.BufferReader(read(self._storage, file.name)))
 
 
 class CompactionsBeside:

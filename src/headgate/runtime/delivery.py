@@ -8,7 +8,7 @@ and epoch. Calling again changes nothing.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -18,12 +18,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from headgate.control.checkpoint import Checkpoint
-from headgate.control.publishing import (
-    has_published,
-    publish,
-    published_glob,
-    staging_uri,
-)
+from headgate.control.manifest import Manifest
+from headgate.control.published import check_published, missing_files, rows_published
+from headgate.control.publishing import publish, published_glob, staging_uri
 from headgate.control.table_compaction import (
     CompactionsBeside,
     TableCompaction,
@@ -68,6 +65,7 @@ class Delivery:
     ) -> None:
         self._spark, self._flow, self._checkpoint, self._uris = spark, graph.name, checkpoint, uris
         self._functions = {n.name: n.spec.target for n in graph.of_kind("sink")}
+        self._kinds = {n.name: n.spec.kind for n in graph.of_kind("sink")}
         self._compactions = CompactionsBeside(
             {
                 node.name: TableCompaction(
@@ -97,15 +95,20 @@ class Delivery:
     def close(self) -> None:
         self._compactions.close()
 
-    def table(self, sink: Node) -> DataFrame:
-        """All published rows of a table or Parquet sink, whatever else is in its folder."""
+    def table(self, sink: Node, last: Manifest | None, verify: bool) -> DataFrame:
+        """All published rows of a table or Parquet sink, whatever else is in its folder.
+
+        `verify`: no file may be damaged, nor any of a table be missing.
+        """
         uri = published_uri(sink, self._checkpoint)
+        rows = rows_published(self._checkpoint, last, sink.name) if verify else None
+        taken, _ = visible(published_files(Storage.at(uri).list(), self._flow, sink.name))
+        if verify:
+            check_published(Storage.at(uri), taken, sink.name, rows)
         schema = _spark_schema(sink)
-        names = Storage.at(uri).list()
-        if not has_published(names, self._flow, sink.name):
+        if not taken:
             return self._spark.createDataFrame([], schema)
         if sink.spec.kind == "table":  # by name: compaction changes what is in the folder
-            taken, _ = visible(published_files(names, self._flow, sink.name))
             paths = [f"{spark_uri(uri)}/{file.name}" for file in taken]
             return self._spark.read.schema(schema).parquet(*paths)
         return self._spark.read.schema(schema).parquet(
@@ -113,6 +116,15 @@ class Delivery:
             pathGlobFilter=published_glob(self._flow, sink.name),
             recursiveFileLookup=True,  # or a folder x=1 of somebody's would be a partition
         )
+
+    def missing(self) -> Iterator[tuple[str, list[str]]]:
+        """Parquet sinks, with what they published in the last epochs and is no longer there."""
+        for sink, kind in self._kinds.items():
+            if kind == "parquet" and Storage.at(self._uris[sink]).is_local:
+                manifests = filter(None, map(self._checkpoint.manifest, self._checkpoint.epochs()))
+                place = self._checkpoint, self._flow, sink, self._uris[sink]
+                if gone := missing_files(*place, manifests):
+                    yield sink, gone
 
     def _frame(self, sink: Node, files: list[dict[str, Any]]) -> DataFrame:
         schema = _spark_schema(sink)

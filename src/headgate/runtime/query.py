@@ -164,12 +164,17 @@ class FlowQuery:
         epochs = self._delivery.memory[sink]
         return [row for epoch in sorted(epochs) for row in epochs[epoch].to_pylist()]
 
-    def table(self, sink: str) -> DataFrame:
-        """All committed rows of a table or Parquet sink, as a DataFrame."""
+    def table(self, sink: str, *, verify: bool = True) -> DataFrame:
+        """All committed rows of a table or Parquet sink, as a DataFrame.
+
+        A file that is damaged, or missing from a table, is a `StateFileError`; for that all files
+        are read once on a local disk. With `verify=False` whatever is there is taken.
+        """
         sinks = self.coordinator.program.sinks
         kept = [node.name for node in sinks if node.spec.kind in ("table", "parquet")]
         check_known(self.name, "table or Parquet sink", sink, kept)
-        return self._delivery.table(self.coordinator.program.graph.node(sink))
+        node = self.coordinator.program.graph.node(sink)
+        return self._delivery.table(node, self.coordinator.last, verify)
 
     def state(self, operator: str) -> pa.Table:
         """The operator's committed state over all slots, read from the checkpoint.

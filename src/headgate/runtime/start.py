@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
@@ -39,6 +40,7 @@ from headgate.topology.declared import check_count
 from headgate.topology.duration import duration_us
 from headgate.topology.place import absolute, spark_uri
 
+log = logging.getLogger("headgate")
 BATCH_QUERY = "batch"
 # A rate source cannot stop at what is available now, and Spark would read all in one batch then.
 READ_ALL_AVAILABLE = {"spark.sql.streaming.triggerAvailableNowWrapper.enabled": "true"}
@@ -205,6 +207,12 @@ def start_flow(
         describe=program.describe(),
         **({} if auto is None else auto.facts()),
     )
+    for sink, gone in delivery.missing():
+        reason = f"{len(gone)} published files are gone, the first is {gone[0]}"
+        log.warning("sink %s: %s", sink, reason)
+        coordinator.journal.append(
+            "damage", sink=sink, file=gone[0], reason=reason, done="nothing: they are the user's"
+        )
     if source.streaming:
         ends = bool(trigger and (trigger.get("availableNow") or trigger.get("once")))
         every_s = None if ends else tick_every_s(trigger)

@@ -2,9 +2,9 @@
 
 A digest is a text that says by its form how it was made: xxh3 of 64 bits has 16 hex digits (what
 earlier versions wrote), of 128 bits 32; SHA-256, which nobody can forge, has 64. A file that is
-written once has its digest in its name, as `…-DIGEST.arrow`; a JSON file that is replaced has it as
-its first entry. `DamagedFile` says what is wrong with a file; who asked for it knows what it means,
-and names it.
+written once has its digest in its name, as `…-DIGEST.arrow`, or inside if its name says something
+else; a JSON file that is replaced has it as its first entry. `DamagedFile` says what is wrong with
+a file; who asked for it knows what it means, and names it.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ _MAKERS: Mapping[int, Callable[[], Any]] = {
     _STRONG: hashlib.sha256,
 }
 _PIECE_BYTES = 1 << 20
+_DIGITS = 32
+_WITHIN = "headgate-digest:"
+BLANK = _WITHIN + "0" * _DIGITS
 _IN_NAME = re.compile(r"-([^-./]+)\.[a-z]+$")
 _HEAD = re.compile(rb'\{"digest": "([^"]*)", (?:"signature": "([^"]*)", )?')
 Sign = Callable[[bytes], str]
@@ -70,6 +73,23 @@ def check_named(storage: Storage, name: str) -> None:
     """Is the content of a file what its name says? Read in pieces, so a large one takes no room."""
     with _trouble_is_damage(), storage.open_input(name) as source:
         _check(name, iter(lambda: source.read_buffer(_PIECE_BYTES), pa.py_buffer(b"")))
+
+
+def fill_within(data: bytes) -> bytes:
+    """Put the digest of these bytes in the place that `BLANK` keeps for it among them."""
+    at = data.rindex(BLANK.encode()) + len(_WITHIN)
+    return data[:at] + digest_of(data).encode() + data[at + _DIGITS :]
+
+
+def read_filled(storage: Storage, name: str) -> bytes:
+    """The content of a file that `fill_within` has made, checked."""
+    with _trouble_is_damage():
+        data = storage.read(name)
+    at = data.rfind(_WITHIN.encode()) + len(_WITHIN)
+    blank = data[:at] + b"0" * _DIGITS + data[at + _DIGITS :]
+    if not matches(data[at : at + _DIGITS].decode("latin-1"), blank):
+        raise DamagedFile("its content does not match the digest inside")
+    return data
 
 
 def seal(told: Mapping[str, Any], sign: Sign | None = None, **style: Any) -> bytes:

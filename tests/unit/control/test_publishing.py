@@ -17,11 +17,11 @@ from headgate.control.coordinator import Coordinator, EpochResult, Settings
 from headgate.control.publishing import (
     STAGING,
     STAGING_GRACE_EPOCHS,
-    has_published,
     publish,
     staged_at,
     staging_uri,
 )
+from headgate.control.table_compaction import published_files
 from headgate.errors import IncompatibleFlow, StateFileError, UnsafeName
 from headgate.slot.plan import EpochPlan
 from headgate.slot.program import Program, compile_flow
@@ -98,8 +98,8 @@ def test_of_many_sinks_in_a_folder_each_knows_its_files(tmp_path: Path) -> None:
 
     for (flow, sink), name in names.items():
         others = [other for other in names.values() if other != name]
-        assert has_published([name], flow, sink)
-        assert not has_published([f"{STAGING}/{flow}/{sink}/{name}", *others], flow, sink)
+        assert published_files([name], flow, sink)
+        assert not published_files([f"{STAGING}/{flow}/{sink}/{name}", *others], flow, sink)
     assert names["a", "b"] == "part-a-b-e000000003-x.parquet"
 
 
@@ -116,7 +116,7 @@ def test_what_an_earlier_version_committed_keeps_its_name(tmp_path: Path) -> Non
         publish("a-b", "out", 3, committed, uri)
 
     assert published(tmp_path) == [f"part-a-b-out-{name}" for name in names]
-    assert has_published(published(tmp_path), "a-b", "out") and not staged(tmp_path)
+    assert published_files(published(tmp_path), "a-b", "out") and not staged(tmp_path)
 
 
 def test_a_file_that_is_neither_staged_nor_published_is_named(tmp_path: Path) -> None:

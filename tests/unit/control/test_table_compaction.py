@@ -39,8 +39,8 @@ def parquet(table: pa.Table) -> bytes:
     return data
 
 
-def publish_epoch(storage: Storage, epoch: int, *tables: pa.Table) -> None:
-    """As a flow does it: staged by tasks, then renamed."""
+def publish_epoch(storage: Storage, epoch: int, *tables: pa.Table) -> list[str]:
+    """As a flow does it: staged by tasks, then renamed. Returns the names they were staged by."""
     uri = staging_uri(storage.uri, FLOW, SINK)
     files = []
     for task, table in enumerate(tables):
@@ -49,6 +49,7 @@ def publish_epoch(storage: Storage, epoch: int, *tables: pa.Table) -> None:
         Storage.at(uri).write(name, data)
         files.append({"name": name})
     publish(FLOW, SINK, epoch, files, uri)
+    return [file["name"] for file in files]
 
 
 def rows_of(epoch: int, tasks: int = 2) -> list[pa.Table]:

@@ -1,0 +1,323 @@
+"""A checkpoint with every kind of file, and a flow that goes on from it: for damaging them.
+
+The flow has two stateful operators, a cost-aware map, dead letters, and a function, a Parquet and a
+table sink. It has run for some epochs, with a manager that moved pins, and died right after it
+committed the last one, so that rows wait for every sink. Going on delivers them, moves state to
+other slots and runs one more epoch. All that comes of it is compared with a plain fold.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from tests.scenario.oracle import bag
+
+import headgate as hg
+from headgate import testing
+from headgate.control.checkpoint import Checkpoint
+from headgate.control.continuity import check_start
+from headgate.control.coordinator import Coordinator, EpochResult, Settings
+from headgate.control.costs_in_use import cost_shapes
+from headgate.control.planning import Decision, Planning
+from headgate.control.published import check_published, rows_published
+from headgate.control.publishing import STAGING_GRACE_EPOCHS, publish, staging_uri
+from headgate.control.table_compaction import TableCompaction, published_files, visible
+from headgate.control.tuning_file import SavedTuning, load_tuning, save_tuning
+from headgate.planner.tuning.calibration import Calibration
+from headgate.planner.tuning.cost_model import EngineCosts
+from headgate.routing.hashing import mix
+from headgate.routing.identity import Identity
+from headgate.sketch.count_min import CostSketch
+from headgate.slot.plan import EpochPlan
+from headgate.slot.program import Program, compile_flow
+from headgate.slot.statistics import TaskStatistics
+from headgate.state.storage import Storage
+from headgate.state.store import StateStore
+from headgate.state.warm_copy import forget_mappings
+from headgate.testing import ListSource, LocalEngine, ManualClock, _partitions
+from headgate.topology.graph import Node
+
+LAST = 9
+COMPACT_AFTER = 2  # so that there are runs and snapshots by then
+BUCKETS = 8
+BAD = 13
+SCHEMA = "k bigint, w string, v bigint"
+ROWS = [
+    [{"k": (5 * e + i) % 7, "w": "abcd"[(e + i * i) % 4], "v": 3 * e + i} for i in range(10)]
+    for e in range(LAST + 2)
+]
+TUNING = SavedTuning(Calibration(EngineCosts(1e-4, 1e-9, 0.01, 0.2, 1 << 20, 0.05), (), 0.1, "kit"))
+_ADDED = ("checkpoint/journal/", "checkpoint/generations/", "warm/")
+FUNCTIONS = ("sums", "weighed", "dead")
+
+
+class Killed(BaseException):
+    """The driver is dead."""
+
+
+def _weigh(row: dict[str, Any]) -> dict[str, Any]:
+    if row["v"] % BAD == 0:
+        raise ValueError("unlucky")
+    return {"k": row["k"], "v": row["v"]}
+
+
+def expected_sums(epoch: int) -> Counter[Any]:
+    sums: Counter[str] = Counter()
+    for rows in ROWS[: epoch + 1]:
+        for row in rows:
+            sums[row["w"]] += row["v"]
+    return bag({"w": w, "sum": sums[w]} for w in {row["w"] for row in ROWS[epoch]})
+
+
+def expected(sink: str, epoch: int) -> Counter[Any]:
+    if sink == "weighed":
+        good = (row for row in ROWS[epoch] if row["v"] % BAD)
+        return bag({"k": row["k"], "v": row["v"]} for row in good)
+    if sink == "dead":
+        return Counter("weigh" for row in ROWS[epoch] if row["v"] % BAD == 0)
+    return EXPECTED_SUMS[epoch]
+
+
+EXPECTED_SUMS = [expected_sums(epoch) for epoch in range(LAST + 2)]
+
+
+def expected_state() -> dict[str, Counter[Any]]:
+    rows = [row for epoch in ROWS for row in epoch]
+    counts = Counter(row["k"] for row in rows)
+    sums: Counter[str] = Counter()
+    for row in rows:
+        sums[row["w"]] += row["v"]
+    return {
+        "first": bag({"k": k, "count": n} for k, n in counts.items()),
+        "second": bag({"w": w, "sum": n} for w, n in sums.items()),
+    }
+
+
+class Pinning:
+    """A manager that moves a few pins in every other epoch: tables change in small steps."""
+
+    statistics_bytes = 0
+    born_local: frozenset[str] = frozenset()
+    units_of: frozenset[str] = frozenset()
+
+    def step(self, observed: Any, tables: Any) -> Decision:
+        epoch = observed[-1].record["epoch"]
+        if epoch % 2:
+            return Decision()
+        slots = tables["first"].slots
+        pins = mix(np.arange(7 if epoch else 40, dtype=np.uint64) + np.uint64(epoch // 2))
+        homes = np.full(len(pins), epoch // 2 % slots, np.int32)
+        return Decision({"first": tables["first"].pin_hashes(pins, homes)})
+
+
+class Place:
+    """The folder of a flow (its checkpoint, its output, its warm copies), and how it goes on."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.kept = root / "live", root / "kept"
+        self.warm = self.root / "warm"
+        self.out = str(self.root / "out")
+        self.checkpoint = self.root / "checkpoint"
+        self.delivered: dict[str, dict[int, Any]] = {}
+
+    # --- preparing -------------------------------------------------------------------------
+    def prepare(self) -> None:
+        """Run up to the commit of the last epoch but one, and keep that as the beginning."""
+        self._begin()
+        at = self._coordinator(2, planning=Planning(Pinning(), beside=False))
+        for epoch in range(LAST):
+            self._spark_plans(epoch)
+            at.run_epoch(epoch, "query", self._engine(epoch))
+            self._spark_commits(epoch)
+        self._spark_plans(LAST)
+        self._sinks_die = True
+        try:
+            at.run_epoch(LAST, "query", self._engine(LAST))
+        except Killed:
+            pass
+        tables = at.checkpoint.storage.child("tables", "tabled")
+        compaction = TableCompaction(tables, "damaged", "tabled")
+        assert compaction.run(LAST + STAGING_GRACE_EPOCHS, 0.0)
+        compaction.run(LAST + STAGING_GRACE_EPOCHS, 1e12)
+        save_tuning(at.checkpoint.storage, TUNING)
+        self.root.rename(self.kept)
+
+    def reset(self) -> None:
+        """The beginning again. Files that are written in place are copied, others linked."""
+        shutil.rmtree(self.root, ignore_errors=True)
+        self.delivered = {}
+        for at, _, names in os.walk(self.kept):
+            there = Path(at.replace(str(self.kept), str(self.root), 1))
+            there.mkdir(mode=0o700)
+            for name in names:
+                in_place = "journal" in at or "warm" in at
+                (shutil.copy2 if in_place else os.link)(f"{at}/{name}", there / name)
+
+    def files(self) -> list[str]:
+        return sorted(str(p.relative_to(self.kept)) for p in self.kept.rglob("*") if p.is_file())
+
+    def is_untouched(self, but: str) -> bool:
+        """Is all as it was at the beginning, but for this file and what every start adds?"""
+        same = [name for name in self.files() if not name.startswith(_ADDED) and name != but]
+        there = {str(p.relative_to(self.root)) for p in self.root.rglob("*") if p.is_file()}
+        there = {name for name in there if not name.startswith(_ADDED) and name != but}
+        return there == set(same) and all(
+            os.path.samefile(self.kept / name, self.root / name) for name in same
+        )
+
+    # --- going on --------------------------------------------------------------------------
+    def go_on(self) -> None:
+        """Start with another number of slots, end the last epoch and run one more; check it all."""
+        self._begin()
+        place = Checkpoint(str(self.checkpoint))
+        at = self._coordinator(3)
+        check_start(place, at.last, place.spark_query_id())
+        at.settle()
+        self._spark_plans(LAST + 1)
+        at.run_epoch(LAST + 1, "query", self._engine(LAST + 1))
+        self._check(at)
+
+    def check_delivered(self) -> None:
+        """What sinks got, whether or not all came: never a wrong row."""
+        for sink, by_epoch in self.delivered.items():
+            for epoch, rows in by_epoch.items():
+                assert rows == expected(sink, epoch), (sink, epoch)
+
+    def _check(self, at: Coordinator) -> None:
+        self.check_delivered()
+        for sink in FUNCTIONS:
+            assert sorted(self.delivered[sink]) == [LAST, LAST + 1], sink
+        assert self._state(at) == expected_state()
+        everything = sum(EXPECTED_SUMS, start=Counter())
+        counted = rows_published(at.checkpoint, at.last, "tabled")
+        tables = at.checkpoint.storage.child("tables", "tabled")
+        for sink, storage, rows in (
+            ("tabled", tables, counted),
+            ("published", Storage.at(self.out), None),
+        ):
+            files, _ = visible(published_files(storage.list(), "damaged", sink))
+            check_published(storage, files, sink, rows)
+            found = bag(row for file in files for row in _parquet(storage.read(file.name)))
+            assert found == everything, sink
+        assert load_tuning(at.checkpoint.storage) in (None, TUNING)
+
+    def _state(self, at: Coordinator) -> dict[str, Counter[Any]]:
+        assert at.last is not None
+        store = StateStore(at.checkpoint.state, warm_dir=None, buckets=BUCKETS)
+        return {
+            node.name: bag(
+                row
+                for slot, chain in at.last.chains[node.name].items()
+                for row in store.scan(
+                    node.name, slot, at.program.state_schemas[node.id], chain
+                ).to_pylist()
+            )
+            for node in at.program.stateful
+        }
+
+    # --- inside ----------------------------------------------------------------------------
+    def _begin(self) -> None:
+        forget_mappings()  # a new driver has new workers
+        self._sinks_die = False
+        self.program = self._program()
+
+    def _program(self) -> Program:
+        flow = hg.Flow("damaged")
+        rows = flow.source(ListSource(SCHEMA, ROWS), name="rows")
+        first = rows.key_by("k").process(hg.Count(emit="rows"), name="first")
+        sums = first.key_by("w").process(hg.Sum("v"), name="second")
+        sums.to(print, name="sums")
+        sums.to_parquet(self.out, name="published")
+        sums.to_table("tabled")
+        spread = rows.shuffle(grouping="cost", attribute="k")
+        spread.map_rows(_weigh, "k bigint, v bigint", name="weigh").to(print, name="weighed")
+        flow.dead_letters().to(print, name="dead")
+        self._sources = flow.graph().of_kind("source")
+        return compile_flow(flow.graph())
+
+    def _coordinator(self, slots: int, planning: Planning | None = None) -> Coordinator:
+        place = Checkpoint(str(self.checkpoint))
+        tables = place.storage.child("tables", "tabled").uri
+        self.uris = {name: place.sinks.child(name).uri for name in FUNCTIONS}
+        self.uris["published"] = staging_uri(self.out, "damaged", "published")
+        self.uris["tabled"] = staging_uri(tables, "damaged", "tabled")
+        settings = Settings(
+            slots,
+            BUCKETS,
+            warm_dir=str(self.warm),
+            keep_manifests=3,
+            durable=False,
+            identity=Identity(bytes(range(16))),  # the same places for keys in every run
+        )
+        return Coordinator(
+            self.program,
+            place,
+            settings,
+            self._deliver,
+            clock_ms=ManualClock(),
+            sink_uris=self.uris,
+            planning=planning,
+        )
+
+    def _deliver(self, sink: Node, epoch: int, files: list[dict[str, Any]]) -> None:
+        if self._sinks_die:
+            raise Killed
+        if sink.name not in FUNCTIONS:
+            publish("damaged", sink.name, epoch, files, self.uris[sink.name])
+            return
+        storage = Storage.at(self.uris[sink.name])
+        rows = [row for file in files for row in _parquet(storage.read(file["name"]))]
+        told = Counter(row["operator"] for row in rows) if sink.name == "dead" else bag(rows)
+        self.delivered.setdefault(sink.name, {})[epoch] = told
+
+    def _engine(self, epoch: int) -> Any:
+        engine = LocalEngine(self.program, check_purity=False, seed=epoch)
+
+        def run(plan: EpochPlan) -> EpochResult:
+            with patch.object(
+                testing, "StateStore", partial(StateStore, compact_after=COMPACT_AFTER)
+            ):
+                result = engine.run(plan, _partitions(self._sources, epoch, 1))
+            return replace(result, statistics=self._measured(plan))
+
+        return run
+
+    def _measured(self, plan: EpochPlan) -> list[TaskStatistics]:
+        """Times as they would be on a machine that is always as fast, so that models come."""
+        values = mix(np.arange(7, dtype=np.uint64))
+        told = []
+        for slot in range(plan.slots):
+            sketch = CostSketch(cost_shapes(self.program)["weigh"])
+            sketch.update(values, np.arange(1.0, 8.0))
+            told.append(TaskStatistics(slot, costs={"weigh": sketch}))
+        return told
+
+    def _spark_plans(self, epoch: int) -> None:
+        self._spark_writes("metadata", '{"id":"query"}')
+        self._spark_writes(f"offsets/{epoch}", f'v1\n{{"batchWatermarkMs":0}}\n{{"at":{epoch}}}')
+        self._spark_writes(f"sources/0/{epoch}", f'v1\n{{"path":"in/{epoch}","batchId":{epoch}}}')
+
+    def _spark_commits(self, epoch: int) -> None:
+        self._spark_writes(f"commits/{epoch}", 'v1\n{"nextBatchWatermarkMs":0}')
+        for folder in ("offsets", "commits", "sources/0"):
+            (self.checkpoint / "spark" / folder / str(epoch - 3)).unlink(missing_ok=True)
+
+    def _spark_writes(self, name: str, text: str) -> None:
+        Storage.at(str(self.checkpoint / "spark")).write(name, text.encode())
+
+
+def _parquet(data: bytes) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = (
+        pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False).to_pylist()
+    )
+    return rows
