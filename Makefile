@@ -2,7 +2,7 @@
 
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check unit spark fuzz bench lock clean
+.PHONY: help setup demo test check unit spark fuzz soak bench lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ spark:
 
 fuzz: setup  ## the property tests with other draws each time, and more of them
 	@$(BIN)/pytest -n auto --dist worksteal --ignore=tests/spark --hypothesis-profile=fuzz $(PYTEST_ARGS)
+
+soak: setup  ## thousands of epochs on Spark: memory, descriptors and files must not grow
+	@HEADGATE_SOAK_EPOCHS=$${HEADGATE_SOAK_EPOCHS:-2400} $(BIN)/pytest -s tests/spark/test_soak.py $(PYTEST_ARGS)
 
 bench: setup  ## the two-operator chain against plain Spark, on this machine
 	@$(BIN)/headgate bench chain

@@ -26,6 +26,7 @@ from tests.spark.programs.crash_driver import CHECKPOINT, EPOCHS, LOG, OUT, case
 
 from headgate.control.faults import CRASH_POINTS, PAUSE_VARIABLE, VARIABLE
 
+LOCAL = "local"
 PROGRAM = Path(__file__).parent / "programs" / "crash_driver.py"
 BEFORE = CRASH_POINTS[: CRASH_POINTS.index("manifest-written")]
 COMMITTED = CRASH_POINTS[len(BEFORE) :]
@@ -55,7 +56,8 @@ class Driver:
             stdout=subprocess.PIPE,
             stderr=self.errors,
             text=True,
-            env={**environment, "TMPDIR": str(folder)},  # what a killed driver leaves lies there
+            # What a killed driver leaves lies there; all have one disk, as drivers of a host do.
+            env={**environment, "TMPDIR": str(folder), "SPARK_LOCAL_DIRS": str(folder / LOCAL)},
         )
 
     def go(self, slots: int, at: str = "", *, pause: bool = False) -> None:
@@ -143,6 +145,8 @@ def test_drivers_killed_and_paused_at_every_point_lose_and_double_nothing(tmp_pa
             frozen.wake()
 
     assert code == 0, final.said()
+    assert list(tmp_path.glob(f"{LOCAL}/blockmgr-*")), "a JVM that is killed leaves its folder"
+    assert not list(tmp_path.glob(f"{LOCAL}/blockmgr-*/headgate-*")), "warm copies outlived a kill"
     last, state = stored_state(mine, tmp_path / CHECKPOINT)
     assert last == EPOCHS - 1
     assert state == mine.expected[-1].state

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pyspark.accumulators import _accumulatorRegistry
 from pyspark.sql import SparkSession
 from tests.spark.feeding import read_files, write_epoch
 
@@ -96,6 +97,7 @@ def test_newcomers_practise_reading_and_do_without_if_they_must(
         query.processAllAvailable()
         rehearsal = Rehearsal(query._engine, Executors(spark))
         plan = query.coordinator.rehearsal(2)
+        told = len(_accumulatorRegistry)
         here = Executor("driver", "localhost", cores=1)
         assert rehearsal.practice(plan).part is not None
 
@@ -105,6 +107,8 @@ def test_newcomers_practise_reading_and_do_without_if_they_must(
             file.unlink()
         idle = rehearsal.take(rehearsal.practice(plan), [here])
         idle.wait()
+        assert len(_accumulatorRegistry) == told, "PySpark keeps every accumulator for good"
+        assert query._engine._unheard.value == []
     finally:
         query.stop()
 

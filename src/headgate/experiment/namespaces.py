@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headgate.experiment.host_cpu import quota_names, remove_quota
+from headgate.runtime.leftovers import born
 
 PREFIX = "headgate"
 ENDED_WITHIN_S = 120.0
@@ -106,15 +107,6 @@ def remove_leftovers(prefix: str = PREFIX) -> list[str]:
 def _is_leftover(name: str, prefix: str) -> bool:
     match = re.match(rf"{re.escape(prefix)}-(?P<pid>\d+)-(?P<born>\d+)-\d+(-|$)", name)
     return match is not None and born(int(match["pid"])) != match["born"]
-
-
-def born(pid: int) -> str | None:
-    """Start time of a process in clock ticks since boot: tells a pid from its reuse."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    return stat.rpartition(")")[2].split()[19]  # field 22; the name in field 2 may hold spaces
 
 
 def throttle_command(namespace: str, device: str, rate_mbit: int) -> list[str]:

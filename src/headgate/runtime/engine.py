@@ -75,6 +75,13 @@ class _ListParam(AccumulatorParam[list[Any]]):
         return value1
 
 
+class _NothingParam(_ListParam):
+    """Forgets what it is told."""
+
+    def addInPlace(self, value1: list[Any], value2: list[Any]) -> list[Any]:
+        return value1
+
+
 @dataclass(frozen=True)
 class _Held:
     """An anchor, and the executors (id -> host) there were when it was last looked at."""
@@ -106,6 +113,8 @@ class SparkEngine:
         # With cloudpickle: functions of the main program travel by value, others by name.
         self._code = spark.sparkContext.broadcast(packed(program, cloudpickle.dumps))
         self._reports = spark.sparkContext.accumulator([], _ListParam())
+        # Made once, too: PySpark keeps every accumulator for the life of the driver.
+        self._unheard = spark.sparkContext.accumulator([], _NothingParam())
         self._source_stage: Column | None = None
         self._slot_stages = [
             self._slot_stage(level, self._reports) for level in range(1, program.levels + 1)
@@ -152,9 +161,8 @@ class SparkEngine:
 
     def silent_functions(self) -> list[Stage]:
         """The slot stages' functions once more, for runs whose measurements nobody wants."""
-        unheard = self.spark.sparkContext.accumulator([], _ListParam())
         levels = range(1, self.program.levels + 1)
-        return [slot_stage(self._code, self._id, level, unheard) for level in levels]
+        return [slot_stage(self._code, self._id, level, self._unheard) for level in levels]
 
     def anchor(self, slots: int) -> Anchor:
         """The anchor for this slot count, made again when an executor that holds it has gone."""
@@ -191,6 +199,7 @@ class SparkEngine:
         for held in self._anchors.values():
             held.anchor.release()
         self._anchors.clear()
+        self._reports.value = []
         self._code.unpersist()
 
     # --- inside ----------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from headgate.control.cost_files import CostFiles
 from headgate.control.table_files import TableFiles
 from headgate.errors import EngineError, StateFileError
 from headgate.runtime.anchor import slot_labels
+from headgate.runtime.leftovers import claim
 from headgate.slot.batch_tuple import TUPLE_SCHEMA, BatchTuple, Kind, anchor_row, decode, encode
 from headgate.slot.plan import EpochPlan
 from headgate.slot.program import Program
@@ -245,5 +246,7 @@ def _warm_dir(plan: EpochPlan) -> str | None:
     root = plan.warm_dir or local_dirs[0]
     if not root:
         return None
+    if not plan.warm_dir:
+        claim(root)
     flow = xxhash.xxh3_64_hexdigest(plan.storage_uri.encode())
     return os.path.join(root, f"headgate-{os.geteuid()}-{flow}")

@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import sys
 from pathlib import Path
 from typing import Any
 
+from pyspark.sql import SparkSession
 from tests.scenario.choosing import WAYS, choosing
 from tests.scenario.oracle import Case, chain
 from tests.scenario.restless import Restless
@@ -35,6 +37,7 @@ def case() -> Case:
 def main(folder: Path) -> None:
     spark = session_on(LOCAL)
     spark.range(1).count()
+    _die_with_the_jvm(spark)
     print("ready", flush=True)
     told = json.loads(sys.stdin.readline())
     os.environ.update(told["environment"])
@@ -60,6 +63,18 @@ def main(folder: Path) -> None:
     query.awaitTermination()
     table = query.table("table").toArrow().to_pylist()
     print(json.dumps({"table": table, "journal": query.journal()}), flush=True)
+
+
+def _die_with_the_jvm(spark: SparkSession) -> None:
+    """Let SIGKILL hit the JVM first: left alone it would tidy up, as on no host that stops."""
+    kill, jvm = signal.pthread_kill, spark.sparkContext._gateway.proc.pid
+
+    def kill_both(thread: int, number: int) -> None:
+        if number == signal.SIGKILL:
+            os.kill(jvm, number)
+        kill(thread, number)
+
+    signal.pthread_kill = kill_both
 
 
 if __name__ == "__main__":
