@@ -15,6 +15,7 @@ import headgate as hg
 from headgate.control.custody import settle
 from headgate.errors import CustodyMismatch, EngineError, OperatorFailed
 from headgate.operator.rows import EpochClock
+from headgate.routing.identity import Identity
 from headgate.slot.plan import Control, EpochPlan
 from headgate.testing import ImpureTask, ListSource, run
 
@@ -44,6 +45,7 @@ def test_two_runs_name_the_same_files(make: Any, warm: bool, tmp_path: Path) -> 
     rng = random.Random(4)
     tables = {name: random_table(rng, case, name, 3, 64) for name in case.keys}
     common: dict[str, Any] = {"slots": 3, "tables": tables, "buckets": 64, "check_purity": False}
+    common["identity"] = Identity.new()  # names follow from content, and that from the secret
 
     run(flow_of(case), checkpoint=tmp_path / "one", seed=1, **common)
     warm_dir = str(tmp_path / "warm") if warm else None

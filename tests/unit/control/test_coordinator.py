@@ -469,7 +469,7 @@ def test_a_crash_point_kills_only_where_and_when_it_is_told_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     killed: list[tuple[int, int]] = []
-    monkeypatch.setattr("headgate.control.faults.os.kill", lambda *a: killed.append(a))
+    monkeypatch.setattr("headgate.control.faults.signal.pthread_kill", lambda *a: killed.append(a))
     monkeypatch.setenv(faults.VARIABLE, "planned@3")
 
     faults.reach("planned", 2)
