@@ -47,6 +47,8 @@ from headgate.slot.program import Program
 from headgate.state.digest import NotSigned, Sign
 from headgate.state.storage import Storage
 
+# A first start writes its identity before anything in these; later ones delete what none names.
+_COLLECTED = ("manifests", "routing", "costs", "state", "sinks", "marks")
 _MANIFEST = re.compile(r"e(\d{9})(?:-g(\d{9}))?\.json")
 
 
@@ -119,11 +121,13 @@ class Checkpoint:
             check_dropped(stored, drop_state, dropped)
             buckets = int(told["buckets"])
             described = wanted if last is None else told["describe"]
-        elif self.last_epoch() is not None or self.storage.exists("spark/metadata"):
+        elif self.storage.exists("spark/metadata") or any(
+            self.storage.list(f"{folder}/") for folder in _COLLECTED
+        ):
             raise ForeignCheckpoint(
-                f"{self.storage.uri} holds manifests or a Spark checkpoint but no {IDENTITY}; "
-                "it is not a headgate checkpoint, or its identity was deleted: "
-                "choose another folder, or restore that file",
+                f"{self.storage.uri} has files where a checkpoint has its own, but no {IDENTITY}: "
+                "it is not a headgate checkpoint, or its identity was deleted. Choose another "
+                "folder, or restore that file",
                 uri=self.storage.uri,
             )
         elif self.storage.exists("metadata") and (

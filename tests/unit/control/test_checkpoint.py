@@ -178,8 +178,13 @@ def test_buckets_that_were_edited_do_not_fit_the_routing_tables(tmp_path: Path) 
     assert caught.value.buckets == 1024
 
 
-@pytest.mark.parametrize("remains", ["manifests/e000000003.json", "spark/metadata"])
-def test_a_folder_that_lost_its_identity_is_refused(tmp_path: Path, remains: str) -> None:
+@pytest.mark.parametrize(
+    "remains",
+    ["manifests/e000000003.json", "spark/metadata", "routing/of_mine.txt", "state/e000000000-a"],
+)
+def test_a_folder_that_lost_its_identity_or_is_no_checkpoint_is_refused(
+    tmp_path: Path, remains: str
+) -> None:
     path = tmp_path / remains
     path.parent.mkdir()
     path.write_text("{}")
