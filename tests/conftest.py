@@ -54,3 +54,11 @@ def s3() -> Iterator[Any]:
 
     with LocalS3.running() as server:
         yield server
+
+
+@pytest.fixture
+def row_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks of the kit take as long as they have rows, so decisions from time can be repeated."""
+    from row_time import RowTime
+
+    monkeypatch.setattr("headgate.testing.Services", RowTime)

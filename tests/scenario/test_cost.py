@@ -65,6 +65,7 @@ def test_rows_are_those_of_a_plain_map_and_tasks_are_pure(schedule: Any) -> None
     assert done.records[-1]["edges"]["source_1->weigh"]["grouping"] == "cost"
 
 
+@pytest.mark.usefixtures("row_time")
 def test_a_restart_schedules_with_what_was_measured_also_with_other_slots(tmp_path: Path) -> None:
     epochs = epochs_of(8)
     run(reach(epochs[:5]), slots=2, checkpoint=tmp_path)

@@ -136,7 +136,7 @@ def test_slots_leave_in_three_steps_marked_drained_released() -> None:
 @pytest.mark.parametrize("planner", ["milp", "albic", "headgate"])
 def test_a_drain_ends_though_units_without_load_are_left_for_later(planner: str) -> None:
     """The budget takes two units a period; the busy ones go first, then nine that are idle."""
-    adaptation = Adaptation(make_allocator(planner), Limits(2.0, seconds=0.2), RULE)
+    adaptation = Adaptation(make_allocator(planner), Limits(2.0, seconds=20), RULE)
     loads, home = [10.0] * 4 + [5.0, 0, 0, 0] * 2, [0, 0, 1, 1] + [2] * 4 + [3] * 4
     told = []
     for _ in range(12):
@@ -160,7 +160,7 @@ def with_states(seen: Measured, state: list[float]) -> Measured:
 @pytest.mark.parametrize("planner", ["milp", "albic", "headgate"])
 def test_a_drain_ends_though_units_cost_more_than_a_period_has(planner: str) -> None:
     """Two on slot 1 and one on slot 2 are above the budget; others go as the budget allows."""
-    adaptation = Adaptation(make_allocator(planner), Limits(10.0, 20.0, seconds=0.2), RULE)
+    adaptation = Adaptation(make_allocator(planner), Limits(10.0, 20.0, seconds=20), RULE)
     home, state = [i % 3 for i in range(12)], [1.0] * 12
     state[1] = state[4] = state[11] = 50.0
     told, slots = [], 3
@@ -185,7 +185,7 @@ def test_what_is_too_big_waits_for_all_that_is_not() -> None:
     seen = measured([9.0, 9.0, 1.0, 1.0, 1.0], [0, 1, 2, 2, 2], 3, leaving=1)
     seen = with_states(seen, [1.0, 1.0, 100.0, 1.0, 60.0])
     adaptation = Adaptation(
-        MilpPlanner(), Limits(2.0, 20.0, seconds=0.2), replace(RULE, min_slots=2)
+        MilpPlanner(), Limits(2.0, 20.0, seconds=20), replace(RULE, min_slots=2)
     )
     adaptation.leaving = 1
     told = []
@@ -207,7 +207,7 @@ def test_what_is_too_big_waits_for_all_that_is_not() -> None:
 def test_a_drain_goes_on_while_even_fewer_slots_are_thought_of() -> None:
     """Two slots would be enough on average, but three units do not fit: said in every period."""
     rule = replace(RULE, high_pct=50, low_pct=45, hold_periods=1)
-    adaptation = Adaptation(MilpPlanner(), Limits(2.0, 20.0, seconds=0.2), rule)
+    adaptation = Adaptation(MilpPlanner(), Limits(2.0, 20.0, seconds=20), rule)
     adaptation.leaving = 1
     seen = measured([26.0, 26.0, 26.0, 0.0], [0, 1, 2, 3], 4, leaving=1)
     found = adaptation.step(with_states(seen, [1.0, 1.0, 1.0, 100.0]))
@@ -260,7 +260,7 @@ def test_slots_that_do_not_go_are_released_again() -> None:
 
 @pytest.mark.parametrize("planner", ["milp", "albic", "headgate"])
 def test_a_flow_without_any_load_drains_too(planner: str) -> None:
-    adaptation = Adaptation(make_allocator(planner), Limits(2.0, seconds=0.2), RULE)
+    adaptation = Adaptation(make_allocator(planner), Limits(2.0, seconds=20), RULE)
     adaptation.leaving = 1
     idle = replace(measured([0.0] * 4, [0, 1, 2, 2], 3, leaving=1), timed=False)
     plan = adaptation.step(idle).plan
@@ -278,7 +278,7 @@ def test_a_plan_that_only_brings_partners_nearer_is_applied() -> None:
     units = Units(("a", "b"), operator, np.full(16, 50.0), np.ones(16))
     nodes = replace(Nodes.alike(16), distances=distances)
     situation = Situation(units, nodes, np.arange(16, dtype=np.int32), flow)
-    adaptation = Adaptation(make_allocator("headgate"), Limits(16.0, 5.0), None)
+    adaptation = Adaptation(make_allocator("headgate"), Limits(16.0, 5.0, seconds=20), None)
     plan = adaptation.step(Measured(situation, "time", 0.0, {}, timed=True)).plan
 
     assert plan is not None and plan.collocation == 0
@@ -294,7 +294,7 @@ def test_loads_of_every_operator_are_evened_if_that_is_asked_for() -> None:
     situation = Situation(units, Nodes.alike(2), np.array([0, 0, 1, 1], np.int32))
     seen = Measured(situation, "time", 0.0, {}, timed=True)
     by_operator = Adaptation(
-        make_allocator("headgate", balance="operator"), Limits(), None, balance="operator"
+        make_allocator("headgate", balance="operator"), Limits(seconds=20), None, balance="operator"
     )
     plan = by_operator.step(seen).plan
 
@@ -303,7 +303,7 @@ def test_loads_of_every_operator_are_evened_if_that_is_asked_for() -> None:
     assert plan.reasons[0].endswith(
         "evens loads of a: without it node 0 would have 200.0 % of the mean, node 1 0.0 %"
     )
-    in_total = Adaptation(make_allocator("headgate"), Limits(), None).step(seen).plan
+    in_total = Adaptation(make_allocator("headgate"), Limits(seconds=20), None).step(seen).plan
     assert in_total is not None and not in_total.migrations
 
 

@@ -15,6 +15,8 @@ from headgate.errors import DeclarationError
 from headgate.planner.compiling import compile_allocation_kernels
 from headgate.testing import ListSource, LocalRun, run
 
+pytestmark = pytest.mark.usefixtures("row_time")
+
 BUCKETS, SLOTS, EPOCHS = 64, 3, 10
 ROWS = [
     [{"a": int(a), "b": int(a * 7 % 50)} for a in np.random.default_rng(epoch).integers(0, 90, 300)]
