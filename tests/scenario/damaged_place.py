@@ -1,9 +1,11 @@
-"""A checkpoint with every kind of file, and a flow that goes on from it: for damaging them.
+"""A checkpoint and warm copies with every kind of file, and a flow that goes on from them.
 
-The flow has two stateful operators, a cost-aware map, dead letters, and a function, a Parquet and a
-table sink. It has run for some epochs, with a manager that moved pins, and died right after it
-committed the last one, so that rows wait for every sink. Going on delivers them, moves state to
-other slots and runs one more epoch. All that comes of it is compared with a plain fold.
+The flow has a count and, behind it, windows with text keys and sums that may be null; a cost-aware
+map, dead letters, and function, Parquet and table sinks. It has run for some epochs, with a manager
+that moved pins, and died right after it committed the last one, so that rows wait for every sink.
+Going on delivers them, keeps its slots or moves state to others, and runs one more epoch, which
+touches or closes every row of state and brings new ones. All that comes of it is compared with a
+plain fold.
 """
 
 from __future__ import annotations
@@ -11,8 +13,11 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from datetime import datetime, timedelta
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -20,10 +25,11 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from tests.scenario.oracle import bag
+from tests.scenario.oracle import START, bag
 
 import headgate as hg
 from headgate import testing
+from headgate.control import journal, published
 from headgate.control.checkpoint import Checkpoint
 from headgate.control.continuity import check_start
 from headgate.control.coordinator import Coordinator, EpochResult, Settings
@@ -41,6 +47,7 @@ from headgate.sketch.count_min import CostSketch
 from headgate.slot.plan import EpochPlan
 from headgate.slot.program import Program, compile_flow
 from headgate.slot.statistics import TaskStatistics
+from headgate.state import flushing
 from headgate.state.storage import Storage
 from headgate.state.store import StateStore
 from headgate.state.warm_copy import forget_mappings
@@ -51,14 +58,40 @@ LAST = 9
 COMPACT_AFTER = 2  # so that there are runs and snapshots by then
 BUCKETS = 8
 BAD = 13
-SCHEMA = "k bigint, w string, v bigint"
-ROWS = [
-    [{"k": (5 * e + i) % 7, "w": "abcd"[(e + i * i) % 4], "v": 3 * e + i} for i in range(10)]
-    for e in range(LAST + 2)
-]
+SCHEMA = "k bigint, w string, v bigint, t timestamp"
+WORDS = ["a", "", "a longer word", "nothing", "new"]
+SIZE, LATE = timedelta(minutes=1), timedelta(minutes=2)
+
+
+def _rows(epoch: int) -> list[dict[str, Any]]:
+    """Few of the keys; in the first epoch all, in the last all open windows and new keys too."""
+    last, rows = epoch > LAST, []
+    for i in range(45 if last else 15 if epoch else 40):
+        key = (5 * epoch + i) % (45 if last else 40)
+        word = WORDS[i % 5] if last else WORDS[(epoch + i * i) % 4]
+        value = None if word == "nothing" else 3 * epoch + i
+        rows.append({"k": key, "w": word, "v": value, "t": START + (epoch - i % 3) * SIZE})
+    return rows
+
+
+ROWS = [_rows(epoch) for epoch in range(LAST + 2)]
 TUNING = SavedTuning(Calibration(EngineCosts(1e-4, 1e-9, 0.01, 0.2, 1 << 20, 0.05), (), 0.1, "kit"))
 _ADDED = ("checkpoint/journal/", "checkpoint/generations/", "warm/")
-FUNCTIONS = ("sums", "weighed", "dead")
+_IN_PLACE = ("checkpoint/journal/", "warm/")
+FUNCTIONS = ("weighed", "dead")
+
+
+class InTurn:
+    """A thread pool without threads: in memory they only cost."""
+
+    def __init__(self, *_: Any) -> None:
+        self.map = map
+
+    def __enter__(self) -> InTurn:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        pass
 
 
 class Killed(BaseException):
@@ -66,41 +99,46 @@ class Killed(BaseException):
 
 
 def _weigh(row: dict[str, Any]) -> dict[str, Any]:
-    if row["v"] % BAD == 0:
+    if _is_bad(row):
         raise ValueError("unlucky")
     return {"k": row["k"], "v": row["v"]}
 
 
-def expected_sums(epoch: int) -> Counter[Any]:
-    sums: Counter[str] = Counter()
-    for rows in ROWS[: epoch + 1]:
-        for row in rows:
-            sums[row["w"]] += row["v"]
-    return bag({"w": w, "sum": sums[w]} for w in {row["w"] for row in ROWS[epoch]})
+def _is_bad(row: dict[str, Any]) -> bool:
+    return row["v"] is not None and row["v"] % BAD == 0
 
 
-def expected(sink: str, epoch: int) -> Counter[Any]:
-    if sink == "weighed":
-        good = (row for row in ROWS[epoch] if row["v"] % BAD)
-        return bag({"k": row["k"], "v": row["v"]} for row in good)
-    if sink == "dead":
-        return Counter("weigh" for row in ROWS[epoch] if row["v"] % BAD == 0)
-    return EXPECTED_SUMS[epoch]
+class Fold:
+    """What every sink gets in each epoch, and the state after the last: row by row, in Python."""
+
+    def __init__(self, epochs: list[list[dict[str, Any]]]) -> None:
+        self.sinks: dict[str, list[Counter[Any]]] = {"weighed": [], "dead": []}
+        self.closed: Counter[Any] = Counter()
+        counts: Counter[int] = Counter()
+        sums: dict[tuple[str, datetime], int | None] = {}
+        watermark = START - timedelta(days=1)  # nothing is final yet
+        for rows in epochs:
+            counts.update(row["k"] for row in rows)
+            for row in rows:
+                window = row["w"], row["t"]  # all times are starts of windows
+                before = sums.get(window)
+                sums[window] = before if row["v"] is None else (before or 0) + row["v"]
+            for w, start in [window for window in sums if window[1] + SIZE <= watermark]:
+                ends = {"window_start": start, "window_end": start + SIZE}
+                self.closed += bag([{"w": w, **ends, "sum": sums.pop((w, start))}])
+            watermark = max(row["t"] for row in rows) - LATE
+            good = ({"k": row["k"], "v": row["v"]} for row in rows if not _is_bad(row))
+            self.sinks["weighed"].append(bag(good))
+            self.sinks["dead"].append(Counter("weigh" for row in rows if _is_bad(row)))
+        self.state = {
+            "first": bag({"k": k, "count": n} for k, n in counts.items()),
+            "second": bag(
+                {"w": w, "window_start": start, "sum": n} for (w, start), n in sums.items()
+            ),
+        }
 
 
-EXPECTED_SUMS = [expected_sums(epoch) for epoch in range(LAST + 2)]
-
-
-def expected_state() -> dict[str, Counter[Any]]:
-    rows = [row for epoch in ROWS for row in epoch]
-    counts = Counter(row["k"] for row in rows)
-    sums: Counter[str] = Counter()
-    for row in rows:
-        sums[row["w"]] += row["v"]
-    return {
-        "first": bag({"k": k, "count": n} for k, n in counts.items()),
-        "second": bag({"w": w, "sum": n} for w, n in sums.items()),
-    }
+EXPECTED = Fold(ROWS)
 
 
 class Pinning:
@@ -129,6 +167,7 @@ class Place:
         self.out = str(self.root / "out")
         self.checkpoint = self.root / "checkpoint"
         self.delivered: dict[str, dict[int, Any]] = {}
+        self.program = self._program()
 
     # --- preparing -------------------------------------------------------------------------
     def prepare(self) -> None:
@@ -151,36 +190,56 @@ class Place:
         compaction.run(LAST + STAGING_GRACE_EPOCHS, 1e12)
         save_tuning(at.checkpoint.storage, TUNING)
         self.root.rename(self.kept)
+        paths = sorted(self.kept.rglob("*"))
+        names = {str(path.relative_to(self.kept)): path for path in paths}
+        self._folders = ["", *(name for name, path in names.items() if path.is_dir())]
+        self._kept = {name: path.read_bytes() for name, path in names.items() if path.is_file()}
 
     def reset(self) -> None:
         """The beginning again. Files that are written in place are copied, others linked."""
         shutil.rmtree(self.root, ignore_errors=True)
         self.delivered = {}
-        for at, _, names in os.walk(self.kept):
-            there = Path(at.replace(str(self.kept), str(self.root), 1))
-            there.mkdir(mode=0o700)
-            for name in names:
-                in_place = "journal" in at or "warm" in at
-                (shutil.copy2 if in_place else os.link)(f"{at}/{name}", there / name)
+        for folder in self._folders:
+            os.mkdir(f"{self.root}/{folder}", 0o700)
+        for name, data in self._kept.items():
+            if name.startswith(_IN_PLACE):
+                self.put(name, data)
+            else:
+                os.link(f"{self.kept}/{name}", f"{self.root}/{name}")
 
-    def files(self) -> list[str]:
-        return sorted(str(p.relative_to(self.kept)) for p in self.kept.rglob("*") if p.is_file())
+    def put(self, name: str, data: bytes) -> None:
+        """Write a file of the flow; one that is there is replaced."""
+        with suppress(FileNotFoundError):
+            os.unlink(f"{self.root}/{name}")
+        with open(os.open(f"{self.root}/{name}", os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+            file.write(data)
+
+    @property
+    def files(self) -> Mapping[str, bytes]:
+        """All files of the beginning, whole."""
+        return self._kept
+
+    def files_now(self) -> set[str]:
+        paths = (path for path in self.root.rglob("*") if path.is_file())
+        return {str(path.relative_to(self.root)) for path in paths}
 
     def is_untouched(self, but: str) -> bool:
         """Is all as it was at the beginning, but for this file and what every start adds?"""
-        same = [name for name in self.files() if not name.startswith(_ADDED) and name != but]
-        there = {str(p.relative_to(self.root)) for p in self.root.rglob("*") if p.is_file()}
-        there = {name for name in there if not name.startswith(_ADDED) and name != but}
-        return there == set(same) and all(
+        same = {name for name in self.files if not name.startswith(_ADDED) and name != but}
+        there = {name for name in self.files_now() if not name.startswith(_ADDED) and name != but}
+        return there == same and all(
             os.path.samefile(self.kept / name, self.root / name) for name in same
         )
 
     # --- going on --------------------------------------------------------------------------
-    def go_on(self) -> None:
-        """Start with another number of slots, end the last epoch and run one more; check it all."""
+    @patch.object(flushing, "ThreadPoolExecutor", InTurn)
+    @patch.object(journal, "ThreadPoolExecutor", InTurn)
+    @patch.object(published, "ThreadPoolExecutor", InTurn)
+    def go_on(self, slots: int) -> None:
+        """Start with so many slots (it had 2), end the last epoch and run one more; check."""
         self._begin()
         place = Checkpoint(str(self.checkpoint))
-        at = self._coordinator(3)
+        at = self._coordinator(slots)
         check_start(place, at.last, place.spark_query_id())
         at.settle()
         self._spark_plans(LAST + 1)
@@ -191,14 +250,13 @@ class Place:
         """What sinks got, whether or not all came: never a wrong row."""
         for sink, by_epoch in self.delivered.items():
             for epoch, rows in by_epoch.items():
-                assert rows == expected(sink, epoch), (sink, epoch)
+                assert rows == EXPECTED.sinks[sink][epoch], (sink, epoch)
 
     def _check(self, at: Coordinator) -> None:
         self.check_delivered()
         for sink in FUNCTIONS:
             assert sorted(self.delivered[sink]) == [LAST, LAST + 1], sink
-        assert self._state(at) == expected_state()
-        everything = sum(EXPECTED_SUMS, start=Counter())
+        assert self._state(at) == EXPECTED.state
         counted = rows_published(at.checkpoint, at.last, "tabled")
         tables = at.checkpoint.storage.child("tables", "tabled")
         for sink, storage, rows in (
@@ -207,8 +265,8 @@ class Place:
         ):
             files, _ = visible(published_files(storage.list(), "damaged", sink))
             check_published(storage, files, sink, rows)
-            found = bag(row for file in files for row in _parquet(storage.read(file.name)))
-            assert found == everything, sink
+            found = sum((_parquet(storage.read(file.name)) for file in files), start=Counter())
+            assert found == EXPECTED.closed, sink
         assert load_tuning(at.checkpoint.storage) in (None, TUNING)
 
     def _state(self, at: Coordinator) -> dict[str, Counter[Any]]:
@@ -229,14 +287,13 @@ class Place:
     def _begin(self) -> None:
         forget_mappings()  # a new driver has new workers
         self._sinks_die = False
-        self.program = self._program()
 
     def _program(self) -> Program:
         flow = hg.Flow("damaged")
-        rows = flow.source(ListSource(SCHEMA, ROWS), name="rows")
+        rows = flow.source(ListSource(SCHEMA, ROWS), name="rows", event_time="t", watermark=LATE)
         first = rows.key_by("k").process(hg.Count(emit="rows"), name="first")
-        sums = first.key_by("w").process(hg.Sum("v"), name="second")
-        sums.to(print, name="sums")
+        windows = hg.Sum("v", window=hg.Tumbling(SIZE, time="t"))
+        sums = first.key_by("w").process(windows, name="second")
         sums.to_parquet(self.out, name="published")
         sums.to_table("tabled")
         spread = rows.shuffle(grouping="cost", attribute="k")
@@ -276,8 +333,7 @@ class Place:
             publish("damaged", sink.name, epoch, files, self.uris[sink.name])
             return
         storage = Storage.at(self.uris[sink.name])
-        rows = [row for file in files for row in _parquet(storage.read(file["name"]))]
-        told = Counter(row["operator"] for row in rows) if sink.name == "dead" else bag(rows)
+        told = sum((_parquet(storage.read(file["name"])) for file in files), start=Counter())
         self.delivered.setdefault(sink.name, {})[epoch] = told
 
     def _engine(self, epoch: int) -> Any:
@@ -316,8 +372,10 @@ class Place:
         Storage.at(str(self.checkpoint / "spark")).write(name, text.encode())
 
 
-def _parquet(data: bytes) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = (
-        pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False).to_pylist()
-    )
-    return rows
+@cache
+def _parquet(data: bytes) -> Counter[Any]:
+    """The rows of a file; of dead letters only which operator refused them."""
+    table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
+    if "operator" in table.column_names:
+        return Counter(table.column("operator").to_pylist())
+    return bag(table.to_pylist())

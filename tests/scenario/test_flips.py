@@ -22,7 +22,7 @@ from tests.scenario.damaged_place import LAST, Place
 from headgate.errors import HeadgateError
 
 SEEDS = 40
-FLIPS = 50
+FLIPS = 51
 ANY, ON, STOP = "any", "goes on", "refused"
 NOW = f"e{LAST:09d}-*"
 # By kind of file: the pattern of its name, and what must come of it. Some damage is harmless: a
@@ -46,6 +46,18 @@ KINDS = {
     "routing": ("checkpoint/routing/*", ANY),
     "state": ("checkpoint/state/*", ANY),
     "Spark's": ("checkpoint/spark/*", ANY),
+    "warm lock": ("warm/*/?????.lock", ON),
+    "warm head": ("warm/*/?????/head", ON),
+    "warm hashes": ("warm/*/?????/*-h", ON),
+    "warm checks": ("warm/*/?????/*-check", ON),
+    "warm seals": ("warm/*/?????/*-seal", ON),
+    "warm routes": ("warm/*/?????/*-route", ON),
+    "warm column": ("warm/*/?????/*-c???", ON),
+    "warm validity": ("warm/*/?????/*-c???-valid", ON),
+    "warm references": ("warm/*/?????/*-c???-ref", ON),
+    "warm bounds": ("warm/*/?????/*-c???-bounds", ON),
+    "warm bodies": ("warm/*/?????/*-c???-body", ON),
+    "warm value seals": ("warm/*/?????/*-c???-seals", ON),
 }  # fmt: skip
 
 
@@ -64,6 +76,8 @@ def place() -> Iterator[Place]:
 
 def damaged(data: bytes, rng: random.Random) -> tuple[str, bytes]:
     """The data with one flipped bit, one byte of garbage, or without its end."""
+    if not data:
+        return "filled", b"?"
     at, how = rng.randrange(len(data)), rng.random()
     if how < 0.6:
         return f"bit flipped at {at}", data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[
@@ -77,36 +91,41 @@ def damaged(data: bytes, rng: random.Random) -> tuple[str, bytes]:
 
 def test_undamaged_it_goes_on_and_has_every_kind_of_file(place: Place) -> None:
     place.reset()
-    place.go_on()
+    place.go_on(slots=3)
 
-    kinds = Counter(kind_of(name) for name in place.files() if not name.startswith("warm/"))
-    assert set(KINDS) <= set(kinds), "a kind that is not there is not tested"
+    assert {kind_of(name) for name in place.files} == set(KINDS), "others are not tested"
+    assert {kind_of(name) for name in place.files_now()} <= set(KINDS)
     manifest = json.loads(max((place.kept / "checkpoint" / "manifests").iterdir()).read_bytes())
     chains = [files for by_slot in manifest["chains"].values() for files in by_slot.values()]
     assert {file["kind"] for files in chains for file in files} == {"snapshot", "run", "delta"}
     assert manifest["costs"] and max(map(len, manifest["tables"].values())) > 2
 
 
+def test_undamaged_warm_copies_are_used_and_not_built_again(place: Place) -> None:
+    place.reset()
+    place.go_on(slots=2)
+
+    assert {name for name in place.files if name.startswith("warm/")} <= place.files_now()
+
+
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_flips(seed: int, place: Place) -> None:
     rng = random.Random(f"flips {seed}")
     by_kind: dict[str, list[str]] = {}
-    for name in place.files():
-        if kind := kind_of(name):
-            by_kind.setdefault(kind, []).append(name)
+    for name in place.files:
+        by_kind.setdefault(kind_of(name) or "unknown", []).append(name)
     refusals: Counter[str] = Counter()
     for number in range(FLIPS):
         kind = sorted(by_kind)[(seed * FLIPS + number) % len(by_kind)]
         name = rng.choice(by_kind[kind])
-        whole = (place.kept / name).read_bytes()
+        whole, slots = place.files[name], rng.choice((1, 1, 1, 2, 2, 2, 2, 3))  # there were 2
         how, data = damaged(whole, rng)
         place.reset()
-        (place.root / name).unlink()
-        (place.root / name).write_bytes(data)
-        what = f"{name}: {how}"
+        place.put(name, data)
+        what = f"{name}: {how}, then {slots} slots"
         outcome = ON
         try:
-            place.go_on()
+            place.go_on(slots)
         except HeadgateError as problem:
             outcome = STOP
             refusals[type(problem).__name__] += 1
@@ -115,6 +134,6 @@ def test_flips(seed: int, place: Place) -> None:
             raise AssertionError(what) from problem
         assert KINDS[kind][1] in (ANY, outcome), what
         if outcome == STOP and (rng.random() < 0.1 or not place.is_untouched(but=name)):
-            (place.root / name).write_bytes(whole)
-            place.go_on()
+            place.put(name, whole)
+            place.go_on(slots)
     assert len(refusals) >= 2, refusals
