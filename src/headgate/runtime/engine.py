@@ -36,7 +36,7 @@ from headgate.runtime.exchange import TUPLE_TYPE, apply_stage, arrow_stage
 from headgate.runtime.executors import tasks_at_once
 from headgate.runtime.missing_module import way_out
 from headgate.runtime.worker import PLAN_PROPERTY, Stage, pack_plan, slot_stage, source_stage
-from headgate.slot.batch_tuple import TUPLE_SCHEMA, anchor_row
+from headgate.slot.batch_tuple import anchor_row
 from headgate.slot.packing import packed
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
@@ -132,8 +132,8 @@ class SparkEngine:
 
     def run_idle(self, schema: StructType, plan: EpochPlan, *, tagged: bool) -> EpochResult:
         """Run an epoch without rows; batches of the stream have this schema."""
-        columns = [F.lit(None).cast(field.dataType).alias(field.name) for field in schema]
-        nothing = self.own_session.range(0, numPartitions=1).select(*columns)
+        row = F.lit(None).cast(schema).alias("row")
+        nothing = self.own_session.range(0, numPartitions=1).select(row).select("row.*")
         return self._run(nothing, plan, tagged)
 
     def run(self, frame: DataFrame, plan: EpochPlan, *, tagged: bool) -> EpochResult:
@@ -235,13 +235,12 @@ class SparkEngine:
         return EpochResult(controls, [t for t in timings if t[2]], facts, statistics)
 
     def _slot_stage(self, level: int, reports: Accumulator[list[Any]]) -> Column:
-        function = slot_stage(self._code, self._id, level, reports)
-        return arrow_stage(function, TUPLE_SCHEMA.names)
+        return arrow_stage(slot_stage(self._code, self._id, level, reports))
 
     def _stages(self, frame: DataFrame, anchor: Anchor, tagged: bool) -> DataFrame:
         if self._source_stage is None:
             route = source_stage(self._code, self._id, tagged, self._reports)
-            self._source_stage = arrow_stage(route, frame.columns)
+            self._source_stage = arrow_stage(route)
         if self.source_tasks_max is not None:
             frame = frame.coalesce(self.source_tasks_max)
         tuples = apply_stage(frame, self._source_stage)
