@@ -14,8 +14,8 @@ from rich.text import Text
 
 from headgate.cli.console import STDOUT, fail, safe, speaker, told_plainly, write_json
 from headgate.control.inspection import FoundKey, Inspection, OperatorState
-from headgate.experiment.epoch_view import EpochView
-from headgate.experiment.number_text import short
+from headgate.offline.epoch_view import EpochView
+from headgate.offline.number_text import short
 from headgate.topology.plain_text import plain_text
 
 _FIELD_CHARS = 160

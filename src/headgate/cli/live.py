@@ -19,8 +19,8 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from headgate.experiment.epoch_view import EpochView, RunView
-from headgate.experiment.number_text import short
+from headgate.offline.epoch_view import EpochView, RunView
+from headgate.offline.number_text import short
 
 POLL_SECONDS = 0.2
 SHOWN = 12

@@ -24,15 +24,15 @@ from headgate.errors import DeclarationError
 from headgate.planner.allocation.measures import Balance
 from headgate.planner.compiling import compile_allocation_kernels, compile_kernels
 from headgate.planner.observation import Observation
-from headgate.planner.placing import Pins, Placing, Proposal, Task, make_placing
+from headgate.planner.placing import OWN, Pins, Placing, Proposal, Task, make_placing
+from headgate.planner.registry import registered, why_unknown
 from headgate.routing.hashing import U64
 from headgate.routing.table import RoutingTable
 from headgate.sketch.space_saving import PAIR_BYTES
 from headgate.slot.program import Program
 from headgate.topology.duration import duration_us
 
-PLANNERS = ("headgate", "online", "offline", "worst-case", "hash")
-UNIT_PLANNERS = ("allocation", "milp", "albic")
+UNIT_PLANNERS = ("allocation", "milp")
 CUTTING_PLANNERS = ("allocation",)
 LABELS_MAX = 4_096
 LEAST = {"every_epochs": 1, "memory_epochs": 1, "warm_up_epochs": 0, "moves_max": 1, "pins_max": 0}
@@ -50,6 +50,7 @@ class Manager:
             "allocation" (ours), "milp" and "albic" (Madsen et al. 2017) place whole buckets and
             pinned keys by load, traffic and what moving costs; they can also change the number
             of slots. "allocation" cuts keys of split groupings that are too heavy for a slot.
+            "online", "offline", "worst-case" and "albic" come with `headgate-lab`.
         every_epochs: Epochs from one plan to the next; for planners of units, the period over
             which statistics are added up.
         warm_up_epochs: Epochs that are only measured before the first plan.
@@ -92,12 +93,12 @@ class Manager:
     slot_bytes_per_second: float | None = None
 
     def __post_init__(self) -> None:
-        known = PLANNERS + UNIT_PLANNERS
-        if self.planner not in known:
+        own = OWN + UNIT_PLANNERS
+        if self.planner not in (*own, *registered("keys", "units")):
             raise DeclarationError(
-                f"planner={self.planner!r}; there are {', '.join(known)}", planner=self.planner
+                why_unknown(self.planner, own, "keys", "units"), planner=self.planner
             )
-        if self.scaling is not None and self.planner not in UNIT_PLANNERS:
+        if self.scaling is not None and not self.places_units:
             raise DeclarationError(
                 f"scaling= needs a planner of units ({', '.join(UNIT_PLANNERS)}), which measures "
                 f"loads in percent; {self.planner!r} does not",
@@ -105,7 +106,7 @@ class Manager:
             )
         if self.balance not in ("total", "operator"):
             raise DeclarationError(f'balance={self.balance!r}; give "total" or "operator"')
-        if self.balance == "operator" and self.planner in ("milp", "albic"):
+        if self.balance == "operator" and self.places_units and self.planner != "allocation":
             raise DeclarationError(
                 f'balance="operator" needs planner="allocation"; {self.planner!r} evens the total',
                 planner=self.planner,
@@ -126,6 +127,11 @@ class Manager:
         if self.every is not None:
             duration_us(self.every)
 
+    @property
+    def places_units(self) -> bool:
+        """Whether the planner places whole units (and can scale), or single keys."""
+        return self.planner not in OWN and self.planner not in registered("keys")
+
 
 def plan_with(
     manager: Manager | Decides | None,
@@ -139,7 +145,7 @@ def plan_with(
 
     Operators that are placed by load, or split if it pays, get a manager that does only that.
     """
-    if isinstance(manager, Manager) and manager.planner in UNIT_PLANNERS:
+    if isinstance(manager, Manager) and manager.places_units:
         from headgate.control.allocation_manager import AllocationManager
 
         cuttable = program.cuttable if manager.planner in CUTTING_PLANNERS else ()
