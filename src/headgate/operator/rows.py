@@ -78,9 +78,7 @@ class Groups:
 
     @cached_property
     def columns(self) -> pa.RecordBatch:
-        """Key (and sub-key) columns, one row per group; not a copy if every row is one."""
-        if len(self) == self._key_columns.num_rows:
-            return self._key_columns
+        """Key (and sub-key) columns, one row per group."""
         return self._key_columns.take(pa.array(self.first))
 
     @cached_property

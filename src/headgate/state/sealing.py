@@ -109,16 +109,16 @@ class Seals:
             _refuse((row != self._row[pos]) & found)
 
     def check_passed(self, first: Positions, last: Positions) -> None:
-        """The positions from where probes began to where they ended in vain, at an empty one."""
+        """The positions from where probes began to where they ended in vain."""
         if self._keys_suspect:
-            self.check_free(last)
-            counts = last - first
+            counts = last - first + 1
             ends = np.cumsum(counts)
             pos = np.arange(ends[-1] if len(ends) else 0)
-            pos += np.repeat(last - ends, counts)
+            pos += np.repeat(last + 1 - ends, counts)
             check, words = self._table.check.take(pos), self._words.take(pos, axis=0)
             [index] = row_seals(words[:, 0], check, pos, ())
-            index[check == REMOVED] = _REMOVED_SEAL
+            index = np.where(check == EMPTY, _EMPTY_SEAL, index)
+            index = np.where(check == REMOVED, _REMOVED_SEAL, index)
             _refuse(index != words.view(_SEAL)[:, 2])
 
     def check_free(self, pos: Positions) -> None:

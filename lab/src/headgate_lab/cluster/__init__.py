@@ -1,1 +1,0 @@
-"""Several hosts on one machine: network namespaces, links and processors of their own."""

@@ -1,1 +1,0 @@
-"""Planners to compare with, each as published; no default uses one."""

@@ -1,1 +1,0 @@
-"""Optimizers of batch size and parallelism to compare with, and the paper's limits."""

@@ -1,1 +1,0 @@
-"""What is worked out from data or a journal, beside any flow: analyze, replay, report."""
