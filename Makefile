@@ -22,7 +22,7 @@ spark: unit
 check: setup  ## lint, format, types and the arrows between the rooms
 	@echo "== ruff check";   $(BIN)/ruff check .
 	@echo "== ruff format";  $(BIN)/ruff format --check .
-	@echo "== mypy";         $(BIN)/mypy --strict src
+	@echo "== mypy";         $(BIN)/mypy --strict src lab/src
 	@echo "== lint-imports"; $(BIN)/lint-imports
 
 unit:
@@ -40,12 +40,12 @@ soak: setup  ## thousands of epochs on Spark: memory, descriptors and files must
 	@HEADGATE_SOAK_EPOCHS=$${HEADGATE_SOAK_EPOCHS:-2400} $(BIN)/pytest -s tests/spark/test_soak.py $(PYTEST_ARGS)
 
 bench: setup  ## the two-operator chain against plain Spark, on this machine
-	@$(BIN)/headgate bench chain
+	@$(BIN)/headgate-lab bench chain
 
 lock:  ## pin the newest fitting versions for what pyproject.toml newly asks (needs the network)
 	@bash scripts/lock.sh
 
 clean:  ## remove what runs and tools leave behind; .venv stays
-	@rm -rf build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis \
+	@rm -rf build dist src/*.egg-info lab/build lab/dist lab/src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis \
 	    .import_linter_cache spark-warehouse metastore_db derby.log artifacts headgate-report.html
-	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find src lab tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,5 +1,6 @@
 """Linear Road, as Sax et al. 2013 ran it: tolls of an expressway from position reports.
 
+    pip install headgate-lab
     headgate run examples/linear_road.py:flow --once
     headgate tune examples/linear_road.py:flow
 
@@ -19,8 +20,8 @@ a minute is there once, when the reports that follow it have come.
 from pathlib import Path
 
 import headgate as hg
-from headgate.experiment.linear_road import LINES, linear_road, position_reports
-from headgate.experiment.workload import write_epochs
+from headgate.demo.workload import write_epochs
+from headgate_lab.papers.linear_road import LINES, linear_road, position_reports
 
 IN = Path("artifacts/linear_road/in")
 

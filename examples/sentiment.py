@@ -1,6 +1,6 @@
 """Sentiment of short texts, in the fifteen steps of Sax et al. 2013.
 
-    pip install 'headgate[examples]'
+    pip install 'headgate-lab[examples]'
     headgate run examples/sentiment.py:flow --once
     headgate tune examples/sentiment.py:flow
 
@@ -17,10 +17,10 @@ holds a verdict for each English sentence.
 from pathlib import Path
 
 import headgate as hg
-from headgate.experiment.bench.edges import data_folder
-from headgate.experiment.sentiment import TEXTS, sentiment
-from headgate.experiment.sentiment_texts import short_texts
-from headgate.experiment.workload import write_epochs
+from headgate.demo.workload import write_epochs
+from headgate_lab.bench.edges import data_folder
+from headgate_lab.papers.sentiment import TEXTS, sentiment
+from headgate_lab.papers.sentiment_texts import short_texts
 
 IN = Path("artifacts/sentiment/in")
 

@@ -1,8 +1,8 @@
 """Put measured numbers into the docs: tables between markers, and the figure of the README.
 
-Reads docs/figures/NAME.json, which `headgate bench NAME --json docs/figures/NAME.json` wrote, raw
-numbers included (for state and split-units: `python benchmarks/bench_NAME.py >` that file). A bench
-that has no file leaves its place in the docs as it is.
+Reads docs/figures/NAME.json, which `headgate-lab bench NAME --json docs/figures/NAME.json` wrote,
+raw numbers included (for state and split-units: `python benchmarks/bench_NAME.py >` that file). A
+bench that has no file leaves its place in the docs as it is.
 
     python scripts/figures.py              # all
     python scripts/figures.py osg edges    # some

@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from headgate.experiment.record import Machine
-from headgate.experiment.replay import replay
-from headgate.experiment.replay_planners import ReplayOptions
-from headgate.experiment.replay_trace import Trace, read_trace
+from headgate.demo.machine import Machine
+from headgate.offline.replay import replay
+from headgate.offline.replay_planners import ReplayOptions
+from headgate.offline.replay_trace import Trace, read_trace
 from headgate.planner.incremental_words import IncrementalSettings
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -99,10 +99,12 @@ want_iproute() {
 # --- the environment --------------------------------------------------------------------------------
 
 # Changes when the packages, the project or its place change (scripts in .venv hold their path).
-fingerprint() { { pwd -P; cat requirements.lock pyproject.toml "${BASH_SOURCE[0]}"; } | sha256sum; }
+fingerprint() {
+    { pwd -P; cat requirements.lock pyproject.toml lab/pyproject.toml "${BASH_SOURCE[0]}"; } | sha256sum
+}
 
 is_current() {
-    [ -x $VENV/bin/headgate ] && $VENV/bin/python -c '' 2>/dev/null &&
+    [ -x $VENV/bin/headgate ] && [ -x $VENV/bin/headgate-lab ] && $VENV/bin/python -c '' 2>/dev/null &&
         [ "$(cat $STAMP 2>/dev/null)" = "$(fingerprint)" ]
 }
 
@@ -118,7 +120,7 @@ install_packages() {
     awk '/^[a-z]/ { wanted = /^setuptools==/ } wanted' requirements.lock > $VENV/build.lock
     "${pip[@]}" install --require-hashes -r $VENV/build.lock
     "${pip[@]}" install --require-hashes --no-build-isolation --use-pep517 -r requirements.lock
-    "${pip[@]}" install --no-deps --no-build-isolation --no-index --editable .
+    "${pip[@]}" install --no-deps --no-build-isolation --no-index --editable . --editable lab
 }
 
 need_java

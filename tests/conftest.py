@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("cluster"):
-        from headgate.experiment.namespace_cluster import available
+        from headgate_lab.cluster.namespace_cluster import available
 
         if reason := available():
             pytest.skip(f"cluster: {reason}")

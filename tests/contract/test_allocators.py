@@ -15,9 +15,10 @@ from headgate.planner.allocation.allocator import ALLOCATORS, make_allocator
 from headgate.planner.allocation.measures import load_distance
 from headgate.planner.allocation.model import Nodes, Situation, Traffic, Units
 from headgate.planner.allocation.plan import Limits
+from headgate.planner.registry import registered
 from unit.planner.allocation.clusters import airline, situations
 
-NAMES = sorted(ALLOCATORS)
+NAMES = sorted([*ALLOCATORS, *registered("units")])
 BUDGETED = [name for name in NAMES if name != "cola"]
 
 

@@ -14,7 +14,9 @@ from headgate import errors
 from headgate.errors import HeadgateError
 
 for _module in pkgutil.walk_packages(headgate.__path__, "headgate."):
-    if not _module.name.startswith(("headgate.runtime", "headgate.experiment", "headgate.cli")):
+    if not _module.name.startswith(
+        ("headgate.runtime", "headgate.offline", "headgate.demo", "headgate.cli")
+    ):
         importlib.import_module(_module.name)
 
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 import headgate
 import headgate.operator
 import headgate.testing
+
+HEAVY = {"numba", "llvmlite", "scipy", "pymetis", "matplotlib", "typer"}
 
 
 def test_exported_names_are_there_sorted_and_documented() -> None:
@@ -31,6 +35,36 @@ def test_declaring_and_testing_a_flow_needs_no_spark() -> None:
     code = "import sys, headgate, headgate.testing; sys.exit('pyspark' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "used",
+    [
+        "import headgate.runtime.worker",  # an executor
+        "import headgate; [getattr(headgate, name) for name in headgate.__all__]",
+        "import headgate.testing, headgate.runtime.start, headgate.runtime.query",
+    ],
+)
+def test_who_neither_plans_nor_draws_loads_no_solver_compiler_or_plotting(used: str) -> None:
+    """In an interpreter of its own; `import headgate` alone is the least of these."""
+    code = f"{used}; import sys; print(*({HEAVY} & set(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+
+    assert found.stdout.split() == []
+
+
+def test_importing_headgate_loads_none_of_its_rooms() -> None:
+    code = "import headgate, sys; print(*(m for m in sys.modules if m.startswith('headgate.')))"
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+
+    assert found.stdout.split() == []
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Cuont'"):
+        _ = headgate.Cuont  # type: ignore[attr-defined]
+
+    assert set(headgate.__all__) <= set(dir(headgate))
 
 
 def _order(name: str) -> tuple[bool, str]:

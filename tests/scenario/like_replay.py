@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 import headgate as hg
-from headgate.experiment.replay_owners import Epoch, Owners
-from headgate.experiment.replay_trace import Trace
+from headgate.offline.replay_owners import Epoch, Owners
+from headgate.offline.replay_trace import Trace
 from headgate.routing.table import RoutingTable
 
 

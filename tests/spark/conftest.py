@@ -18,6 +18,16 @@ def spark() -> SparkSession:
     return session_on(LOCAL)
 
 
+@pytest.fixture
+def planned_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A manager plans between epochs, not beside them: busy machines decide as idle ones do."""
+    from functools import partial
+
+    from headgate.control.manager import plan_with
+
+    monkeypatch.setattr("headgate.runtime.start.plan_with", partial(plan_with, beside=False))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def stop_spark_at_the_end() -> Iterator[None]:
     yield

@@ -59,6 +59,7 @@ def manager(planner: str) -> hg.Manager:
     return hg.Manager(planner, every_epochs=1, alpha=1.3, slot_bytes_per_second=1.0)
 
 
+@pytest.mark.usefixtures("planned_between")
 @pytest.mark.parametrize("planner", ["allocation", "albic"])
 def test_pairs_come_together_and_a_hot_key_is_cut(
     spark: SparkSession, tmp_path: Path, planner: str

@@ -17,13 +17,13 @@ from tests.scenario.oracle import bag
 from tests.spark.feeding import ONCE, state_rows
 
 import headgate as hg
+from headgate.demo.workload import trends, write_epochs
 from headgate.errors import HeadgateError, UnknownColumn, UnknownSlot
-from headgate.experiment.analyze import analyze, write
-from headgate.experiment.analyze_count import CountedPairs
-from headgate.experiment.analyze_data import shape_of
-from headgate.experiment.analyze_pairs import count_pairs, hashes_of
-from headgate.experiment.analyze_result import Analysis, AnalyzeOptions
-from headgate.experiment.workload import trends, write_epochs
+from headgate.offline.analyze import analyze, write
+from headgate.offline.analyze_count import CountedPairs
+from headgate.offline.analyze_data import shape_of
+from headgate.offline.analyze_pairs import count_pairs, hashes_of
+from headgate.offline.analyze_result import Analysis, AnalyzeOptions
 
 SLOTS = 3
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.waiting import PATIENCE_S
 
-from headgate.experiment.bench import elastic_driver
-from headgate.experiment.namespace_cluster import NamespaceCluster
+from headgate_lab.bench import elastic_driver
+from headgate_lab.cluster.namespace_cluster import NamespaceCluster
 
 pytestmark = pytest.mark.cluster
 

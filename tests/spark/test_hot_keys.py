@@ -64,6 +64,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("hot")
 
 
+@pytest.mark.usefixtures("planned_between")
 def test_every_grouping_counts_alike_and_cuts_what_is_hot(
     spark: SparkSession, folder: Path
 ) -> None:
@@ -81,9 +82,8 @@ def test_every_grouping_counts_alike_and_cuts_what_is_hot(
         assert last["merge_rows"][grouping] > 0
         assert last["edges"][f"rows->{grouping}"]["grouping"] == grouping
     assert {"hash", "dkg"}.isdisjoint(last["merge_rows"])
-    if last["spread_keys"]:  # planned beside the epochs: it may have been late
-        assert last["spread_keys"] == {"split": 1}
-        assert uneven["split"] < 1.25
+    assert last["spread_keys"] == {"split": 1}
+    assert uneven["split"] < 1.25
 
 
 def test_a_start_with_other_slots_goes_on_from_the_owners(

@@ -37,6 +37,7 @@ def declared(source: Any) -> hg.Flow:
     return flow
 
 
+@pytest.mark.usefixtures("planned_between")
 @pytest.mark.parametrize("planner", ["headgate", "online"])
 def test_keys_move_to_where_their_rows_are(
     spark: SparkSession, tmp_path: Path, planner: str

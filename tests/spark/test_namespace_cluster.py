@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 from tests.waiting import PATIENCE_S, wait_until
 
-from headgate.experiment.namespace_cluster import (
+from headgate_lab.cluster.namespace_cluster import (
     ClusterError,
     NamespaceCluster,
     available,
     remove_leftovers,
     stop_driver,
 )
-from headgate.experiment.namespaces import Names, pids_in
+from headgate_lab.cluster.namespaces import Names, pids_in
 
 pytestmark = pytest.mark.cluster
 

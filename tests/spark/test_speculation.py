@@ -13,7 +13,7 @@ import pytest
 from tests.spark.session import QUICK_JVM
 from tests.waiting import PATIENCE_S
 
-from headgate.experiment.namespace_cluster import NamespaceCluster
+from headgate_lab.cluster.namespace_cluster import NamespaceCluster
 
 CONF = {
     "spark.driver.extraJavaOptions": QUICK_JVM,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.waiting import PATIENCE_S
 
-from headgate.experiment.namespace_cluster import NamespaceCluster
+from headgate_lab.cluster.namespace_cluster import NamespaceCluster
 
 pytestmark = pytest.mark.cluster
 

@@ -12,11 +12,11 @@ from rich.table import Table
 from headgate.cli.console import safe, speaker, told_plainly, write_json
 from headgate.cli.start_options import DEFAULT_SLOTS, spark_settings
 from headgate.errors import HeadgateError
-from headgate.experiment.number_text import percent, times
+from headgate.offline.number_text import percent, times
 from headgate.routing.table_folder import check_folder
 
 if TYPE_CHECKING:
-    from headgate.experiment.analyze_result import Analysis, AnalyzeOptions
+    from headgate.offline.analyze_result import Analysis, AnalyzeOptions
     from headgate.planner.partition import Quality
 
 _QUALITIES = ("metis", "mt-kahypar")
@@ -87,8 +87,9 @@ def analyze(
 
     `headgate run APP --tables DIR` starts a flow with them.
     """
-    from headgate.experiment.analyze_data import format_of, shape_of
-    from headgate.experiment.analyze_result import MAX_EDGES, AnalyzeOptions
+    from headgate.offline.analyze_data import format_of, shape_of
+    from headgate.offline.analyze_result import MAX_EDGES, AnalyzeOptions
+    from headgate.offline.need_figures import need_figures
     from headgate.planner.tables import CAP
 
     with told_plainly():
@@ -97,6 +98,7 @@ def analyze(
         if source_slot is not None and source is None:
             raise HeadgateError(f"--source-slot {source_slot}: say whose, with --source COLUMN")
         check_folder(out)  # before minutes of work
+        need_figures()
         shape = shape_of(key, operator or (), edge or (), source)
         options = AnalyzeOptions(
             data=data,
@@ -119,8 +121,8 @@ def analyze(
 def _run(
     options: AnalyzeOptions, settings: dict[str, str], out: Path, json_file: Path | None
 ) -> None:
-    from headgate.experiment.analyze import analyze as analyze_data
-    from headgate.experiment.analyze import check_solver, write
+    from headgate.offline.analyze import analyze as analyze_data
+    from headgate.offline.analyze import check_solver, write
     from headgate.runtime.session import local_session
 
     check_solver(options.quality)

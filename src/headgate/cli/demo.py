@@ -15,10 +15,10 @@ from rich.table import Table
 from headgate.cli.console import INTERRUPTED, err, safe, speaker, told_plainly, write_json
 from headgate.cli.demo_phases import Phases
 from headgate.cli.live import follow
-from headgate.experiment.epoch_view import EpochView, RunView
-from headgate.experiment.number_text import number
-from headgate.experiment.plan_view import plan_views
-from headgate.experiment.record import Machine
+from headgate.demo.machine import Machine
+from headgate.offline.epoch_view import EpochView, RunView
+from headgate.offline.number_text import number
+from headgate.offline.plan_view import plan_views
 
 _TOP = 8
 
@@ -45,7 +45,7 @@ def demo(
     on Spark. Keys are hashed first; then the manager moves them, while the flow runs, to where
     their rows are. Takes about a minute and needs no data and no cluster.
     """
-    from headgate.experiment.demo import DemoOptions
+    from headgate.demo.tour import DemoOptions
 
     with told_plainly():
         options = DemoOptions(out, rows_per_epoch, epochs, slots, seed, hash_epochs)
@@ -53,8 +53,9 @@ def demo(
 
 
 def _run(options: Any, console: Console, json_file: Path | None) -> None:
-    from headgate.experiment.demo import check, clear, start_demo, write_input
-    from headgate.experiment.report import Extra, write_report
+    from headgate.demo.tour import check, clear, start_demo, write_input
+    from headgate.offline.need_figures import why_no_figures
+    from headgate.offline.report import Extra, write_report
     from headgate.planner.compiling import compile_kernels
     from headgate.runtime.session import local_session
 
@@ -92,11 +93,13 @@ def _run(options: Any, console: Console, json_file: Path | None) -> None:
     phases = Phases.of(views, options.hash_epochs, plans)
     _tell(console, run, verdict, clock, phases)
     extra = Extra("What came out", _html(options, verdict))
-    write_report(str(options.checkpoint), options.report, title="Trends demo", extras=[extra])
+    report = f"Report: [bold]{options.report}[/]"
+    if why := why_no_figures():
+        report = f"No report: {safe(why)}."
+    else:
+        write_report(str(options.checkpoint), options.report, title="Trends demo", extras=[extra])
     clock["total_seconds"] = time.perf_counter() - begun
-    console.print(
-        f"\nReport: [bold]{options.report}[/]   [dim]{clock['total_seconds']:.0f} s in all"
-    )
+    console.print(f"\n{report}   [dim]{clock['total_seconds']:.0f} s in all")
     console.print(f"[dim]Look inside: headgate inspect {safe(options.checkpoint)}[/]")
     if json_file is not None:
         write_json(json_file, _json(options, run, views, verdict, clock) | phases.to_json())
@@ -136,7 +139,7 @@ def _top(name: str, counts: Any) -> Table:
 
 
 def _html(options: Any, verdict: Any) -> str:
-    from headgate.experiment.report import table
+    from headgate.offline.report import table
 
     mark = "good" if verdict.agrees else "bad"
     tops = "".join(

@@ -8,9 +8,9 @@ from statistics import median
 from typing import Any
 
 from headgate.cli.console import safe
-from headgate.experiment.epoch_view import EpochView, RunView
-from headgate.experiment.number_text import number, percent, short, times
-from headgate.experiment.plan_view import PlanView, mean_error
+from headgate.offline.epoch_view import EpochView, RunView
+from headgate.offline.number_text import number, percent, short, times
+from headgate.offline.plan_view import PlanView, mean_error
 
 _MOVES_TOLD = 5
 

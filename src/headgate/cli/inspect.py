@@ -13,10 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from headgate.cli.console import STDOUT, fail, safe, speaker, told_plainly, write_json
-from headgate.control.facts import EpochFacts
 from headgate.control.inspection import FoundKey, Inspection, OperatorState
-from headgate.experiment.epoch_view import EpochView
-from headgate.experiment.number_text import short
+from headgate.offline.epoch_view import EpochView
+from headgate.offline.number_text import short
 from headgate.topology.plain_text import plain_text
 
 _FIELD_CHARS = 160
@@ -146,7 +145,7 @@ def _line(record: Mapping[str, Any]) -> str:
     if record["kind"] != "epoch":
         facts = {k: v for k, v in record.items() if k not in ("schema", "kind", "describe")}
         return f"{record['kind']:<7} {json.dumps(facts)[:_FIELD_CHARS]}"
-    view = EpochView.of(EpochFacts.from_json(record))
+    view = EpochView.of(record)
     parts = [f"epoch   {view.epoch}: {view.rows:,} rows"]
     if view.seconds is not None:
         parts.append(f"{view.seconds:.2f} s")

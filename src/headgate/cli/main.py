@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from importlib import metadata
 from typing import Annotated
 
 import typer
 
+import headgate
 from headgate.cli.analyze import analyze
-from headgate.cli.bench import BENCHES, OWN_OPTIONS, bench_app
 from headgate.cli.demo import demo
 from headgate.cli.inspect import inspect
+from headgate.cli.moved import add_moved
 from headgate.cli.replay import replay
 from headgate.cli.report import report
 from headgate.cli.run import run
-from headgate.cli.simulate import simulate
 from headgate.cli.tune import calibrate, tune
 
 _EPILOG = """
@@ -33,6 +32,8 @@ _EPILOG = """
 `headgate inspect artifacts/demo/checkpoint --operator by_region --key london` : one key's state
 
 `headgate report artifacts/demo/checkpoint --out report.html` : its journal, drawn
+
+Benchmarks, papers' experiments and the protocol simulator are `headgate-lab`.
 """
 
 app = typer.Typer(
@@ -48,7 +49,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"headgate {metadata.version('headgate')}")
+        typer.echo(f"headgate {headgate.__version__}")
         raise typer.Exit
 
 
@@ -67,7 +68,6 @@ app.command()(analyze)
 app.command()(inspect)
 app.command()(replay)
 app.command()(report)
-app.command()(simulate)
 app.command()(calibrate)
 app.command()(tune)
-app.add_typer(bench_app(BENCHES, OWN_OPTIONS), name="bench")
+add_moved(app)

@@ -24,7 +24,10 @@ def replay(
     period: Annotated[int, typer.Option(help="Rows from one plan from scratch to the next.")],
     planner: Annotated[
         str,
-        typer.Option(help="hash, offline, online, online-kway, headgate, oracle or worst-case."),
+        typer.Option(
+            help="headgate, hash or oracle; with headgate-lab also offline, online, online-kway or "
+            "worst-case."
+        ),
     ] = "headgate",
     slots: Annotated[int, typer.Option(help="Instances of every operator.")] = 6,
     time: Annotated[
@@ -48,9 +51,9 @@ def replay(
     ] = None,
 ) -> None:
     """Run a planner over a recorded stream: locality, balance and moves on rows after each plan."""
-    from headgate.experiment.replay import replay as run_replay
-    from headgate.experiment.replay_planners import ReplayOptions
-    from headgate.experiment.replay_trace import read_trace
+    from headgate.offline.replay import replay as run_replay
+    from headgate.offline.replay_planners import ReplayOptions
+    from headgate.offline.replay_trace import read_trace
 
     console = speaker(json_file)
     options = ReplayOptions(planner, window, period, slots, epoch, alpha, seed, strict, split)

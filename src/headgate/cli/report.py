@@ -18,7 +18,7 @@ def report(
     title: Annotated[str | None, typer.Option(help="Heading. [default: the flow's name]")] = None,
 ) -> None:
     """Draw a flow's journal as one self-contained HTML file; works beside a running flow."""
-    from headgate.experiment.report import write_report
+    from headgate.offline.report import write_report
 
     with told_plainly():
         typer.echo(str(write_report(checkpoint, out, title=title)))

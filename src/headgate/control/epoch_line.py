@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import nnls
 
 APART = 2.0  # large epochs must have so many times the rows of small ones
 FEW = 0.1  # of the epochs, which are larger or smaller than those
@@ -37,6 +36,8 @@ def line_of(rows: Sequence[float], seconds: Sequence[float]) -> EpochLine:
     x, y = np.asarray(rows, dtype=float), np.asarray(seconds, dtype=float)
     if not tells_apart(rows) or not (y > 0).any():
         return EpochLine(0.0, float(y.sum() / x.sum()))
+    from scipy.optimize import nnls  # late: only who tunes needs it
+
     weight = 1.0 / np.maximum(y, y.max() * 1e-3)
     unit = x.max()
     found, _ = nnls(np.stack([weight, weight * x / unit], axis=1), weight * y)

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from headgate.control.facts import OutcomeFacts, PlanFacts
 from headgate.control.hot_keys import WithHotKeys
 from headgate.control.observation import gather
 from headgate.control.planning import Decides, Decision, Observed, PlacesUnits, Planning
@@ -24,15 +24,15 @@ from headgate.errors import DeclarationError
 from headgate.planner.allocation.measures import Balance
 from headgate.planner.compiling import compile_allocation_kernels, compile_kernels
 from headgate.planner.observation import Observation
-from headgate.planner.placing import Pins, Placing, Proposal, Task, make_placing
+from headgate.planner.placing import OWN, Pins, Placing, Proposal, Task, make_placing
+from headgate.planner.registry import registered, why_unknown
 from headgate.routing.hashing import U64
-from headgate.routing.table import I32, RoutingTable
+from headgate.routing.table import RoutingTable
 from headgate.sketch.space_saving import PAIR_BYTES
 from headgate.slot.program import Program
 from headgate.topology.duration import duration_us
 
-PLANNERS = ("headgate", "online", "offline", "worst-case", "hash")
-UNIT_PLANNERS = ("allocation", "milp", "albic")
+UNIT_PLANNERS = ("allocation", "milp")
 CUTTING_PLANNERS = ("allocation",)
 LABELS_MAX = 4_096
 LEAST = {"every_epochs": 1, "memory_epochs": 1, "warm_up_epochs": 0, "moves_max": 1, "pins_max": 0}
@@ -50,6 +50,7 @@ class Manager:
             "allocation" (ours), "milp" and "albic" (Madsen et al. 2017) place whole buckets and
             pinned keys by load, traffic and what moving costs; they can also change the number
             of slots. "allocation" cuts keys of split groupings that are too heavy for a slot.
+            "online", "offline", "worst-case" and "albic" come with `headgate-lab`.
         every_epochs: Epochs from one plan to the next; for planners of units, the period over
             which statistics are added up.
         warm_up_epochs: Epochs that are only measured before the first plan.
@@ -92,12 +93,12 @@ class Manager:
     slot_bytes_per_second: float | None = None
 
     def __post_init__(self) -> None:
-        known = PLANNERS + UNIT_PLANNERS
-        if self.planner not in known:
+        own = OWN + UNIT_PLANNERS
+        if self.planner not in (*own, *registered("keys", "units")):
             raise DeclarationError(
-                f"planner={self.planner!r}; there are {', '.join(known)}", planner=self.planner
+                why_unknown(self.planner, own, "keys", "units"), planner=self.planner
             )
-        if self.scaling is not None and self.planner not in UNIT_PLANNERS:
+        if self.scaling is not None and not self.places_units:
             raise DeclarationError(
                 f"scaling= needs a planner of units ({', '.join(UNIT_PLANNERS)}), which measures "
                 f"loads in percent; {self.planner!r} does not",
@@ -105,7 +106,7 @@ class Manager:
             )
         if self.balance not in ("total", "operator"):
             raise DeclarationError(f'balance={self.balance!r}; give "total" or "operator"')
-        if self.balance == "operator" and self.planner in ("milp", "albic"):
+        if self.balance == "operator" and self.places_units and self.planner != "allocation":
             raise DeclarationError(
                 f'balance="operator" needs planner="allocation"; {self.planner!r} evens the total',
                 planner=self.planner,
@@ -126,6 +127,11 @@ class Manager:
         if self.every is not None:
             duration_us(self.every)
 
+    @property
+    def places_units(self) -> bool:
+        """Whether the planner places whole units (and can scale), or single keys."""
+        return self.planner not in OWN and self.planner not in registered("keys")
+
 
 def plan_with(
     manager: Manager | Decides | None,
@@ -139,7 +145,7 @@ def plan_with(
 
     Operators that are placed by load, or split if it pays, get a manager that does only that.
     """
-    if isinstance(manager, Manager) and manager.planner in UNIT_PLANNERS:
+    if isinstance(manager, Manager) and manager.places_units:
         from headgate.control.allocation_manager import AllocationManager
 
         cuttable = program.cuttable if manager.planner in CUTTING_PLANNERS else ()
@@ -214,13 +220,13 @@ class PlacementManager:
         slots = next((table.slots for table in tables.values()), self._task.slots)
         if slots != self._task.slots:
             self._begin_anew(slots)
-        observed = [epoch for epoch in observed if epoch.facts.slots == slots]
+        observed = [epoch for epoch in observed if epoch.record["slots"] == slots]
         return self.decide(gather(observed, self._pairs_max), tables) if observed else Decision()
 
     def decide(self, seen: Observation, tables: Mapping[str, RoutingTable]) -> Decision:
-        """What to do about what was seen."""
+        """What to do about what was seen. Facts are empty when there is nothing to tell."""
         self._learn_labels(seen)
-        plan: PlanFacts | None = None
+        facts: dict[str, Any] = {}
         outcome = self._outcome(seen)
         self._placing.observe(seen, tables)
         self._epochs_since += seen.epochs
@@ -232,13 +238,14 @@ class PlacementManager:
             self._epochs_since, self._planned_ms = 0, seen.now_ms
             if proposal is not None:
                 self._left = dict(proposal.pins)
-                plan = self._told(proposal)
+                facts |= self._told(proposal)
         changed, moves = self._next_moves(tables)
         if moves:
-            plan = plan or PlanFacts(planner=self.settings.planner)
-            left = {op: len(pins.h) for op, pins in self._left.items() if len(pins.h)}
-            plan = replace(plan, top_moves=tuple(moves), left=left)
-        return Decision(changed, plan, outcome)
+            facts["top_moves"] = moves
+            facts["left"] = {op: len(pins.h) for op, pins in self._left.items() if len(pins.h)}
+        if facts:
+            facts["planner"] = self.settings.planner
+        return Decision(changed, facts, outcome)
 
     # --- inside ----------------------------------------------------------------------------
     def _begin_anew(self, slots: int) -> None:
@@ -248,16 +255,16 @@ class PlacementManager:
         self._pairs_max = max(1, slots * self.settings.statistics_bytes // PAIR_BYTES)
         self._left, self._promised = {}, None
 
-    def _outcome(self, seen: Observation) -> OutcomeFacts | None:
+    def _outcome(self, seen: Observation) -> dict[str, Any]:
         """What the last plan promised against what these epochs had."""
         promised, self._promised = self._promised, None
         if promised is None or seen.locality is None:
-            return None
-        return OutcomeFacts(
-            predicted_locality=round(promised, 4),
-            achieved_locality=round(seen.locality, 4),
-            error=round(promised - seen.locality, 4),
-        )
+            return {}
+        return {
+            "predicted_locality": round(promised, 4),
+            "achieved_locality": round(seen.locality, 4),
+            "error": round(promised - seen.locality, 4),
+        }
 
     def _is_due(self, seen: Observation) -> bool:
         if self._epochs_since < self.settings.every_epochs:
@@ -317,23 +324,22 @@ class PlacementManager:
         fits[wanting[: len(coldest)][hotter]] = True
         return fits, held[coldest[hotter]]
 
-    def _line(self, operator: str, pins: Pins, before: I32, i: int) -> str:
+    def _line(self, operator: str, pins: Pins, before: Any, i: int) -> str:
         key = self._labels.get(operator, {}).get(int(pins.h[i]), f"#{int(pins.h[i]):016x}")
         return (
             f"{operator} {key!r}: slot {int(before[i])} -> {int(pins.slot[i])}, "
             f"{pins.rows[i]:,.0f} rows lately, {self._placing.why(operator, pins, i)}"
         )
 
-    def _told(self, proposal: Proposal) -> PlanFacts:
+    def _told(self, proposal: Proposal) -> dict[str, Any]:
         self._promised = proposal.locality
-        return PlanFacts(
-            planner=self.settings.planner,
-            why=proposal.reason,
-            planned_keys={op: len(pins.h) for op, pins in proposal.pins.items()},
-            predicted_locality=proposal.locality,
-            predicted_imbalance=proposal.imbalance,
-            seconds=round(proposal.seconds, 4),
-        )
+        return {
+            "why": proposal.reason,
+            "planned_keys": {op: len(pins.h) for op, pins in proposal.pins.items()},
+            "predicted_locality": proposal.locality,
+            "predicted_imbalance": dict(proposal.imbalance),
+            "seconds": round(proposal.seconds, 4),
+        }
 
     def _learn_labels(self, seen: Observation) -> None:
         for operator, texts in seen.labels.items():

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from headgate.control.facts import EpochFacts
 from headgate.control.publishing import staged_at
 from headgate.errors import DamagedManifest, UnsupportedVersion
 from headgate.slot.plan import Control, EpochPlan
@@ -55,7 +54,7 @@ class Manifest:
     watermark_us: int | None = None
     now_ms: int = 0
     clock_behind: int = 0
-    record: EpochFacts | None = None
+    record: Mapping[str, Any] = field(default_factory=dict)
     costs: Mapping[str, str] = field(default_factory=dict)
     describe: Mapping[str, Any] = field(default_factory=dict)
     offsets: str | None = None
@@ -94,7 +93,7 @@ class Manifest:
             "watermark_us": self.watermark_us,
             "now_ms": self.now_ms,
             "clock_behind": self.clock_behind,
-            "record": {} if self.record is None else self.record.to_json(),
+            "record": dict(self.record),
             "costs": dict(self.costs),
             "describe": dict(self.describe),
             "offsets": self.offsets,
@@ -138,7 +137,6 @@ class Manifest:
             for operator, by_slot in told["chains"].items()
         }
         told["tables"] = {operator: tuple(names) for operator, names in told["tables"].items()}
-        told["record"] = EpochFacts.from_json(told["record"]) if told.get("record") else None
         told["sources"] = {name: SourceTime(**time) for name, time in told["sources"].items()}
         return cls(**told)
 
@@ -150,7 +148,7 @@ def next_manifest(
     *,
     query_id: str,
     before: Manifest | None,
-    record: EpochFacts | None,
+    record: Mapping[str, Any],
     costs: Mapping[str, str] | None = None,
     offsets: str | None = None,
     tick: bool = False,

@@ -78,7 +78,9 @@ class Groups:
 
     @cached_property
     def columns(self) -> pa.RecordBatch:
-        """Key (and sub-key) columns, one row per group."""
+        """Key (and sub-key) columns, one row per group; not a copy if every row is one."""
+        if len(self) == self._key_columns.num_rows:
+            return self._key_columns
         return self._key_columns.take(pa.array(self.first))
 
     @cached_property

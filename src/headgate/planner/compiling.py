@@ -12,14 +12,15 @@ from dataclasses import replace
 import numpy as np
 
 from headgate.planner.distance import Distances
-from headgate.planner.incremental import IncrementalPlanner
-from headgate.planner.incremental_words import SeenKeys, SeenPairs
 from headgate.planner.key_graph import KeyGraph
-from headgate.planner.partition import partition
 
 
 def compile_kernels(operators: int = 2) -> None:
     """Run every kernel once on little; at once where they are compiled already."""
+    from headgate.planner.incremental import IncrementalPlanner
+    from headgate.planner.incremental_words import SeenKeys, SeenPairs
+    from headgate.planner.partition import partition
+
     tiny = IncrementalPlanner(
         operators, [(0, 1)], 2, horizon_rows=1, keys_max=1_500, pairs_max=1_500
     )

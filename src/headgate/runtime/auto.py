@@ -20,7 +20,6 @@ from typing import Any, Literal
 from pyspark.sql import SparkSession
 
 from headgate.control.checkpoint import Checkpoint
-from headgate.control.facts import TunedStart
 from headgate.control.tuner import Tuner
 from headgate.control.tuning_file import SavedTuning, load_tuning, read_calibration, save_tuning
 from headgate.errors import DeclarationError
@@ -56,10 +55,16 @@ class AutoStart:
         """What the engine charges; the choice between distinct and shared batches needs it too."""
         return self.saved.calibration.costs
 
-    def facts(self) -> TunedStart:
+    def facts(self) -> dict[str, Any]:
         """For the journal's record of the start."""
-        engine = self.saved.calibration.engine
-        return TunedStart(self.rows_per_epoch, self.costs, engine, self.calibrated)
+        return {
+            "tuned": {
+                "rows_per_epoch": self.rows_per_epoch,
+                "costs": self.costs.to_json(),
+                "engine": self.saved.calibration.engine,
+                "calibrated": self.calibrated,
+            }
+        }
 
 
 def resolve(

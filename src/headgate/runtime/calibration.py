@@ -36,7 +36,6 @@ from headgate.runtime.executors import Executors
 from headgate.runtime.worker import Stage
 from headgate.slot.batch_tuple import (
     PAYLOAD_BYTES_MAX,
-    TUPLE_SCHEMA,
     BatchTuple,
     Kind,
     anchor_row,
@@ -185,10 +184,10 @@ def _anchor(spark: SparkSession, slots: int) -> Anchor:
 
 def _run(spark: SparkSession, shape: _Shape, anchor: Anchor) -> None:
     frame = spark.range(0, shape.slots, 1, shape.slots)
-    tuples = apply_stage(frame, arrow_stage(_sending(shape), frame.columns))
+    tuples = apply_stage(frame, arrow_stage(_sending(shape)))
     for level in range(1, shape.levels + 1):
         stage = _taking(shape.slots, level)
-        tuples = apply_stage(anchored(tuples, anchor), arrow_stage(stage, TUPLE_SCHEMA.names))
+        tuples = apply_stage(anchored(tuples, anchor), arrow_stage(stage))
     if len(tuples.collect()) != shape.slots:
         raise EngineError("a probe did not get one answer from each slot")
 

@@ -1,18 +1,16 @@
 """Python stages on a DataFrame, built once and applied every epoch.
 
 `DataFrame.mapInArrow` pickles its function and makes a new JVM function on every call: some 50
-py4j round trips a level. The column it builds depends on column names only, so it is made once
-here and applied with one call. That uses two names PySpark keeps to itself (`_jdf.mapInArrow` and
-the eval type of `pandas_udf`), both exactly as `DataFrame.mapInArrow` uses them.
+py4j round trips a level, and 14 more for every column. What it makes of the function does not
+depend on the frame, so it is made once here and applied with one call. That uses two names that
+PySpark keeps to itself (`_jdf.mapInArrow`, the eval type of `pandas_udf`), as it uses them there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
@@ -24,11 +22,15 @@ from headgate.slot.batch_tuple import TUPLE_SCHEMA
 TUPLE_TYPE: StructType = from_arrow_schema(TUPLE_SCHEMA)
 
 
-def arrow_stage(function: Stage, columns: Sequence[str]) -> Column:
-    """A stage that turns rows of these columns into batch tuples."""
+def arrow_stage(function: Stage) -> Column:
+    """A stage that turns rows of any frame into batch tuples.
+
+    Spark sends a stage all columns of its frame, not those that it names, so it names none: to
+    resolve 2,001 names took longer than the rest of the planning.
+    """
     make: Any = pandas_udf
     udf = make(function, returnType=TUPLE_TYPE, functionType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
-    stage: Column = udf(*[F.col(f"`{name}`") for name in columns])
+    stage: Column = udf()
     return stage
 
 

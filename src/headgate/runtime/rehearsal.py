@@ -104,11 +104,11 @@ class Rehearsal:
 
     def practice(self, plan: EpochPlan) -> Practice:
         function = self._engine.silent_functions()[0]
-        idle = arrow_stage(function, TUPLE_TYPE.names)
+        idle = arrow_stage(function)
         batch = self._engine.last_batch
         if batch is None:
             return Practice(plan, None, None, idle)
-        reading = arrow_stage(warming_stage(function, plan.slots), batch.columns)
+        reading = arrow_stage(warming_stage(function, plan.slots))
         return Practice(plan, _first_partition(batch), reading, idle)
 
     def take(self, practice: Practice, new: Sequence[Executor]) -> Warming:
@@ -146,7 +146,7 @@ class Rehearsal:
         started = time.perf_counter()
         tuples = self._anchor_rows(plan, anchor.hosts)
         for function in self._engine.silent_functions():
-            stage = arrow_stage(function, TUPLE_TYPE.names)
+            stage = arrow_stage(function)
             tuples = apply_stage(anchored(tuples, anchor), stage)
         self._collect(tuples, plan, f"rehearsing on {plan.slots} slots")
         return time.perf_counter() - started

@@ -14,6 +14,7 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from headgate.errors import DeclarationError
 from headgate.runtime.worker import SOURCE_TAG
@@ -54,7 +55,7 @@ def read_sources(
         raise DeclarationError("a flow's sources must be all streaming or all batch DataFrames")
     streaming = kinds.pop()
     chosen = [
-        frame.select(*[F.col(f"`{name}`") for name in program.node_schema[node.id].names])
+        _cut(frame, program.node_schema[node.id].names)
         for frame, node in zip(frames, program.sources, strict=True)
     ]
     ticking = old_tick and streaming
@@ -89,9 +90,16 @@ def _is_told_rows(given: Any) -> bool:
     return len(asked) > 1
 
 
+def _cut(frame: DataFrame, columns: list[str]) -> DataFrame:
+    """The frame with these columns alone: a few calls to the JVM, however many they are."""
+    if frame.columns == columns:
+        return frame
+    fields = {field.name: field for field in frame.schema.fields}
+    return frame.to(StructType([fields[name] for name in columns]))
+
+
 def _tag(frame: DataFrame, number: int, frames: list[DataFrame]) -> DataFrame:
-    mine = F.struct(*[F.col(f"`{name}`") for name in frame.columns])
-    return frame.select(*_columns(number, frames, mine))
+    return frame.select(*_columns(number, frames, F.struct("*")))
 
 
 def _columns(number: int, frames: list[DataFrame], mine: Column | None = None) -> list[Column]:
@@ -114,18 +122,18 @@ def _frame(spark: SparkSession, node: Node, rows_per_epoch: int | None) -> DataF
         raise DeclarationError(
             f"source {node.name!r} gave a {type(frame).__name__}, not a DataFrame"
         )
-    found = from_spark_json(frame.schema.jsonValue())
+    found = {field.name: field.type for field in from_spark_json(frame.schema.jsonValue())}
     for wanted in node.schema:
-        if wanted.name not in found.names:
+        if wanted.name not in found:
             raise DeclarationError(
                 f"source {node.name!r} declares column {wanted.name!r}, but the DataFrame has "
-                f"{', '.join(found.names)}",
+                f"{', '.join(found)}",
                 column=wanted.name,
             )
-        if found.field(wanted.name).type != wanted.type:
+        if found[wanted.name] != wanted.type:
             raise DeclarationError(
                 f"source {node.name!r}: column {wanted.name!r} is declared {wanted.type}, the "
-                f"DataFrame has {found.field(wanted.name).type}",
+                f"DataFrame has {found[wanted.name]}",
                 column=wanted.name,
             )
     return frame

@@ -21,7 +21,7 @@ from headgate.routing.table import I32, RoutingTable
 from headgate.slot.failure import DeadLetters
 from headgate.slot.plan import EpochPlan
 from headgate.slot.program import Program
-from headgate.slot.rows import Rows
+from headgate.slot.rows import Rows, joined
 from headgate.slot.stateful import checked_carry, run_on
 from headgate.state.session import StateSession
 from headgate.topology.graph import Node
@@ -75,7 +75,7 @@ def run_absorb(
     dead: DeadLetters,
 ) -> tuple[Output, Partials]:
     """Merge what other tasks made of this slot's keys; a partial that does not fit is dead."""
-    schema, batch = program.state_schemas[node.id], pa.concat_batches(parts)
+    schema, batch = program.state_schemas[node.id], joined(parts)
     partials = Partials(batch, schema, identity=plan.identity)
     output = as_output(node.spec.absorb(partials, session, plan.clock_of(node.name)))
     output = checked_carry(program, node, output)

@@ -145,6 +145,11 @@ def concat(parts: Sequence[Rows]) -> Rows:
     return Rows(pa.concat_batches(batches), lineage, hashed, origin)
 
 
+def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """The rows of all batches in one; a single batch is not copied."""
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
 def of_one_schema(batches: Sequence[pa.RecordBatch]) -> Sequence[pa.RecordBatch]:
     """The same batches: the sides of a union have equal types, but may differ in nullability."""
     schemas = [batch.schema for batch in batches]

@@ -20,7 +20,7 @@ from headgate.slot import away, stateful
 from headgate.slot.batch_tuple import BatchTuple, Kind, digest_of
 from headgate.slot.plan import Control, add_counts, pair
 from headgate.slot.program import ORDER
-from headgate.slot.rows import Rows, concat
+from headgate.slot.rows import Rows, concat, joined
 from headgate.slot.sharing import AT, in_place
 from headgate.slot.statistics import STATE_POSITIONS
 from headgate.slot.task import MOVING, Task
@@ -269,7 +269,7 @@ class SlotTask(Task):
 
     def _carry_of(self, node: Node) -> pa.RecordBatch | None:
         parts = self.carries.pop(node.id, None)
-        return pa.concat_batches(parts) if parts else None
+        return joined(parts) if parts else None
 
     def _pass_on_carry(self, node: Node) -> None:
         carry = self._carry_of(node)

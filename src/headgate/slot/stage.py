@@ -21,7 +21,7 @@ from headgate.slot.batch_tuple import BatchTuple
 from headgate.slot.failure import I64
 from headgate.slot.plan import EpochPlan
 from headgate.slot.program import ORDER, Program
-from headgate.slot.rows import Rows
+from headgate.slot.rows import Rows, joined
 from headgate.slot.slot_task import SlotTask
 from headgate.slot.stateless import WrongOutput, conform
 from headgate.slot.task import Services, Task
@@ -74,9 +74,9 @@ def _chunks(batches: Iterable[tuple[int, pa.RecordBatch]]) -> Iterator[tuple[int
         size[source] = size.get(source, 0) + batch.nbytes
         if rows[source] >= CHUNK_ROWS or size[source] >= CHUNK_BYTES:
             rows[source] = size[source] = 0
-            yield source, pa.concat_batches(held.pop(source))
+            yield source, joined(held.pop(source))
     for source, parts in sorted(held.items()):
-        yield source, pa.concat_batches(parts)
+        yield source, joined(parts)
 
 
 def _take_in(task: Task, source: Node, chunk: pa.RecordBatch) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headgate.operator.rows import Groups
 from headgate.routing.hashing import U64
@@ -154,9 +155,15 @@ class Counting:
             return
         top = np.argsort(-groups.sizes, kind="stable")[:LABELLED_KEYS]
         some = groups.take(top)
-        columns = [column.to_pylist() for column in some.columns.columns]
+        columns = [_cut(column).to_pylist() for column in some.columns.columns]
         for i, h in enumerate(some.h.tolist()):
             labels.setdefault(h, key_text([column[i] for column in columns]))
+
+
+def _cut(column: pa.Array) -> pa.Array:
+    """Texts of a key no longer than a label shows of them."""
+    is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+    return pc.utf8_slice_codeunits(column, 0, LABEL_CHARACTERS + 1) if is_text else column
 
 
 def key_text(values: Sequence[Any]) -> str:

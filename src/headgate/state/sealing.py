@@ -109,16 +109,16 @@ class Seals:
             _refuse((row != self._row[pos]) & found)
 
     def check_passed(self, first: Positions, last: Positions) -> None:
-        """The positions from where probes began to where they ended in vain."""
+        """The positions from where probes began to where they ended in vain, at an empty one."""
         if self._keys_suspect:
-            counts = last - first + 1
+            self.check_free(last)
+            counts = last - first
             ends = np.cumsum(counts)
             pos = np.arange(ends[-1] if len(ends) else 0)
-            pos += np.repeat(last + 1 - ends, counts)
+            pos += np.repeat(last - ends, counts)
             check, words = self._table.check.take(pos), self._words.take(pos, axis=0)
             [index] = row_seals(words[:, 0], check, pos, ())
-            index = np.where(check == EMPTY, _EMPTY_SEAL, index)
-            index = np.where(check == REMOVED, _REMOVED_SEAL, index)
+            index[check == REMOVED] = _REMOVED_SEAL
             _refuse(index != words.view(_SEAL)[:, 2])
 
     def check_free(self, pos: Positions) -> None:

@@ -227,14 +227,19 @@ class StateSession:
         self._undo.note(ids, pos, found)
         missing = np.flatnonzero(~found)
         pos = self._table.ensure(ids, pos, found)
+        new = {}
         if keys is not None and len(missing):
             new = key_values(self._layout, keys, missing)
-            self._table.scatter(ids.take(missing), pos[missing], new)
         start_blank = missing if expired is None else np.concatenate([missing, expired])
         rest = [name for name in self._layout.value_names if name not in given]
+        blanks = {}
         if rest and len(start_blank):
             blanks = {name: self._layout.columns[name].blank(len(start_blank)) for name in rest}
-            self._table.scatter(ids.take(start_blank), pos[start_blank], blanks)
+        if len(missing) == count:  # all at once, which seals them once
+            given, new, blanks = {**new, **blanks, **given}, {}, {}
+        for index, more in ((missing, new), (start_blank, blanks)):
+            if more:
+                self._table.scatter(ids.take(index), pos[index], more)
         self._table.scatter(ids, pos, given)
         self._touched.put(ids, pos, keys)
         self._finder.changed()

@@ -75,7 +75,9 @@ class TouchedLog:
 
 def key_values(layout: RowLayout, keys: KeyBatch, index: Positions) -> dict[str, Values]:
     """Key and sub-key columns of some keys of a batch."""
-    batch = keys.columns.take(pa.array(index))
+    batch = keys.columns
+    if not np.array_equal(index, np.arange(batch.num_rows)):  # else there is nothing to copy
+        batch = batch.take(pa.array(index))
     return {
         name: layout.columns[name].store(batch.column(number), len(index))
         for number, name in enumerate(layout.key_names)

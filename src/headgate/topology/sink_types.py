@@ -37,7 +37,10 @@ _CASTS: dict[pa.DataType, pa.DataType] = {
 
 def check_sink(sink: str, kind: str, schema: pa.Schema) -> None:
     """Can the rows be written, and can Spark read them if this kind of sink wants it to?"""
+    first_of_type: dict[pa.DataType, pa.Field] = {}
     for field in schema:
+        first_of_type.setdefault(field.type, field)
+    for field in first_of_type.values():
         try:
             pq.write_table(pa.schema([field]).empty_table(), pa.BufferOutputStream())
         except (pa.ArrowException, OSError) as problem:

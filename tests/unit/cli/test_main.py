@@ -1,39 +1,34 @@
-"""The command itself: help that teaches, a version, a place for benches."""
+"""The command itself: help that teaches, a version, and where commands went."""
 
 from __future__ import annotations
 
 from importlib import metadata
-from pathlib import Path
 
-from rich.console import Console
+import pytest
 from typer.testing import CliRunner
 
-from headgate.cli.bench import bench_app
+import headgate
 from headgate.cli.main import app
 
 
 def test_help_shows_every_command_and_an_example() -> None:
     shown = CliRunner().invoke(app, ["--help"]).output
 
-    for word in ("demo", "run", "inspect", "report", "bench", "headgate inspect artifacts"):
+    for word in ("demo", "run", "inspect", "report", "headgate inspect artifacts"):
         assert word in shown
 
 
 def test_version_is_the_package_version() -> None:
+    assert headgate.__version__ == metadata.version("headgate")
     assert metadata.version("headgate") in CliRunner().invoke(app, ["--version"]).output
 
 
-def test_a_bench_is_a_command_with_the_shared_options(tmp_path: Path) -> None:
-    seen: list[tuple[Path | None, bool]] = []
+@pytest.mark.parametrize("call", ["bench", "bench chain --quick --json -", "simulate --help"])
+def test_a_command_that_went_to_the_laboratory_says_so_in_one_line(call: str) -> None:
+    said = CliRunner().invoke(app, call.split())
 
-    def still(json_file: Path | None, quick: bool, console: Console) -> None:
-        """Measure nothing."""
-        seen.append((json_file, quick))
-
-    benches = bench_app({"still": still})
-    result = CliRunner().invoke(benches, ["still", "--quick", "--json", str(tmp_path / "f.json")])
-
-    assert result.exit_code == 0, result.output
-    assert seen == [(tmp_path / "f.json", True)]
-    assert "still" in CliRunner().invoke(benches, []).output
-    assert "Measure nothing." in CliRunner().invoke(benches, ["--help"]).output
+    assert said.exit_code == 2
+    assert said.stdout == ""
+    [line] = said.stderr.splitlines()
+    assert f"`headgate-lab {call.split(maxsplit=1)[0]}`" in line
+    assert "pip install headgate-lab" in line

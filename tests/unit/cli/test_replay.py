@@ -71,7 +71,7 @@ def test_split_operators(trace: str) -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        ([*ARGS, "--planner", "best"], "there are hash, offline, online"),
+        ([*ARGS, "--planner", "best"], "there are hash, headgate, oracle"),
         (["--key", "a", "--key", "z", *ARGS[4:]], "has no column 'z'; it has t, a, b"),
         ([*ARGS[:4], "--window", "3000", "--period", "500"], "too few for a window"),
         (["--key", "a", *ARGS[4:]], "at least two keys"),

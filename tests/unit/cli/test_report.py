@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 import headgate as hg
 from headgate.cli.main import app
 from headgate.control.inspection import Inspection
-from headgate.experiment.report import Extra, render
+from headgate.offline.report import Extra, render
 from headgate.testing import ListSource, run
 
 

@@ -24,7 +24,7 @@ PAGES = sorted([ROOT / "README.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").r
 _BLOCK = re.compile(r"^```python([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
-_PATH = re.compile(r"`((?:src|tests|docs|benchmarks|scripts)/[\w/.-]+)`")
+_PATH = re.compile(r"`((?:src|lab|tests|docs|benchmarks|scripts)/[\w/.-]+)`")
 
 
 def name_of(page: Path) -> str:

@@ -11,13 +11,13 @@ from headgate.planner.compiling import compile_kernels
 
 TESTS = Path(__file__).parents[2]
 A_PLAN_OF_UNITS = """
-from headgate.planner import adjacency
+from headgate.planner import adjacency_kernel
 from headgate.planner.allocation import annealing, greedy
 from headgate.planner.compiling import compile_allocation_kernels
 
 def compiled():
-    graph = adjacency._both_directions, adjacency._strongest, adjacency._toward
-    rows = adjacency._across, adjacency._apart
+    graph = adjacency_kernel.both_directions, adjacency_kernel.strongest, adjacency_kernel.toward
+    rows = adjacency_kernel.across, adjacency_kernel.apart
     moves = greedy._drain, greedy._put_all, greedy._even, annealing.anneal
     return [kernel.signatures for kernel in (*graph, *rows, *moves)]
 

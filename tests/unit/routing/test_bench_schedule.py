@@ -5,7 +5,7 @@ from __future__ import annotations
 import runpy
 from pathlib import Path
 
-from headgate.experiment.osg.reach import follower_graph
+from headgate_lab.osg.reach import follower_graph
 
 BENCH = Path(__file__).parents[3] / "benchmarks" / "bench_schedule.py"
 

@@ -1,4 +1,4 @@
-"""Planners of allocations by name, for the manager, the benches and the command line."""
+"""Planners of allocations by name, for the manager and for whoever compares them."""
 
 from __future__ import annotations
 
@@ -6,22 +6,17 @@ import time
 from collections.abc import Callable
 
 from headgate.errors import HeadgateError
-from headgate.planner.allocation.albic import AlbicPlanner
-from headgate.planner.allocation.baselines import ColaPlanner, FluxPlanner, HashPlanner
 from headgate.planner.allocation.integrated import IntegratedPlanner, IntegratedSettings
 from headgate.planner.allocation.measures import Balance
 from headgate.planner.allocation.milp import MilpPlanner
 from headgate.planner.allocation.plan import Planner
+from headgate.planner.registry import load, registered, why_unknown
 
 Clock = Callable[[], float]
 
 ALLOCATORS: dict[str, Callable[[Clock], Planner]] = {
     "headgate": lambda clock: IntegratedPlanner(clock=clock),
     "milp": lambda clock: MilpPlanner(clock=clock),
-    "albic": lambda clock: AlbicPlanner(clock=clock),
-    "flux": lambda clock: FluxPlanner(clock=clock),
-    "cola": lambda clock: ColaPlanner(clock=clock),
-    "hash": lambda clock: HashPlanner(clock=clock),
 }
 
 
@@ -34,10 +29,13 @@ def make_allocator(
         >>> make_allocator("milp").name
         'milp'
     """
-    if name not in ALLOCATORS:
-        raise HeadgateError(f"no planner named {name!r}; there are {', '.join(ALLOCATORS)}")
+    if name not in ALLOCATORS and name not in registered("units"):
+        raise HeadgateError(why_unknown(name, ALLOCATORS, "units"), planner=name)
     if balance == "total":
-        return ALLOCATORS[name](clock)
+        if name in ALLOCATORS:
+            return ALLOCATORS[name](clock)
+        planner: Planner = load("units", name)(clock=clock)
+        return planner
     if name != "headgate":
         raise HeadgateError(f"{name!r} evens the total load; take 'headgate' for every operator's")
     return IntegratedPlanner(IntegratedSettings(balance=balance), clock)

@@ -18,7 +18,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from scipy.optimize import nnls
 
 from headgate.errors import DeclarationError
 from headgate.planner.tuning.cost_model import EngineCosts
@@ -103,6 +102,8 @@ def fit(probes: Sequence[Probe], message_bytes_max: int, engine: str = "") -> Ca
     charges = np.array([probe.charges for probe in probes])
     if not (seconds > 0).all():
         raise DeclarationError("a probe that took no time tells nothing; repeat it")
+    from scipy.optimize import nnls  # late: only who calibrates needs it
+
     scaled = charges / seconds[:, None]
     unit = scaled.max(axis=0)
     unit[unit == 0] = 1.0

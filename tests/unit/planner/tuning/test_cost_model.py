@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from headgate.errors import DeclarationError
-from headgate.experiment.paper_flows import linear_road
 from headgate.planner.tuning.cost_model import EngineCosts, FlowModel, Step, Stream, ship_s
+from headgate_lab.papers.paper_flows import linear_road
 
 
 def test_a_batch_shares_the_fixed_cost_of_its_message():

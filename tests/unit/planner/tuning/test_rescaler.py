@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.errors import DeclarationError
-from headgate.planner.tuning.ds2 import Ds2, Ds2Options
 from headgate.planner.tuning.rescaler import Load, RescaleOptions, Rescaler
+from headgate_lab.planner.tuning.ds2 import Ds2, Ds2Options
 
 ROW_S = 1e-4
 

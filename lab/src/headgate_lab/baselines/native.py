@@ -1,0 +1,48 @@
+"""Spark's own streaming aggregation: `groupBy(key).count()` over both keys, no Python at all.
+
+What a built-in aggregate can do and user code cannot: it counts on the map side before the shuffle,
+and runs compiled. It cannot chain, nor needs to here (the first count passes every row on), so both
+keys are counted in one query in update mode: the source is read once per key, each scan taking its
+column only, and the union is grouped by (which key, key). Two queries, and exploding each row into
+two, were slower. Grouping sets and Spark's in-memory state store could not be told from this
+(four alternating rounds on a busy machine); RocksDB is kept because `tws` has to use it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headgate.demo.workload import EpochFiles
+from headgate_lab.baselines import spark_query
+from headgate_lab.baselines.result import BaselineResult, counts_table, timed_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+
+def run(epochs: EpochFiles, *, slots: int, work_dir: Path, warmup: int = 1) -> BaselineResult:
+    """Count both keys in one query. `work_dir` must be new: it takes the checkpoint."""
+    rows = timed_rows(epochs, warmup)
+    spark = spark_query.session(slots)
+    checkpoint = work_dir / "native"
+    first, second = (
+        spark_query.source(spark, epochs).selectExpr(f"{place} AS place", f"k{place} AS key")
+        for place in (1, 2)
+    )
+    counted = first.union(second).groupBy("place", "key").count()
+    seconds = spark_query.drain(counted, mode="update", checkpoint=checkpoint, epochs=epochs)
+    k1, k2 = (_counts(spark, checkpoint, place) for place in (1, 2))
+    return BaselineResult("native", rows, seconds[warmup:], k1, k2)
+
+
+def _counts(spark: SparkSession, checkpoint: Path, place: int) -> pa.Table:
+    state = (
+        spark.read.format("statestore")
+        .load(str(checkpoint))
+        .where(f"key.place = {place}")
+        .selectExpr("key.key AS key", "value.count AS count")
+        .toArrow()
+    )
+    return counts_table(state["key"].to_numpy(), state["count"].to_numpy())

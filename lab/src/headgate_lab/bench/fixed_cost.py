@@ -1,0 +1,76 @@
+"""What an epoch costs when there is next to nothing in it, against a plain stateful Spark query.
+
+Both run the same tiny micro-batches (one row each) through two chained stateful operators on the
+same number of partitions; Spark's own are `transformWithStateInPandas`, once chained twice (as
+headgate's flow is) and once alone, and the native `groupBy().count()` as the least Spark can do.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pyarrow as pa
+
+from headgate.demo.machine import Machine
+from headgate.demo.workload import write_epochs
+from headgate_lab.baselines import native, tws
+from headgate_lab.baselines.result import BaselineResult
+from headgate_lab.bench import contestant
+from headgate_lab.record import side_by_side
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class FixedCostOptions:
+    epochs: int = 12
+    warmup: int = 4
+    slots: int = 2
+    rounds: int = 3
+
+
+QUICK = FixedCostOptions(epochs=3, warmup=1, rounds=1)
+
+
+def run_fixed_cost(options: FixedCostOptions, say: Say) -> dict[str, Any]:
+    """Median milliseconds of a one-row epoch, per engine, and the ratios."""
+    medians: dict[str, list[list[float]]] = {}
+    with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
+        work = Path(folder)
+        row = pa.table({"k1": pa.array([1], pa.int64()), "k2": pa.array([2], pa.int64())})
+        epochs = write_epochs((row for _ in range(options.epochs)), work / "in")
+
+        def turn(name: str, run: Callable[..., BaselineResult]) -> float:
+            runs = medians.setdefault(name, [])
+            place = work / f"{name}-{len(runs)}"
+            place.mkdir()
+            result = run(epochs, slots=options.slots, work_dir=place, warmup=options.warmup)
+            runs.append([1e3 * s for s in result.seconds_per_epoch])
+            return median(runs[-1])
+
+        turns = side_by_side(
+            {
+                "headgate": lambda: turn("headgate", contestant.run),
+                "tws": lambda: turn("tws", tws.run),
+                "native": lambda: turn("native", native.run),
+            },
+            options.rounds,
+            lambda n, name, ms: say(f"round {n + 1} of {options.rounds}: {name:9} {ms:8.0f} ms"),
+        )
+    found = turns.medians
+    return {
+        "empty_epoch_ms": found,
+        "ratios": {
+            "headgate_over_tws": found["headgate"] / found["tws"],
+            "headgate_over_native": found["headgate"] / found["native"],
+        },
+        "raw_ms": medians,
+        "order": [list(names) for names in turns.order],
+        "options": asdict(options),
+        "machine": asdict(Machine.here()),
+    }

@@ -1,0 +1,1 @@
+"""Several hosts on one machine: network namespaces, links and processors of their own."""

@@ -1,0 +1,1 @@
+"""Planners to compare with, each as published; no default uses one."""

@@ -1,0 +1,158 @@
+"""ALBIC: balance by the paper's program while collocation grows by one pair a call.
+
+Autonomic Load Balancing with Integrated Collocation (Madsen et al. 2017), steps 1 to 4. Units that
+are together stay together: sets of them move as one. Each call adds the pair with the most rows
+that is not collocated yet, as a constraint, and solves. If loads then differ too much, sets are cut
+smaller and all is solved again, until loads are even enough, no set can be cut or time is up. Loads
+are those measured: what collocation will save is not foreseen.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from headgate.planner.adjacency import I64
+from headgate.planner.allocation.measures import lower_bound
+from headgate.planner.allocation.milp import SOLVER_SHARE, solve
+from headgate.planner.allocation.milp_program import FREE, Blocks, MilpSettings
+from headgate.planner.allocation.model import I32, Bools, Situation
+from headgate.planner.allocation.plan import Limits, Plan, describe
+from headgate_lab.planner.collocation import collocated_sets, significant, split_sets
+
+Clock = Callable[[], float]
+TURN_SHARE = 0.4
+"""Of the time that is left, for one turn: sets may have to be cut smaller several times."""
+
+
+@dataclass(frozen=True)
+class AlbicSettings:
+    """Parameters of the paper; it gives names, not values.
+
+    Args:
+        score_factor: sF, a pair counts above so many times its sender's average.
+        partition_load_pct: maxPL to begin with, in percent of a node's mean load.
+        shrink: Factor of maxPL each time the load distance is above maxLD.
+        seed: Of ties and of the partitioner.
+    """
+
+    score_factor: float = 1.5
+    partition_load_pct: float = 50.0
+    shrink: float = 0.5
+    seed: int = 0
+    milp: MilpSettings = field(default_factory=MilpSettings)
+
+
+class AlbicPlanner:
+    """Balance and collocation, as published."""
+
+    name = "albic"
+    collocates = True
+
+    def __init__(
+        self, settings: AlbicSettings | None = None, clock: Clock = time.perf_counter
+    ) -> None:
+        self.settings = settings or AlbicSettings()
+        self._clock = clock
+
+    def plan(self, situation: Situation, limits: Limits) -> Plan:
+        began = self._clock()
+        own, budget = self.settings, limits.migration_cost_max
+        rng = np.random.default_rng((own.seed, situation.period))
+        counts = significant(situation, own.score_factor)
+        sets = collocated_sets(situation, counts)
+        share = float(situation.units.load.sum()) / situation.nodes.staying_capacity
+        load_max = max(own.partition_load_pct / 100.0 * share, 1e-300)
+        lightest = float(situation.units.load[situation.units.load > 0].min(initial=np.inf))
+        best, best_distance = situation.home.astype(np.int32), np.inf
+        notes: tuple[str, ...] = ()
+        deadline = began + SOLVER_SHARE * limits.seconds
+        before, turn, took = -1, began, 0.0
+        while before < 0 or (load_max >= lightest and turn + took < deadline):
+            pieces = split_sets(situation, sets, load_max, budget, own.seed)
+            load_max *= own.shrink
+            if (count := int(pieces.max(initial=-1)) + 1) == before:
+                turn = self._clock()
+                continue  # maxPL is smaller, but no set is cut by it
+            before = count
+            blocks, now = _blocks(situation, pieces), self._clock()
+            fixed, pair = improve(situation, counts, pieces, budget, rng)
+            node, _, told = solve(
+                replace(blocks, fixed=fixed),
+                budget,
+                0.0,
+                now + (deadline - now) * TURN_SHARE,
+                own.milp,
+                self._clock,
+            )
+            distance = blocks.distance(node)
+            if distance < best_distance:
+                best, best_distance, notes = node[pieces], distance, (*pair, *told)
+            if distance <= limits.distance_max_pct or count == len(pieces):
+                break
+            turn, took = (ended := self._clock()), ended - turn  # the next may take as long
+        found = describe(
+            situation,
+            best,
+            self.name,
+            limits,
+            bound_pct=lower_bound(situation, budget),
+            notes=notes,
+            as_measured=True,
+            for_rows=True,
+            seconds=self._clock() - began,
+        )
+        found.check(situation, limits)
+        return found
+
+
+def improve(
+    situation: Situation, counts: Bools, pieces: I64, budget: float, rng: np.random.Generator
+) -> tuple[I32, tuple[str, ...]]:
+    """Step 3: where blocks must be so that one more pair is together, and what to tell.
+
+    Of the pairs that count and are apart the one with most rows is taken; if the budget cannot
+    pay for it, the next. Case 1, both single, and case 3, both in sets: the node of the two with
+    less load. Case 2: the node of the one that is in a set.
+    """
+    t, home, nodes = situation.traffic, situation.home, situation.nodes
+    fixed = np.full(int(pieces.max(initial=-1)) + 1, FREE, np.int32)
+    apart = np.flatnonzero(counts & (home[t.sender] != home[t.receiver]))
+    order = apart[np.lexsort((rng.random(len(apart)), -t.rate[apart]))]
+    size = np.bincount(pieces)
+    cost = np.bincount(pieces, situation.migration_cost)
+    loads = situation.node_loads(home, as_measured=True) / nodes.capacity
+    for e in order:
+        a, b = int(t.sender[e]), int(t.receiver[e])
+        n1, n2 = int(home[a]), int(home[b])
+        alone = size[pieces[a]] == 1, size[pieces[b]] == 1
+        if alone[0] != alone[1]:
+            to = n2 if alone[0] else n1
+        else:
+            to = n1 if loads[n1] <= loads[n2] else n2
+        moving = pieces[b] if to == n1 else pieces[a]
+        if nodes.leaving[to] or cost[moving] > budget:
+            continue
+        fixed[pieces[[a, b]]] = to
+        name = situation.units.name
+        return fixed, (f"collocates {name(a)} and {name(b)} on node {to}",)
+    return fixed, ()
+
+
+def _blocks(situation: Situation, pieces: I64) -> Blocks:
+    """Sets of units as what the program moves."""
+    load = situation.units.load
+    count = int(pieces.max(initial=-1)) + 1
+    home = np.zeros(count, np.int32)
+    home[pieces] = situation.home
+    return Blocks(
+        np.bincount(pieces, load, count).astype(np.float64),
+        np.bincount(pieces, situation.migration_cost, count).astype(np.float64),
+        home,
+        np.full(count, FREE, np.int32),
+        situation.nodes,
+        float(load.sum()) / situation.nodes.staying_capacity,
+    )

@@ -1,0 +1,1 @@
+"""The tour of `headgate demo`, its seeded stream, and what it was measured on."""

@@ -1,0 +1,104 @@
+"""The few numbers of an epoch that people look at, derived from its journal record.
+
+Every view (terminal, report, JSON) takes them from here, so they agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+
+@dataclass(frozen=True)
+class EpochView:
+    """One epoch. What the engine did not measure is None (the testing kit has no job times)."""
+
+    epoch: int
+    rows: int
+    seconds: float | None
+    locality: float | None
+    imbalance: float | None
+    bytes_shuffled: int
+    bytes_local: int
+    slots: int
+    routing_version: int
+    attempts: int
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> EpochView:
+        """The view of a journal record of kind "epoch"; a replayed epoch has almost no facts.
+
+        `seconds` is planning and job: what the epoch costs before it is committed. `imbalance` is
+        that of the operator whose busiest slot is furthest above its mean.
+        """
+        spent = [record[name] for name in ("plan_ms", "job_ms") if record.get(name) is not None]
+        uneven = [x for x in record.get("imbalance", {}).values() if x is not None]
+        return cls(
+            epoch=int(record["epoch"]),
+            rows=int(record.get("rows", 0)),
+            seconds=sum(spent) / 1e3 if spent else None,
+            locality=record.get("locality"),
+            imbalance=max(uneven, default=None),
+            bytes_shuffled=int(record.get("bytes_shuffled", 0)),
+            bytes_local=int(record.get("bytes_local", 0)),
+            slots=int(record.get("slots", 0)),
+            routing_version=int(record.get("routing_version", 0)),
+            attempts=int(record.get("attempts", 1)),
+        )
+
+    @property
+    def rows_per_second(self) -> float | None:
+        return self.rows / self.seconds if self.seconds else None
+
+
+@dataclass(frozen=True)
+class RunView:
+    """Totals and medians over epochs; an epoch without rows counts for totals only."""
+
+    epochs: int
+    rows: int
+    rows_per_second_median: float | None
+    epoch_seconds_median: float | None
+    locality: float | None
+    imbalance_median: float | None
+    bytes_shuffled: int
+    bytes_local: int
+    retries: int
+
+    @classmethod
+    def of(cls, views: Sequence[EpochView]) -> RunView:
+        busy = [view for view in views if view.rows]
+        return cls(
+            epochs=len(views),
+            rows=sum(view.rows for view in views),
+            rows_per_second_median=_median(view.rows_per_second for view in busy),
+            epoch_seconds_median=_median(view.seconds for view in busy),
+            locality=_mean_locality(busy),
+            imbalance_median=_median(view.imbalance for view in busy),
+            bytes_shuffled=sum(view.bytes_shuffled for view in views),
+            bytes_local=sum(view.bytes_local for view in views),
+            retries=sum(view.attempts - 1 for view in views),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def epoch_records(journal: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The epochs of a journal, in order, each once."""
+    by_epoch = {int(r["epoch"]): r for r in journal if r["kind"] == "epoch"}
+    return [by_epoch[epoch] for epoch in sorted(by_epoch)]
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
+def _mean_locality(views: Sequence[EpochView]) -> float | None:
+    """Weighted by rows, so that it is the share of all rows that stayed."""
+    known = [(view.locality, view.rows) for view in views if view.locality is not None]
+    rows = sum(count for _, count in known)
+    return sum(share * count for share, count in known) / rows if rows else None

@@ -1,0 +1,255 @@
+"""A journal as one HTML file: no script, no link, nothing to install; light and dark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from headgate.control.inspection import Inspection
+from headgate.offline.diagram import draw
+from headgate.offline.epoch_view import EpochView, RunView, epoch_records
+from headgate.offline.need_figures import need_figures
+from headgate.offline.number_text import number, percent, short, times
+from headgate.offline.plan_view import mean_error, plan_views
+from headgate.offline.report_page import PAGE
+
+Record = Mapping[str, Any]
+_SHOWN_EPOCHS = 200
+_SHOWN_MOVES = 24
+
+
+@dataclass(frozen=True)
+class Extra:
+    """A section that a command adds: a heading and its HTML, already escaped."""
+
+    title: str
+    html: str
+
+
+def write_report(
+    checkpoint: str, out: Path, *, title: str | None = None, extras: Sequence[Extra] = ()
+) -> Path:
+    """Write the report of a checkpoint's journal; returns the file."""
+    need_figures()
+    seen = Inspection(checkpoint)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    text = render(seen.describe, seen.journal, title=title or seen.flow, extras=extras)
+    out.write_text(text, encoding="utf-8")
+    return out
+
+
+def render(
+    describe: Mapping[str, Any],
+    journal: Sequence[Record],
+    *,
+    title: str,
+    extras: Sequence[Extra] = (),
+) -> str:
+    """The whole page, from a flow's description and its journal."""
+    records = epoch_records(journal)
+    views = [EpochView.of(record) for record in records]
+    run = RunView.of(views)
+    return PAGE.substitute(
+        title=escape(title),
+        subtitle=_subtitle(describe, journal, views),
+        tiles=_tiles(run),
+        diagram=draw(describe, records),
+        extras="".join(section(extra.title, extra.html) for extra in extras),
+        figures=_figures(records, views, run),
+        operators=_operators(describe, records),
+        events=_plans(journal) + _events(journal),
+        epochs=_epochs(views),
+        epoch_count=len(views),
+    )
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, words: int = 1) -> str:
+    """An HTML table whose first `words` columns are text and whose others are numbers."""
+
+    def cells(tag: str, values: Sequence[str]) -> str:
+        kinds = ["" if i < words else ' class="number"' for i in range(len(values))]
+        return "".join(
+            f"<{tag}{kind}>{escape(v)}</{tag}>" for kind, v in zip(kinds, values, strict=True)
+        )
+
+    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+    return (
+        f'<div class="scroll"><table><thead><tr>{cells("th", head)}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def tiles_html(tiles: Sequence[tuple[str, str, str]]) -> str:
+    """The figures on top of a page: name, value, note."""
+    return "".join(
+        f"<div class='tile'><dt>{escape(name)}</dt><dd>{escape(value)}</dd>"
+        f"<p>{escape(note)}</p></div>"
+        for name, value, note in tiles
+    )
+
+
+def figures_html(drawn: Sequence[tuple[str, str, str]]) -> str:
+    """Drawings with heading and note; one without data is left out."""
+    return "".join(
+        f"<figure><figcaption><h3>{escape(name)}</h3><p>{escape(note)}</p></figcaption>{svg}"
+        "</figure>"
+        for name, note, svg in drawn
+        if svg
+    )
+
+
+def section(title: str, html: str) -> str:
+    return f"<section><h2>{escape(title)}</h2>{html}</section>"
+
+
+# --- inside ---------------------------------------------------------------------------------
+def _subtitle(
+    describe: Mapping[str, Any], journal: Sequence[Record], views: Sequence[EpochView]
+) -> str:
+    parts = [f"flow {describe['flow']}"]
+    if views:
+        parts.append(f"epochs {views[0].epoch} to {views[-1].epoch}")
+        parts.append(f"{views[-1].slots} slots")
+    versions = [r["spark"] for r in journal if r["kind"] == "start" and r.get("spark")]
+    if versions:
+        parts.append(f"Spark {versions[-1]}")
+    return escape(" · ".join(parts))
+
+
+def _tiles(run: RunView) -> str:
+    moved = run.bytes_local + run.bytes_shuffled
+    tiles = [
+        ("rows", short(run.rows), f"in {run.epochs} epochs"),
+        ("rows per second", number(run.rows_per_second_median), "median epoch"),
+        ("seconds per epoch", number(run.epoch_seconds_median, "s"), "median"),
+        ("stay in their slot", percent(run.locality), "of rows between operators"),
+        ("imbalance", times(run.imbalance_median), "busiest slot over mean"),
+        ("shuffled", short(run.bytes_shuffled, "B"), f"of {short(moved, 'B')} moved"),
+    ]
+    return tiles_html(tiles)
+
+
+def _figures(records: Sequence[Record], views: Sequence[EpochView], run: RunView) -> str:
+    from headgate.offline import figure
+
+    drawn = [
+        (
+            "Rows per second",
+            "Source rows over an epoch's planning and job.",
+            figure.rows_per_second(views, run.rows_per_second_median),
+        ),
+        (
+            "Where the time goes",
+            "The longest task of each level, as measured inside the Python workers.",
+            figure.time_spent(records),
+        ),
+        (
+            "Locality",
+            "Rows whose next key lives in the slot they are in: they skip the shuffle.",
+            figure.locality(records),
+        ),
+        (
+            "Imbalance",
+            "The busiest slot's rows over the mean of all slots; 1× is even.",
+            figure.imbalance(records),
+        ),
+        (
+            "Bytes moved",
+            "Through Spark's shuffle, or in memory from operator to operator.",
+            figure.bytes_moved(views),
+        ),
+        (
+            "Load per slot",
+            "Rows over the whole run against an even share.",
+            figure.slot_loads(records),
+        ),
+    ]
+    return figures_html(drawn)
+
+
+def _operators(describe: Mapping[str, Any], records: Sequence[Record]) -> str:
+    head = ["operator", "kind", "key", "state rows", "state bytes", "rows in", "time per row"]
+    rows = []
+    for name, told in describe["operators"].items():
+        state: dict[str, Any] = {}
+        seen, spent_ms = 0, 0.0
+        for record in records:
+            state |= record.get("state", {}).get(name, {})
+            seen += sum(record.get("loads", {}).get(name, ()))
+            spent_ms += sum(record.get("operator_ms", {}).get(name, ()))
+        rows.append(
+            [
+                name,
+                str(told["settings"].get("operator", "")),
+                ", ".join(told["key"]) or "(one key)",
+                short(sum(slot["rows"] for slot in state.values())),
+                short(sum(slot["bytes"] for slot in state.values()), "B"),
+                short(seen),
+                f"{spent_ms * 1e6 / seen:.0f} ns" if seen and spent_ms else "–",
+            ]
+        )
+    return table(head, rows, words=3) if rows else "<p>No stateful operator.</p>"
+
+
+def _plans(journal: Sequence[Record]) -> str:
+    """What the manager moved and why, what it promised and what came of it."""
+    plans = plan_views(journal)
+    if not plans:
+        return ""
+    rows = [
+        [
+            str(plan.epoch),
+            plan.why,
+            f"{plan.moved_keys:,}",
+            percent(plan.predicted_locality),
+            percent(plan.achieved_locality),
+        ]
+        for plan in plans[-_SHOWN_EPOCHS:]
+    ]
+    head = ["epoch", "why", "keys moved", "predicted locality", "achieved"]
+    error = mean_error(plans)
+    aside = "" if error is None else f"Mean error of the predicted locality: {error:.3f}. "
+    moves = [line for plan in plans for line in plan.top_moves][:_SHOWN_MOVES]
+    told = "".join(f"<li>{escape(line)}</li>" for line in moves)
+    if told:
+        told = f"<p>The heaviest moves, first plans first:</p><ul>{told}</ul>"
+    html = f'<p class="aside">{escape(aside)}</p>' + table(head, rows, words=2) + told
+    return section("What the manager did", html)
+
+
+def _events(journal: Sequence[Record]) -> str:
+    """Everything but epochs, starts and plans: retries, scalings."""
+    others = [r for r in journal if r["kind"] not in ("epoch", "start", "plan", "outcome")]
+    if not others:
+        return ""
+    hidden = ("schema", "kind", "epoch")
+    rows = [
+        [
+            str(r.get("epoch", "")),
+            str(r["kind"]),
+            ", ".join(f"{k}={str(v)[:120]}" for k, v in r.items() if k not in hidden)[:400],
+        ]
+        for r in others[-_SHOWN_EPOCHS:]
+    ]
+    return section("Events", table(["epoch", "kind", "facts"], rows, words=3))
+
+
+def _epochs(views: Sequence[EpochView]) -> str:
+    head = ["epoch", "rows", "seconds", "rows/s", "locality", "imbalance", "shuffled", "local"]
+    rows = [
+        [
+            str(v.epoch),
+            f"{v.rows:,}",
+            "–" if v.seconds is None else f"{v.seconds:.2f}",
+            number(v.rows_per_second),
+            percent(v.locality),
+            times(v.imbalance),
+            short(v.bytes_shuffled, "B"),
+            short(v.bytes_local, "B"),
+        ]
+        for v in views[-_SHOWN_EPOCHS:]
+    ]
+    return table(head, rows, words=0)

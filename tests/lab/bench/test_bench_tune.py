@@ -1,0 +1,77 @@
+"""The bench of batch size and parallelism: the paper's configurations, flows that compile."""
+
+from __future__ import annotations
+
+import pytest
+
+from headgate.slot.batching import batching_of
+from headgate_lab.bench.tune import (
+    CONFIGURATIONS,
+    NAMES,
+    four_settings,
+    is_same,
+    options_for,
+    ratios,
+)
+from headgate_lab.bench.tune_flows import Setting, paper_flow, program_of
+
+
+def test_the_four_configurations_are_the_papers() -> None:
+    tuned = Setting(slots=4, batch={"a->b": 500}, rows_per_epoch=90_000)
+
+    found = four_settings(tuned, single_rows=100)
+
+    assert tuple(found) == CONFIGURATIONS
+    assert found["optimized"] == tuned
+    assert found["not_optimized"] == Setting(1, 1, 100)
+    assert found["no_batching"] == Setting(4, 1, 100)
+    assert found["only_batching"] == Setting(1, {"a->b": 500}, 90_000)
+
+
+def test_ratios_compare_with_each_and_with_the_grid() -> None:
+    rates = {"optimized": 90.0, "not_optimized": 3.0, "no_batching": 5.0, "only_batching": 60.0}
+
+    assert ratios(rates, grid_best=100.0) == {
+        "optimized_over_not_optimized": 30.0,
+        "optimized_over_no_batching": 18.0,
+        "optimized_over_only_batching": 1.5,
+        "optimized_over_grid_best": 0.9,
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_flows_compile_and_take_a_batch_size_on_every_exchange(name: str) -> None:
+    program = program_of(paper_flow(name, seed=1))
+
+    batching = batching_of(program.graph, 1)
+    exchanging = {e.id for e in program.graph.edges if program.graph.exchanges(e)}
+    assert set(batching.rows) == exchanging
+    assert program.levels == {"linear-road": 4, "sentiment": 1}[name]
+
+
+@pytest.mark.parametrize(
+    ("best", "same"),
+    [
+        (Setting(2, None, 100), True),
+        (Setting(2, 10, 100), False),
+        (Setting(4, None, 100), False),
+        (Setting(2, None, 50), False),
+    ],
+)
+def test_a_grid_whose_best_is_the_optimizers_own_setting_is_told(best: Setting, same: bool) -> None:
+    assert is_same(Setting(2, {"a->b": 8_388_608}, 100), best) is same
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_grid_reaches_as_far_as_the_optimizer_may_go(name: str) -> None:
+    options = options_for(name)
+
+    assert max(options.grid_rows) == options.rows_max
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_quick_is_smaller(name: str) -> None:
+    quick, full = options_for(name, quick=True), options_for(name)
+
+    assert quick.flow == full.flow == name
+    assert quick.rows_max < full.rows_max and quick.rounds <= full.rounds
