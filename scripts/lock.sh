@@ -13,19 +13,34 @@ trap 'rm -rf "$work"' EXIT
 upgrades=()
 for name in "$@"; do upgrades+=(--upgrade-package "$name"); done
 
-# What the laboratory needs, with its extras; all but the product itself, which no index has.
-"$work/venv/bin/python" - > "$work/lab.in" <<'END'
+# One project that asks for what both ask for; all but the product itself, which no index has.
+"$work/venv/bin/python" - > "$work/pyproject.toml" <<'END'
+import json
 import tomllib
 from pathlib import Path
 
-project = tomllib.loads(Path("lab/pyproject.toml").read_text())["project"]
-wanted = [project["dependencies"], *project["optional-dependencies"].values()]
-print("\n".join(w for part in wanted for w in part if not w.startswith("headgate")))
+wanted = []
+for file, extras in (("pyproject.toml", ("dev", "figures")), ("lab/pyproject.toml", ("examples",))):
+    project = tomllib.loads(Path(file).read_text(encoding="utf-8"))["project"]
+    wanted += project["dependencies"]
+    wanted += [w for extra in extras for w in project["optional-dependencies"][extra]]
+build = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["build-system"]
+print(f"""
+[build-system]
+requires = {json.dumps(build["requires"])}
+build-backend = {json.dumps(build["build-backend"])}
+[project]
+name = "both"
+version = "0"
+dependencies = {json.dumps([w for w in wanted if not w.startswith("headgate")])}
+[tool.setuptools]
+py-modules = []
+""")
 END
 
 grep -v '^#' requirements.lock > "$work/lock.txt" || true
-"$work/venv/bin/pip-compile" pyproject.toml "$work/lab.in" --quiet --output-file "$work/lock.txt" \
-    --extra dev --extra figures --all-build-deps --allow-unsafe --generate-hashes --strip-extras \
+"$work/venv/bin/pip-compile" "$work/pyproject.toml" --quiet --output-file "$work/lock.txt" \
+    --all-build-deps --allow-unsafe --generate-hashes --strip-extras \
     --no-header --no-annotate --no-emit-index-url --no-emit-options --no-emit-trusted-host \
     --no-emit-find-links ${upgrades[@]+"${upgrades[@]}"}
 {
