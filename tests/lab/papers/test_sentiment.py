@@ -152,5 +152,5 @@ def test_a_missing_library_says_how_to_get_it(
     monkeypatch.setitem(sys.modules, package, None)
     of.cache_clear()
 
-    with pytest.raises(HeadgateError, match="headgate\\[examples\\]"):
+    with pytest.raises(HeadgateError, match="headgate-lab\\[examples\\]"):
         of()
