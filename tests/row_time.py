@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from headgate.slot.task import Services
+from headgate.slot.task import Services, Timing
 
 MICROSECOND = 1_000
 
@@ -20,4 +20,4 @@ class RowTime(Services):
     )
 
     def timed(self, level: int, slot: int, name: str, rows: int, start_ns: int) -> None:
-        self.timings.append((level, slot, name, rows, rows * MICROSECOND))
+        self.timings.append(Timing(level, slot, name, rows, rows * MICROSECOND))

@@ -192,9 +192,9 @@ def run(
             if before_epoch is not None:
                 before_epoch(batch)
             feed = partial(run_tasks, inputs=_partitions(sources, batch, partitions))
-            done.records.append(coordinator.run_epoch(batch, "local", feed))
+            done.records.append(coordinator.run_epoch(batch, "local", feed).to_json())
         for _ in range(ticks if epochs else 0):
-            done.records.append(coordinator.tick(run_tasks, silent=True))
+            done.records.append(coordinator.tick(run_tasks, silent=True).to_json())
         done.journal = coordinator.journal.read()
         done.states = {n.name: done._read_state(n) for n in program.stateful}
         return done

@@ -149,7 +149,7 @@ class Pinning:
     units_of: frozenset[str] = frozenset()
 
     def step(self, observed: Any, tables: Any) -> Decision:
-        epoch = observed[-1].record["epoch"]
+        epoch = observed[-1].facts.epoch
         if epoch % 2:
             return Decision()
         slots = tables["first"].slots

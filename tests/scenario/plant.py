@@ -13,6 +13,7 @@ import numpy as np
 
 import headgate as hg
 from headgate.control.allocation_manager import AllocationManager
+from headgate.control.facts import EpochFacts, StateSize
 from headgate.control.planning import Observed
 from headgate.planner.allocation.greedy import greedy
 from headgate.planner.allocation.model import Situation
@@ -70,7 +71,7 @@ class Plant:
         self.moved.append(0)
         for operator, table in decision.tables.items():
             self._install(operator, table)
-        self.lines += [str(decision.facts["why"])] if decision.facts else []
+        self.lines += [str(decision.plan.why)] if decision.plan is not None else []
         if decision.slots is not None:
             self.coming = (self.epoch + self.delay, decision.slots)
         if self.coming is not None and self.coming[0] <= self.epoch:
@@ -86,17 +87,17 @@ class Plant:
             self._install(operator, table.resized(slots, even=False))
 
     def _observed(self, rows: Any, slots: int) -> tuple[Observed, Any]:
-        loads: dict[str, list[int]] = {}
-        spent: dict[str, list[float]] = {}
+        loads: dict[str, tuple[int, ...]] = {}
+        spent: dict[str, tuple[float, ...]] = {}
         total = np.zeros(slots)
         tasks = [TaskStatistics(slot) for slot in range(slots)]
-        state: dict[str, dict[str, dict[str, int]]] = {}
+        state: dict[str, dict[int, StateSize]] = {}
         ids = self.tables["first"].all_units()[0][:BUCKETS]
         none = np.zeros(BUCKETS, np.uint64)
         for operator, table in self.tables.items():
             by_slot = np.bincount(table.bucket_slots, rows, slots)
-            loads[operator] = by_slot.astype(int).tolist()
-            spent[operator] = (by_slot * MS_PER_ROW).tolist()
+            loads[operator] = tuple(by_slot.astype(int).tolist())
+            spent[operator] = tuple((by_slot * MS_PER_ROW).tolist())
             total += by_slot * MS_PER_ROW
             state[operator] = {}
             for slot, task in enumerate(tasks):
@@ -104,22 +105,21 @@ class Plant:
                 task.loads[operator] = _sketch(ids[mine], none[mine], rows[mine])
                 task.state[operator] = _sketch(ids[mine], none[mine], np.ones(int(mine.sum())))
                 held = int(mine.sum())
-                state[operator][str(slot)] = {"rows": held, "bytes": held * 100_000}
+                state[operator][slot] = StateSize(held, held * 100_000)
         here = self.tables["first"].bucket_slots
         for slot, task in enumerate(tasks):
             mine = here == slot
             task.pairs["first", "second"] = _sketch(ids[mine], ids[mine], rows[mine])
-        record = {
-            "epoch": self.epoch,
-            "slots": slots,
-            "rows": int(rows.sum()),
-            "now_ms": self.now_ms,
-            "loads": loads,
-            "operator_ms": spent,
-            "state": state,
-            "edges": {},
-        }
-        return Observed(record, tasks), total
+        facts = EpochFacts(
+            epoch=self.epoch,
+            slots=slots,
+            rows=int(rows.sum()),
+            now_ms=self.now_ms,
+            loads=loads,
+            operator_ms=spent,
+            state=state,
+        )
+        return Observed(facts, tasks), total
 
 
 def _sketch(a: Any, b: Any, rows: Any) -> PairSketch:

@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.scenario.oracle import Case, random_table
 
+from headgate.control.facts import PlanFacts
 from headgate.control.planning import Decision
 from headgate.slot.program import Program
 
@@ -30,4 +31,4 @@ class Restless:
             if rng.random() < 0.4
         }
         slots = rng.randrange(1, 5) if rng.random() < 0.3 else None
-        return Decision(changed, {"why": "restless", "planned": sorted(changed)}, slots=slots)
+        return Decision(changed, PlanFacts(why=f"restless: {sorted(changed)}"), slots=slots)

@@ -61,10 +61,10 @@ def test_a_flow_is_measured_without_telling_its_sinks(spark: SparkSession, tmp_p
     told: list[int | None] = []
     flow = counting(tmp_path / "in", told, lambda rows, epoch: called.append(epoch))
 
-    measured, records = probe_flow(flow, spark, KNOWN, slots=2, epochs=6, wait_s=PATIENCE_S)
+    measured, epochs = probe_flow(flow, spark, KNOWN, slots=2, epochs=6, wait_s=PATIENCE_S)
 
     assert called == [] and told == [None, 40]
-    sizes = [r["rows"] for r in records if r["kind"] == "epoch"]
+    sizes = [epoch.rows for epoch in epochs]
     assert {10, 40} <= set(sizes)
     assert measured.sizes_differ
     assert measured.model.flow.step["count"].ppt_s + measured.model.instance_s > 0

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headgate.cli.console import STDOUT, fail, safe, speaker, told_plainly, write_json
+from headgate.control.facts import EpochFacts
 from headgate.control.inspection import FoundKey, Inspection, OperatorState
 from headgate.offline.epoch_view import EpochView
 from headgate.offline.number_text import short
@@ -145,7 +146,7 @@ def _line(record: Mapping[str, Any]) -> str:
     if record["kind"] != "epoch":
         facts = {k: v for k, v in record.items() if k not in ("schema", "kind", "describe")}
         return f"{record['kind']:<7} {json.dumps(facts)[:_FIELD_CHARS]}"
-    view = EpochView.of(record)
+    view = EpochView.of(EpochFacts.from_json(record))
     parts = [f"epoch   {view.epoch}: {view.rows:,} rows"]
     if view.seconds is not None:
         parts.append(f"{view.seconds:.2f} s")

@@ -8,11 +8,12 @@ better.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from headgate.cli.tuning_text import counted
+from headgate.control.facts import TuningFacts, facts_of
+from headgate.control.json_codec import Json
 from headgate.control.tuning_file import FILE, SavedTuning, load_tuning, save_tuning
 from headgate.errors import HeadgateError
 from headgate.planner.tuning.calibration import Calibration
@@ -62,15 +63,15 @@ def _settings(saved: SavedTuning) -> str:
     return f"{counted(settings.slots, 'slot')}, {settings.rows_per_epoch:,} rows per epoch"
 
 
-def tuning_lines(journal: Sequence[Mapping[str, Any]], epochs: Collection[int]) -> Iterator[str]:
+def tuning_lines(journal: Iterable[Json], epochs: Collection[int]) -> Iterator[str]:
     """What the tuner has changed after these epochs, and why."""
-    for record in journal:
-        if record.get("kind") != "tuning" or record.get("epoch") not in epochs:
+    for facts in facts_of(journal):
+        if not isinstance(facts, TuningFacts) or facts.epoch not in epochs:
             continue
-        if "note" in record:
-            yield f"tuned after epoch {record['epoch']}: {record['note']}"
-        if "slots" in record:
-            yield f"tuned after epoch {record['epoch']}: {record['slots']} slots, {record['why']}"
-        if "rows_per_epoch" in record:
-            rows, why = record["rows_per_epoch"], record["why_rows"]
-            yield f"tuned after epoch {record['epoch']}: {rows:,} rows per epoch, {why}"
+        begin = f"tuned after epoch {facts.epoch}: "
+        if facts.note:
+            yield begin + facts.note
+        if facts.slots is not None:
+            yield f"{begin}{facts.slots} slots, {facts.why}"
+        if facts.rows_per_epoch is not None:
+            yield f"{begin}{facts.rows_per_epoch:,} rows per epoch, {facts.why_rows}"

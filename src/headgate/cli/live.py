@@ -19,6 +19,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from headgate.control.facts import EpochFacts
 from headgate.offline.epoch_view import EpochView, RunView
 from headgate.offline.number_text import short
 
@@ -116,7 +117,7 @@ class Board:
     def take(self, progress: list[dict[str, Any]]) -> list[EpochView]:
         """Take in a query's recent progress; returns the epochs that are new."""
         last = self.views[-1].epoch if self.views else -1
-        views = [EpochView.of(entry["headgate"]) for entry in progress]
+        views = [EpochView.of(EpochFacts.from_json(entry["headgate"])) for entry in progress]
         new = [view for view in views if view.epoch > last]
         self.views += new
         self._shown.extend(new)

@@ -144,7 +144,7 @@ def tune(
                     calibration = measure(spark, say=say)
             _warn(console, doubt(calibration))
             with console.status(f"[dim]running {flow.name}, its sinks muted[/]"):
-                measured, records = probe_flow(
+                measured, told_by = probe_flow(
                     flow,
                     spark,
                     calibration,
@@ -153,7 +153,7 @@ def tune(
                     wait_s=wait_s,
                     say=lambda told: console.print(Text(told, style="dim")),
                 )
-        largest = max(record["rows"] for record in records if record["kind"] == "epoch")
+        largest = max(epoch.rows for epoch in told_by)
         latency_s = None if latency_ms is None else latency_ms / 1e3
         tuned = choose(measured.model, rate, latency_s, slots_max, rows_max, largest)
         place = out or kept_in(flow.name)

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headgate.control.adaptation import Adaptation, Adapted
+from headgate.control.facts import CutFacts, OutcomeFacts, PlanFacts
 from headgate.control.planning import Decision, Observed, slots_of
 from headgate.control.split_units import SplitUnits, by_unit
 from headgate.control.unit_index import UnitIndex
@@ -79,7 +80,7 @@ class AllocationManager:
             self._loop.slots_changed(slots)
             self._split.begin_anew()
             self._epochs, self._since_ms = [], self._last_ms
-        self._take_in([epoch for epoch in observed if epoch.record["slots"] == slots])
+        self._take_in([epoch for epoch in observed if epoch.facts.slots == slots])
         if changed and self._period is not None:
             return self._adapt(self._period, tables, scale=False)  # fill the new slots at once
         if not self._is_due():
@@ -91,7 +92,7 @@ class AllocationManager:
     # --- inside ----------------------------------------------------------------------------
     def _take_in(self, observed: Sequence[Observed]) -> None:
         for epoch in observed:
-            now_ms = int(epoch.record["now_ms"])
+            now_ms = epoch.facts.now_ms
             if self._warm_up > 0 or self._since_ms is None:
                 self._warm_up -= 1
                 self._since_ms = now_ms  # the first only starts the clock
@@ -131,59 +132,60 @@ class AllocationManager:
             named = _with_owners(adapted.plan, index, named)
         changed = {op: table for op, table in named.items() if not table.same_routes(tables[op])}
         moves = adapted.plan is not None and bool(adapted.plan.migrations)
-        facts = self._told(measured, adapted) if moves or recut or adapted.why else {}
+        told = self._told(measured, adapted) if moves or recut or adapted.why else None
         self._split.take(extras, index, named)
-        decided = Decision(changed, facts, outcome)
+        decided = Decision(changed, told, outcome)
         if self._split.operators:
             decided = replace(decided, spreads=dict(self._split.spreads))
         if adapted.slots is None:
             return decided
         return replace(decided, slots=adapted.slots, scaling=adapted.why)
 
-    def _outcome(self, measured: Measured) -> dict[str, Any]:
+    def _outcome(self, measured: Measured) -> OutcomeFacts | None:
         """The load distance that the last plan promised against that of this period."""
         promised, self._promised = self._promised, None
         if promised is None:
-            return {}
+            return None
         found = load_distance(
             measured.situation, measured.situation.home, balance=self.settings.balance
         )
-        return {
-            "predicted_distance_pct": round(promised, 2),
-            "achieved_distance_pct": round(found, 2),
-            "error": round(promised - found, 2),
-        }
+        return OutcomeFacts(
+            predicted_distance_pct=round(promised, 2),
+            achieved_distance_pct=round(found, 2),
+            error=round(promised - found, 2),
+        )
 
-    def _told(self, measured: Measured, adapted: Adapted) -> dict[str, Any]:
-        plan, situation = adapted.plan, measured.situation
-        facts: dict[str, Any] = {
-            "planner": self.settings.planner,
-            "resource": measured.resource,
-            "slot_loads_pct": [round(x, 1) for x in measured.slot_loads(situation.home)],
-            "why": adapted.why,
-        }
+    def _told(self, measured: Measured, adapted: Adapted) -> PlanFacts:
+        plan, loads = adapted.plan, measured.slot_loads(measured.situation.home)
+        told = PlanFacts(
+            planner=self.settings.planner,
+            resource=measured.resource,
+            slot_loads_pct=tuple(round(x, 1) for x in loads),
+            why=adapted.why,
+        )
         if plan is None:
-            return facts
+            return told
         self._promised = plan.distance_pct
-        return facts | {
-            "why": "; ".join(filter(None, [adapted.why, plan.explain()])),
-            "planned_loads_pct": [round(x, 1) for x in measured.planned_loads(plan)],
-            "predicted_distance_pct": round(plan.distance_pct, 2),
-            "predicted_locality": round(plan.collocation, 4),
-            "migration_s": round(plan.migration_cost, 4),
-            "bound_pct": round(plan.bound_pct, 2),
-            "gap_pct": round(plan.gap_pct, 2),
-            "migration_s_per_mb": round(1e6 * self._cost.per_byte, 6),
-            "top_moves": _heaviest(plan.reasons),
-            "cut": {"units": len(plan.extras), "pieces": plan.pieces},
-            "seconds": round(plan.seconds, 4),
-        }
+        return replace(
+            told,
+            why="; ".join(filter(None, [adapted.why, plan.explain()])),
+            planned_loads_pct=tuple(round(x, 1) for x in measured.planned_loads(plan)),
+            predicted_distance_pct=round(plan.distance_pct, 2),
+            predicted_locality=round(plan.collocation, 4),
+            migration_s=round(plan.migration_cost, 4),
+            bound_pct=round(plan.bound_pct, 2),
+            gap_pct=round(plan.gap_pct, 2),
+            migration_s_per_mb=round(1e6 * self._cost.per_byte, 6),
+            top_moves=_heaviest(plan.reasons),
+            cut=CutFacts(len(plan.extras), plan.pieces),
+            seconds=round(plan.seconds, 4),
+        )
 
 
-def _heaviest(reasons: Sequence[str]) -> list[str]:
+def _heaviest(reasons: Sequence[str]) -> tuple[str, ...]:
     """The first lines, and how many there are besides."""
     more = [f"and {len(reasons) - MOVES_TOLD:,} more lines"] if len(reasons) > MOVES_TOLD else []
-    return [*reasons[:MOVES_TOLD], *more]
+    return (*reasons[:MOVES_TOLD], *more)
 
 
 def _with_owners(

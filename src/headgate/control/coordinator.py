@@ -20,7 +20,16 @@ from headgate.control.compatibility import check_names
 from headgate.control.continuity import check_epoch, check_sinks
 from headgate.control.costs_in_use import CostsInUse
 from headgate.control.custody import settle
-from headgate.control.epoch_record import Timing, epoch_record
+from headgate.control.epoch_record import epoch_facts
+from headgate.control.facts import (
+    CostFacts,
+    DamageFacts,
+    EngineFacts,
+    EpochFacts,
+    LastTrigger,
+    RetryFacts,
+    ScaleFacts,
+)
 from headgate.control.faults import reach
 from headgate.control.journal import KEEP_RECORDS, Journal
 from headgate.control.manifest import Manifest, next_manifest
@@ -45,6 +54,7 @@ from headgate.slot.event_time import clocks_behind_windows
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
 from headgate.slot.statistics import TaskStatistics
+from headgate.slot.task import Timing
 from headgate.state.storage import Storage
 from headgate.topology.declared import check_count
 from headgate.topology.graph import Node
@@ -62,7 +72,8 @@ class EpochResult:
 
     controls: list[Control]
     timings: list[Timing] = field(default_factory=list)
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    engine: EngineFacts = field(default_factory=EngineFacts)
+    trigger: LastTrigger = field(default_factory=LastTrigger)
     statistics: Sequence[TaskStatistics] = ()
 
 
@@ -170,10 +181,10 @@ class Coordinator:
         stored_costs = {} if self.last is None else self.last.costs
         self._costs = CostsInUse(program, checkpoint.costs, stored_costs)
         for op, lost in self._costs.damaged.items():
-            told = {"file": lost.file, "reason": str(lost), "done": "costs are measured anew"}
-            self.journal.append("damage", operator=op, **told)
+            done = "costs are measured anew"
+            self.journal.append(DamageFacts(lost.file, str(lost), done, operator=op))
         self._collector.sweep()
-        if self.last is not None:
+        if self.last is not None and self.last.record is not None:
             self.journal.append_epoch(self.last.record)
 
     @property
@@ -190,8 +201,8 @@ class Coordinator:
         """Run with so many slots from the next epoch on; state moves with that epoch."""
         self._wanted.append((check_count(slots, "slots=", error=EngineError), why))
 
-    def run_epoch(self, batch: int, query_id: str, run: RunTasks) -> dict[str, Any]:
-        """Bring a batch of the input to its end, whatever of it happened before; its record.
+    def run_epoch(self, batch: int, query_id: str, run: RunTasks) -> EpochFacts:
+        """Bring a batch of the input to its end, whatever of it happened before; its facts.
 
         Its epoch has the same number, and one more for every tick before it.
         """
@@ -203,9 +214,9 @@ class Coordinator:
             check_epoch(self.checkpoint, last, batch, query_id, offsets)
             if last is None or epoch > last.epoch:
                 self._compute(epoch, query_id, offsets, run)
-            return self._settle()
+            return self._settled_facts()
 
-    def tick(self, run: RunTasks, *, silent: bool) -> dict[str, Any]:
+    def tick(self, run: RunTasks, *, silent: bool) -> EpochFacts:
         """Run an epoch without input after the last one: time goes on, complete windows close.
 
         `silent`: it counts as one in which the sources were silent (see `idle_after`).
@@ -216,29 +227,34 @@ class Coordinator:
         with self._holding(f"epoch {epoch}, a tick"):
             reach("epoch-begun", epoch)
             self._compute(epoch, last.query_id, last.offsets, run, tick=True, silent=silent)
-            return self._settle()
+            return self._settled_facts()
 
-    def settle(self) -> dict[str, Any]:
-        """Do what is left to do for the last epoch that was committed; returns its record.
+    def settle(self) -> None:
+        """Do what is left to do for the last epoch that was committed.
 
         A start does it too: the engine is told of a batch again, and nobody of a tick.
         """
         with self._holding("calling sinks"):
-            return self._settle()
+            self._settle()
 
-    def _settle(self) -> dict[str, Any]:
+    def _settled_facts(self) -> EpochFacts:
+        self._settle()
+        assert self.last is not None
+        return self.last.record or EpochFacts(self.last.epoch)
+
+    def _settle(self) -> None:
         manifest = self.last
         if manifest is None:
-            return {}
+            return
         self._call_sinks(manifest)
         self.generation.hold(f"noting epoch {manifest.epoch} in the journal")
-        self.journal.append_epoch(manifest.record)
+        if manifest.record is not None:
+            self.journal.append_epoch(manifest.record)
         reach("journal-written", manifest.epoch)
         self.generation.hold("deleting files that are no longer needed")
         self._collector.after_commit(manifest)
         reach("files-collected", manifest.epoch)
         self._settled = True
-        return dict(manifest.record)
 
     def plan(self, epoch: int, attempt: int = 0) -> EpochPlan:
         """The epoch as its tasks will see it: a function of the last manifest and the clock."""
@@ -338,15 +354,17 @@ class Coordinator:
         self._install_decision(epoch)
         plan, total, result, attempts = self._attempt(epoch, run)
         reach("custody-checked", epoch)
-        tick_facts = {"tick": True} if tick else {}
-        record = epoch_record(
+        facts = epoch_facts(
             self.program,
             plan,
             total,
             timings=result.timings,
-            engine={**result.facts, **tick_facts, **self._learn_costs(plan, total, result)},
+            engine=result.engine,
+            trigger=result.trigger,
+            costs=self._learn_costs(plan, total, result),
             attempts=attempts,
-            before={} if self.last is None else self.last.record,
+            tick=tick,
+            before=None if self.last is None else self.last.record,
         )
         manifest = next_manifest(
             self.program,
@@ -354,7 +372,7 @@ class Coordinator:
             total,
             query_id=query_id,
             before=self.last,
-            record=record,
+            record=facts,
             costs=self._costs.names,
             offsets=offsets,
             tick=tick,
@@ -369,13 +387,15 @@ class Coordinator:
         self.last, self._settled = manifest, False
         self._routing.committed()
         if self._planning is not None:
-            self._planning.observe(Observed(record, result.statistics), self.tables)
+            self._planning.observe(Observed(facts, result.statistics), self.tables)
 
-    def _learn_costs(self, plan: EpochPlan, total: Control, result: EpochResult) -> dict[str, Any]:
-        """Estimated against measured times, for the record; the next plan knows them."""
+    def _learn_costs(
+        self, plan: EpochPlan, total: Control, result: EpochResult
+    ) -> dict[str, CostFacts]:
+        """Estimated against measured times, for the journal; the next plan knows them."""
         told = self._costs.record(plan, total, result.statistics)
         self._costs.observe(result.statistics, plan.slots)
-        return {"costs": told} if told else {}
+        return told
 
     def _install_decision(self, epoch: int) -> None:
         """Take the manager's tables if it has new ones, and save all before an epoch uses them."""
@@ -393,11 +413,11 @@ class Coordinator:
         reach("tables-saved", epoch)
 
     def _tell(self, epoch: int, decision: Decision) -> None:
-        if decision.outcome:
-            self.journal.append("outcome", epoch=epoch, **decision.outcome)
-        if decision.facts:
+        if decision.outcome is not None:
+            self.journal.append(replace(decision.outcome, epoch=epoch))
+        if decision.plan is not None:
             moves = {op: len(m.routes) + len(m.buckets) for op, m in self._routing.moves.items()}
-            self.journal.append("plan", epoch=epoch, moves=moves, **decision.facts)
+            self.journal.append(replace(decision.plan, epoch=epoch, moves=moves))
 
     def _take_size(self, epoch: int) -> None:
         """Change the number of slots if that was asked for; a plan for the old number is void."""
@@ -406,7 +426,7 @@ class Coordinator:
         slots, why = self._wanted.pop()
         if slots == self.slots:
             return
-        self.journal.append("scale", epoch=epoch, before=self.slots, slots=slots, why=why)
+        self.journal.append(ScaleFacts(epoch, self.slots, slots, why))
         placed = frozenset() if self._planning is None else self._planning.units_of
         self._routing.resize(slots, fill=not placed)
         self._spreads = {}
@@ -422,9 +442,7 @@ class Coordinator:
                 reach("tasks-done", epoch)
                 return plan, settle(plan, result.controls), result, attempt + 1
             except (CustodyMismatch, EngineAborted) as problem:
-                self.journal.append(
-                    "retry", epoch=epoch, attempt=attempt, reason=str(problem)[:2000]
-                )
+                self.journal.append(RetryFacts(epoch, attempt, str(problem)[:2000]))
                 if attempt + 1 == ATTEMPTS_MAX:
                     if isinstance(problem, HeadgateError):
                         raise
@@ -473,7 +491,7 @@ class Coordinator:
             self.last = replace(manifest, published=left)
         for name, reason in damaged.items():
             self.journal.append(
-                "damage", epoch=manifest.epoch, sink=sink, file=name, reason=reason, done="left out"
+                DamageFacts(name, reason, "left out", epoch=manifest.epoch, sink=sink)
             )
         return [file for file in files if file["name"] not in damaged]
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from headgate.control.cost_files import CostFiles
+from headgate.control.facts import CostFacts
 from headgate.errors import StateFileError
 from headgate.sketch.cost_model import CostModel
 from headgate.sketch.count_min import CostSketch, SketchShape
@@ -74,24 +74,23 @@ class CostsInUse:
 
     def record(
         self, plan: EpochPlan, total: Control, statistics: Iterable[TaskStatistics]
-    ) -> dict[str, Any]:
-        """For the journal: per operator, estimated and measured milliseconds of every slot."""
-        told: dict[str, Any] = {}
+    ) -> dict[str, CostFacts]:
+        """Per operator, estimated and measured milliseconds of every slot."""
+        told: dict[str, CostFacts] = {}
         found = measured(statistics)
         for operator in self._shapes:
             estimated, real = total.estimated_us.get(operator, {}), found.get(operator, {})
             model = plan.costs.get(operator)
-            told[operator] = {
-                "estimated_ms": [
-                    estimated.get(str(s), 0) / 1000 if model else None for s in range(plan.slots)
-                ],
-                "measured_ms": [
-                    round(real[s].total_ms, 3) if s in real else 0.0 for s in range(plan.slots)
-                ],
-                "rows": [int(real[s].rows) if s in real else 0 for s in range(plan.slots)],
-                "speed": None if model is None else [round(x, 3) for x in model.speed.tolist()],
-                "sketches_sent": self._sent.get(operator, 0),
-            }
+            slots = range(plan.slots)
+            told[operator] = CostFacts(
+                estimated_ms=tuple(
+                    estimated.get(str(s), 0) / 1000 if model else None for s in slots
+                ),
+                measured_ms=tuple(round(real[s].total_ms, 3) if s in real else 0.0 for s in slots),
+                rows=tuple(int(real[s].rows) if s in real else 0 for s in slots),
+                speed=None if model is None else tuple(round(x, 3) for x in model.speed.tolist()),
+                sketches_sent=self._sent.get(operator, 0),
+            )
         return told
 
     # --- inside ----------------------------------------------------------------------------

@@ -5,7 +5,7 @@ one size. What tells them apart, the surest first:
 
 - a run that ends with what was there when it began (`availableNow`): all rows wait;
 - the source says so: when an epoch was planned, its latest offset was not the one taken (`kafka`
-  does; the record of the next epoch has it as `last_rows_wait`);
+  does; the facts of the next epoch have it as `last_rows_wait`);
 - epochs meet the number of rows that the sources were told, or stay far below it;
 - rows do not follow time. A stream brings as many rows per second, a limit as many per epoch. That
   can be told where epochs differ in length, and is an answer only where it is a clear one.
@@ -15,13 +15,14 @@ Otherwise nobody knows, and that is the answer too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from headgate.control.facts import EpochFacts
 
 F64 = npt.NDArray[np.float64]
 
@@ -50,7 +51,7 @@ class Pace:
 
 
 def pace_of(
-    records: Sequence[Mapping[str, Any]],
+    epochs: Sequence[EpochFacts],
     *,
     told_rows: int | None = None,
     interval: bool = False,
@@ -63,10 +64,11 @@ def pace_of(
         interval: A trigger with an interval: idle time is then no sign of idle sources.
         all_there: All rows were there when the run began.
     """
-    told = [r for r in records if r.get("rows", 0) > 0]
+    told = [e for e in epochs if e.rows > 0]
     recent = told[-RECENT:]
     idle = idle_share(recent)
-    reported = [r["last_rows_wait"] for r in recent if r.get("last_rows_wait") is not None]
+    waits_of = [e.trigger.last_rows_wait for e in recent]
+    reported = [waits for waits in waits_of if waits is not None]
     if all_there or reported:
         return Pace(all_there or 2 * sum(reported) > len(reported), idle)
     if idle > IDLE_MOST and not interval:
@@ -79,16 +81,16 @@ def pace_of(
     return Pace(waits, idle)
 
 
-def overhead_s(told: Sequence[Mapping[str, Any]]) -> float:
+def overhead_s(told: Sequence[EpochFacts]) -> float:
     """Commit, sinks and Spark's own bookkeeping: what passes between the jobs of a busy flow.
 
     Spark tells how long a trigger took; where it did not, the shorter gaps count, since waiting for
     rows looks the same.
     """
     known = [
-        after["last_trigger_ms"] / 1e3 - job_s(before)
+        after.trigger.last_trigger_ms / 1e3 - before.engine.seconds
         for before, after in _consecutive(told)
-        if after.get("last_trigger_ms") is not None
+        if after.trigger.last_trigger_ms is not None
     ]
     if known:
         return max(0.0, float(np.median(known)))
@@ -96,52 +98,47 @@ def overhead_s(told: Sequence[Mapping[str, Any]]) -> float:
     return min(BESIDE_S, float(np.quantile(gaps, 0.25))) if gaps else 0.0
 
 
-def idle_share(told: Sequence[Mapping[str, Any]]) -> float:
+def idle_share(told: Sequence[EpochFacts]) -> float:
     """Of the time, what is neither an epoch's job nor the work between two."""
     gaps, beside = gaps_s(told), overhead_s(told)
     passed = sum(_apart_s(before, after) for before, after in _consecutive(told))
     return max(0.0, sum(gaps) - beside * len(gaps)) / passed if passed > 0 else 0.0
 
 
-def gaps_s(told: Sequence[Mapping[str, Any]]) -> list[float]:
+def gaps_s(told: Sequence[EpochFacts]) -> list[float]:
     """From the end of a job to the beginning of the next epoch."""
     return [
-        max(0.0, _apart_s(before, after) - job_s(before)) for before, after in _consecutive(told)
+        max(0.0, _apart_s(before, after) - before.engine.seconds)
+        for before, after in _consecutive(told)
     ]
 
 
-def arriving_per_s(told: Sequence[Mapping[str, Any]]) -> float:
+def arriving_per_s(told: Sequence[EpochFacts]) -> float:
     """Rows of all epochs but the last, over the time until that one began."""
     seconds = _apart_s(told[0], told[-1])
-    return sum(r["rows"] for r in told[:-1]) / seconds if seconds > 0 else 0.0
+    return sum(e.rows for e in told[:-1]) / seconds if seconds > 0 else 0.0
 
 
-def job_s(record: Mapping[str, Any]) -> float:
-    return float(record.get("plan_ms", 0.0) + record.get("job_ms", 0.0)) / 1e3
+def _consecutive(told: Sequence[EpochFacts]) -> list[tuple[EpochFacts, EpochFacts]]:
+    return [(a, b) for a, b in pairwise(told) if b.epoch == a.epoch + 1]
 
 
-def _consecutive(
-    told: Sequence[Mapping[str, Any]],
-) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    return [(a, b) for a, b in pairwise(told) if b["epoch"] == a["epoch"] + 1]
+def _apart_s(before: EpochFacts, after: EpochFacts) -> float:
+    return (after.now_ms - before.now_ms) / 1e3
 
 
-def _apart_s(before: Mapping[str, Any], after: Mapping[str, Any]) -> float:
-    return float(after["now_ms"] - before["now_ms"]) / 1e3
-
-
-def _meet(told: Sequence[Mapping[str, Any]], limit: int) -> bool:
+def _meet(told: Sequence[EpochFacts], limit: int) -> bool:
     """Are three of four epochs as large as a limit, and no larger?"""
-    near = [FULL * limit <= r["rows"] <= limit / FULL for r in told]
+    near = [FULL * limit <= e.rows <= limit / FULL for e in told]
     return bool(near) and sum(near) >= 0.75 * len(near)
 
 
-def _miss(told: Sequence[Mapping[str, Any]], limit: int) -> bool:
+def _miss(told: Sequence[EpochFacts], limit: int) -> bool:
     """Do epochs have far less than a limit? Sources that count in files may miss it by a third."""
-    return bool(told) and float(np.median([r["rows"] for r in told])) < FAR_BELOW * limit
+    return bool(told) and float(np.median([e.rows for e in told])) < FAR_BELOW * limit
 
 
-def _wait_by_size(told: Sequence[Mapping[str, Any]]) -> bool | None:
+def _wait_by_size(told: Sequence[EpochFacts]) -> bool | None:
     """What do the rows that have come by an epoch follow: the time, or the number of epochs?
 
     Behind a limit every epoch adds as many rows, however long it took; in a stream rows keep to the
@@ -155,19 +152,19 @@ def _wait_by_size(told: Sequence[Mapping[str, Any]]) -> bool | None:
     epochs = _unbroken(told)[1:]  # the first came in a time that is not known
     if len(epochs) < EPOCHS_MIN:
         return None
-    sums = np.cumsum([float(r["rows"]) for r in epochs]) / np.mean([r["rows"] for r in epochs])
-    from_time = _strays(np.array([float(r["now_ms"]) for r in epochs]), sums)
+    sums = np.cumsum([float(e.rows) for e in epochs]) / np.mean([e.rows for e in epochs])
+    from_time = _strays(np.array([float(e.now_ms) for e in epochs]), sums)
     from_count = _strays(np.arange(len(epochs), dtype=np.float64), sums)
-    even = len({r["rows"] for r in epochs}) == 1
+    even = len({e.rows for e in epochs}) == 1
     if from_time >= max(EVEN_STRAYS_MIN if even else STRAYS_MIN, CLEARLY * from_count):
         return True
     return False if from_count >= max(STRAYS_MIN, from_time) else None
 
 
-def _unbroken(told: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+def _unbroken(told: Sequence[EpochFacts]) -> Sequence[EpochFacts]:
     """The last epochs that follow each other without a gap."""
     for i in range(len(told) - 1, 0, -1):
-        if told[i]["epoch"] != told[i - 1]["epoch"] + 1:
+        if told[i].epoch != told[i - 1].epoch + 1:
             return told[i:]
     return told
 

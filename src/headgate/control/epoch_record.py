@@ -1,84 +1,92 @@
-"""The journal's record of one epoch: what was sent, where it went, what it cost."""
+"""What is known of one epoch: what was sent, where it went, what it cost."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
-from headgate.control.journal import SCHEMA
+from headgate.control.facts import (
+    BatchFacts,
+    CostFacts,
+    EdgeFacts,
+    EngineFacts,
+    EpochFacts,
+    LastTrigger,
+    StateSize,
+)
 from headgate.planner.distance import CLASSES, Distances
 from headgate.slot.batching import edge_name
 from headgate.slot.plan import Control, EpochPlan, parse_pair
 from headgate.slot.program import Program
-from headgate.slot.task import MOVING
-
-# (level, slot or source partition, operator, rows, nanoseconds)
-Timing = tuple[int, int, str, int, int]
+from headgate.slot.task import Timing
 
 
-def epoch_record(
+def epoch_facts(
     program: Program,
     plan: EpochPlan,
     total: Control,
     *,
     timings: Sequence[Timing],
-    engine: Mapping[str, Any],
+    engine: EngineFacts,
+    trigger: LastTrigger,
+    costs: Mapping[str, CostFacts],
     attempts: int,
-    before: Mapping[str, Any],
-) -> dict[str, Any]:
-    """The journal's view of one epoch. Timings are advisory: a task run twice counts twice.
+    tick: bool,
+    before: EpochFacts | None,
+) -> EpochFacts:
+    """What is known of one epoch, for the journal and for who decides about the next ones.
 
-    `before` is the record of the epoch before: state sizes of slots that had nothing to do are
-    what they were then.
+    `before` is the epoch before: state sizes of slots that had nothing to do are what they were
+    then.
     """
     edges = _edges(program, total)
-    timings = list(timings)
-    slot_edges = [e for e in edges.values() if e["between_slots"]]
-    local = sum(e["local_rows"] for e in slot_edges)
-    remote = sum(e["remote_rows"] for e in slot_edges)
+    slot_edges = [e for e in edges.values() if e.between_slots]
+    local = sum(e.local_rows for e in slot_edges)
+    remote = sum(e.remote_rows for e in slot_edges)
     loads = {
-        op: [by_slot.get(str(s), 0) for s in range(plan.slots)]
+        op: tuple(by_slot.get(str(s), 0) for s in range(plan.slots))
         for op, by_slot in sorted(total.loads.items())
     }
-    return {
-        "schema": SCHEMA,
-        "kind": "epoch",
-        "epoch": plan.epoch,
-        "flow": program.graph.name,
-        "slots": plan.slots,
-        "rows": sum(total.source_rows.values()),
-        "source_rows": total.source_rows,
-        "source_tasks": _source_tasks(total),
-        "edges": edges,
-        "locality": local / (local + remote) if local + remote else None,
-        "bytes_shuffled": sum(e["remote_bytes"] for e in edges.values())
+    working = [t for t in timings if not t.is_moving]
+    return EpochFacts(
+        epoch=plan.epoch,
+        flow=program.graph.name,
+        slots=plan.slots,
+        rows=sum(total.source_rows.values()),
+        source_rows=total.source_rows,
+        source_tasks=_source_tasks(total),
+        edges=edges,
+        locality=local / (local + remote) if local + remote else None,
+        bytes_shuffled=sum(e.remote_bytes for e in edges.values())
         + sum(total.merge_bytes.values()),
-        "bytes_local": sum(e["local_bytes"] for e in edges.values()),
-        "messages": sum(counts[0] for counts in total.sent.values()),
-        "message_bytes": sum(counts[3] for counts in total.sent.values()),
-        "batches": _batches(program, total),
-        "bytes_by_distance": _bytes_by_distance(plan, total, edges, engine.get("hosts")),
-        "away_rows": _by_operator(total.away_rows),
-        "merge_rows": _by_operator(total.merge_rows),
-        "merge_bytes": total.merge_bytes,
-        "split": sorted(plan.split),
-        "spread_keys": {op: len(spread.cut) for op, spread in sorted(plan.spreads.items())},
-        "loads": loads,
-        "imbalance": {op: imbalance(by_slot) for op, by_slot in loads.items()},
-        "operator_ms": _operator_ms((t for t in timings if not _is_moving(t)), plan.slots),
-        "moving_ms": _operator_ms((t for t in timings if _is_moving(t)), plan.slots),
-        "operator_rows": _operator_rows([t for t in timings if not _is_moving(t)]),
-        "state": _state_sizes(program, plan, total, before.get("state", {})),
-        "sink_rows": {s: sum(f["rows"] for f in files) for s, files in total.sinks.items()},
-        "late_rows": total.late,
-        "dead_rows": total.dead,
-        "moved_rows": total.moved,
-        "routing_version": plan.routing_version,
-        "watermark_us": plan.clock.watermark_us,
-        "now_ms": plan.clock.now_ms,
-        "attempts": attempts,
-        **engine,
-    }
+        bytes_local=sum(e.local_bytes for e in edges.values()),
+        messages=sum(counts[0] for counts in total.sent.values()),
+        message_bytes=sum(counts[3] for counts in total.sent.values()),
+        batches=_batches(program, total),
+        bytes_by_distance=_bytes_by_distance(plan, total, edges, engine.hosts),
+        away_rows=_by_operator(total.away_rows),
+        merge_rows=_by_operator(total.merge_rows),
+        merge_bytes=total.merge_bytes,
+        split=tuple(sorted(plan.split)),
+        spread_keys={op: len(spread.cut) for op, spread in sorted(plan.spreads.items())},
+        loads=loads,
+        imbalance={op: imbalance(by_slot) for op, by_slot in loads.items()},
+        operator_ms=_operator_ms(working, plan.slots),
+        moving_ms=_operator_ms((t for t in timings if t.is_moving), plan.slots),
+        operator_rows=_operator_rows(working),
+        state=_state_sizes(program, plan, total, {} if before is None else before.state),
+        sink_rows={s: sum(f["rows"] for f in files) for s, files in total.sinks.items()},
+        late_rows=total.late,
+        dead_rows=total.dead,
+        moved_rows=total.moved,
+        routing_version=plan.routing_version,
+        watermark_us=plan.clock.watermark_us,
+        now_ms=plan.clock.now_ms,
+        attempts=attempts,
+        tick=tick,
+        costs=costs,
+        engine=engine,
+        trigger=trigger,
+    )
 
 
 def _source_tasks(total: Control) -> int:
@@ -90,20 +98,23 @@ def _by_operator(counts: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
     return {op: sum(by_slot.values()) for op, by_slot in sorted(counts.items())}
 
 
-def imbalance(loads: list[int]) -> float | None:
+def imbalance(loads: Sequence[int]) -> float | None:
     """Busiest slot over the mean; None without load."""
     total = sum(loads)
     return max(loads) * len(loads) / total if total else None
 
 
 def _state_sizes(
-    program: Program, plan: EpochPlan, total: Control, before: Mapping[str, Any]
-) -> dict[str, dict[str, dict[str, int]]]:
+    program: Program,
+    plan: EpochPlan,
+    total: Control,
+    before: Mapping[str, Mapping[int, StateSize]],
+) -> dict[str, dict[int, StateSize]]:
     sizes = {}
     for node in program.stateful:
-        by_slot = {s: v for s, v in before.get(node.name, {}).items() if int(s) < plan.slots}
+        by_slot = {s: size for s, size in before.get(node.name, {}).items() if s < plan.slots}
         for slot, (rows, size) in total.state.get(node.name, {}).items():
-            by_slot[slot] = {"rows": rows, "bytes": size}
+            by_slot[int(slot)] = StateSize(rows, size)
         sizes[node.name] = by_slot
     return sizes
 
@@ -111,18 +122,18 @@ def _state_sizes(
 def _bytes_by_distance(
     plan: EpochPlan,
     total: Control,
-    edges: Mapping[str, Mapping[str, Any]],
-    hosts: Sequence[str] | None,
+    edges: Mapping[str, EdgeFacts],
+    hosts: Sequence[str],
 ) -> dict[str, int]:
     """Bytes between slots: that never left the slot, its host, its rack, and the rest.
 
     As placed: a task that Spark ran elsewhere still counts where its slot belongs. Without hosts
     (no cluster) all slots are on one.
     """
-    known = hosts if hosts and len(hosts) == plan.slots else ["here"] * plan.slots
+    known = hosts if len(hosts) == plan.slots else ["here"] * plan.slots
     near = Distances.of(known, plan.racks or None).near
     spent = dict.fromkeys(CLASSES, 0)
-    spent["slot"] = sum(e["local_bytes"] for e in edges.values() if e["between_slots"])
+    spent["slot"] = sum(e.local_bytes for e in edges.values() if e.between_slots)
     for name, counts in total.sent.items():
         level, producer, slot = parse_pair(name)
         if level > 0 and producer != slot:
@@ -130,26 +141,26 @@ def _bytes_by_distance(
     return spent
 
 
-def _edges(program: Program, total: Control) -> dict[str, dict[str, Any]]:
+def _edges(program: Program, total: Control) -> dict[str, EdgeFacts]:
     told = {}
     for edge in program.graph.edges:
         counts = total.edges.get(str(edge.id))
         if counts is None:
             continue
         local_rows, remote_rows, local_bytes, remote_bytes = counts
-        told[edge_name(program.graph, edge)] = {
-            "local_rows": local_rows,
-            "remote_rows": remote_rows,
-            "local_bytes": local_bytes,
-            "remote_bytes": remote_bytes,
-            "locality": local_rows / (local_rows + remote_rows) if counts[0] + counts[1] else None,
-            "between_slots": program.output_level(edge.producer) > 0,
-            "grouping": edge.grouping.kind if edge.grouping.by == "hash" else edge.grouping.by,
-        }
+        told[edge_name(program.graph, edge)] = EdgeFacts(
+            local_rows=local_rows,
+            remote_rows=remote_rows,
+            local_bytes=local_bytes,
+            remote_bytes=remote_bytes,
+            locality=local_rows / (local_rows + remote_rows) if local_rows + remote_rows else None,
+            between_slots=program.output_level(edge.producer) > 0,
+            grouping=edge.grouping.kind if edge.grouping.by == "hash" else edge.grouping.by,
+        )
     return told
 
 
-def _batches(program: Program, total: Control) -> dict[str, dict[str, int]]:
+def _batches(program: Program, total: Control) -> dict[str, BatchFacts]:
     """Batch tuples of rows by edge; of shared ones by all the edges they are for."""
     told = {}
     for name, (tuples, rows, size) in sorted(total.batches.items()):
@@ -160,25 +171,20 @@ def _batches(program: Program, total: Control) -> dict[str, dict[str, int]]:
             name = f"{program.graph.nodes[edges[0].producer].name}->{consumers} (shared)"
         else:
             name = edge_name(program.graph, program.graph.edges[int(name)])
-        told[name] = {"tuples": tuples, "rows": rows, "bytes": size}
+        told[name] = BatchFacts(tuples, rows, size)
     return told
 
 
-def _is_moving(timing: Timing) -> bool:
-    return timing[2].startswith(MOVING)
-
-
-def _operator_ms(timings: Iterable[Timing], slots: int) -> dict[str, list[float]]:
+def _operator_ms(timings: Iterable[Timing], slots: int) -> dict[str, tuple[float, ...]]:
     spent: dict[str, list[float]] = {}
-    for level, slot, name, _rows, nanoseconds in timings:
-        operator = name.removeprefix(MOVING)
-        by_slot = spent.setdefault(operator, [0.0] * slots)
-        by_slot[slot % slots if level == 0 else slot] += nanoseconds / 1e6
-    return {op: [round(ms, 3) for ms in by_slot] for op, by_slot in sorted(spent.items())}
+    for t in timings:
+        by_slot = spent.setdefault(t.operator, [0.0] * slots)
+        by_slot[t.producer % slots if t.level == 0 else t.producer] += t.nanoseconds / 1e6
+    return {op: tuple(round(ms, 3) for ms in by_slot) for op, by_slot in sorted(spent.items())}
 
 
 def _operator_rows(timings: Iterable[Timing]) -> dict[str, int]:
     counts: dict[str, int] = {}
-    for _level, _slot, operator, rows, _nanoseconds in timings:
-        counts[operator] = counts.get(operator, 0) + rows
+    for t in timings:
+        counts[t.operator] = counts.get(t.operator, 0) + t.rows
     return dict(sorted(counts.items()))

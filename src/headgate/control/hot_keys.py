@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
+from headgate.control.facts import PlanFacts
 from headgate.control.observation import gather
 from headgate.control.planning import Decides, Decision, Observed, PlacesUnits
 from headgate.planner.by_load import Layout, expected_loads, lay_out_split, lay_out_whole
@@ -137,26 +137,25 @@ class HotKeys:
         self, operator: str, split: bool, observed: Sequence[Observed], seen: Observation
     ) -> Seen:
         """What these epochs say of both ways, the one they took and the other."""
-        epochs = [e.record for e in observed if (operator in e.record["split"]) == split]
+        epochs = [e.facts for e in observed if (operator in e.facts.split) == split]
         if not epochs:
             return Seen(0.0, 0.0)
         rows = remote = stays_uneven = expected = merged = uneven = 0.0
         loads = seen.loads.get(operator)
-        for record in epochs:
+        for facts in epochs:
             for name, producer in self._inputs[operator]:
-                edge = record["edges"].get(name)
+                edge = facts.edges.get(name)
                 if edge is None:
                     continue
-                came = edge["local_rows"] + edge["remote_rows"]
-                tasks = self._slots if edge["between_slots"] else record["source_tasks"]
-                rows += came
-                remote += edge["remote_rows"]
-                if edge["between_slots"]:
-                    stays_uneven += came * ((record["imbalance"].get(producer) or 1.0) - 1.0)
+                tasks = self._slots if edge.between_slots else facts.source_tasks
+                rows += edge.rows
+                remote += edge.remote_rows
+                if edge.between_slots:
+                    stays_uneven += edge.rows * ((facts.imbalance.get(producer) or 1.0) - 1.0)
                 if loads is not None:
-                    expected += partials_expected(loads.rows, came, tasks)
-            uneven += excess(record["loads"].get(operator, ()))
-            merged += record["merge_rows"].get(operator, 0)
+                    expected += partials_expected(loads.rows, edge.rows, tasks)
+            uneven += excess(facts.loads.get(operator, ()))
+            merged += facts.merge_rows.get(operator, 0)
         n = len(epochs)
         if split:
             return Seen(rows / n, stays_uneven / n, merge_rows=merged / n)
@@ -207,14 +206,14 @@ class WithHotKeys:
             self._hot, self._slots = HotKeys(self._program, slots, self._units), slots
             self._cut = {}
         self._cut = self._cut if decision.spreads is None else decision.spreads
-        observed = [epoch for epoch in observed if epoch.record["slots"] == slots]
+        observed = [epoch for epoch in observed if epoch.facts.slots == slots]
         if observed:
             self._hot.observe(observed, gather(observed, KEYS_MAX))
         hot = self._hot.decide(tables)
         return replace(
             decision,
             tables={**decision.tables, **hot.tables},
-            facts=_joined(decision.facts, hot),
+            plan=_joined(decision.plan, hot),
             split=hot.split,
             spreads={**self._cut, **hot.spreads},
         )
@@ -225,23 +224,22 @@ class WithHotKeys:
             replace(task, loads={op: x for op, x in task.loads.items() if op in self._placed})
             for task in epoch.statistics
         ]
-        return Observed(epoch.record, shown)
+        return Observed(epoch.facts, shown)
 
 
 def _units_of(placing: Decides | None) -> frozenset[str]:
     return placing.units_of if isinstance(placing, PlacesUnits) else frozenset()
 
 
-def _joined(facts: Mapping[str, Any], hot: HotDecision) -> Mapping[str, Any]:
+def _joined(plan: PlanFacts | None, hot: HotDecision) -> PlanFacts | None:
     if not hot.reasons:
-        return facts
-    why = "; ".join([*([str(facts["why"])] if "why" in facts else []), *hot.reasons])
-    spread = {op: len(spread.cut) for op, spread in hot.spreads.items()}
-    return {
-        "planner": "load",
-        **facts,
-        "why": why,
-        "hot_keys": list(hot.reasons),
-        "spread": spread,
-        "split": sorted(hot.split),
-    }
+        return plan
+    plan = PlanFacts() if plan is None else plan
+    return replace(
+        plan,
+        planner=plan.planner or "load",
+        why="; ".join(filter(None, [plan.why, *hot.reasons])),
+        hot_keys=hot.reasons,
+        spread={op: len(spread.cut) for op, spread in hot.spreads.items()},
+        split=tuple(sorted(hot.split)),
+    )

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headgate.control.checkpoint import Checkpoint
+from headgate.control.facts import StateSize
 from headgate.control.journal import Journal
 from headgate.control.manifest import Manifest
 from headgate.control.signing import signer_of
@@ -134,7 +135,7 @@ class Inspection:
             routing_version=table.version,
             pinned_keys=len(table.pinned_h),
             slots=tuple(
-                _slot_state(slot, chain, sizes.get(str(slot)))
+                _slot_state(slot, chain, sizes.get(slot))
                 for slot, chain in self._chains(name).items()
             ),
         )
@@ -231,11 +232,10 @@ class Inspection:
         same: npt.NDArray[np.bool_] = identity.check(held, rows.num_rows) == wanted
         return same
 
-    def _sizes(self, operator: str) -> dict[str, dict[str, int]]:
-        """Rows and bytes per slot; the last record has those of idle slots too."""
-        record = {} if self.manifest is None else self.manifest.record
-        sizes: dict[str, dict[str, int]] = record.get("state", {}).get(operator, {})
-        return sizes
+    def _sizes(self, operator: str) -> Mapping[int, StateSize]:
+        """Rows and bytes per slot; the last epoch's facts have those of idle slots too."""
+        facts = None if self.manifest is None else self.manifest.record
+        return {} if facts is None else facts.state.get(operator, {})
 
 
 def parse_key(key: pa.Schema, values: Sequence[str], operator: str) -> list[pa.Array]:
@@ -278,11 +278,11 @@ def _kind(kind: pa.DataType) -> str:
     return f"{kind} in hex" if _is_binary(kind) else str(kind)
 
 
-def _slot_state(slot: int, chain: Chain, size: Mapping[str, int] | None) -> SlotState:
+def _slot_state(slot: int, chain: Chain, size: StateSize | None) -> SlotState:
     return SlotState(
         slot=slot,
-        rows=None if size is None else size["rows"],
-        bytes=None if size is None else size["bytes"],
+        rows=None if size is None else size.rows,
+        bytes=None if size is None else size.bytes,
         files=dict(sorted(Counter(file.kind for file in chain).items())),
         file_bytes=sum(file.bytes for file in chain),
         last_epoch=max((file.epoch for file in chain), default=None),

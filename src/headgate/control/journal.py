@@ -25,18 +25,17 @@ from itertools import pairwise, takewhile
 from threading import RLock
 from typing import Any
 
+from headgate.control.facts import EpochFacts, Facts
+from headgate.control.json_codec import Json
 from headgate.state.digest import DamagedFile, seal, unseal
 from headgate.state.storage import Storage
 
-SCHEMA = 1
 SEGMENT_BYTES = 1 << 20
 MERGED_RECORDS = 256
 KEEP_RECORDS = 100_000
 READS_AT_ONCE = 16
 _OLD = "journal.jsonl"
 _NAME = re.compile(r"(\d{12})(?:-(\d{12}))?\.jsonl?")
-
-Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -63,38 +62,36 @@ class Journal:
         self._segment, self._room, self._is_cut = "", 0, False
         self._alone: dict[str, bytes] = {}  # records that are files of their own
 
-    def append(self, kind: str, **facts: Any) -> Record:
-        record = {"schema": SCHEMA, "kind": kind, **facts}
+    def append(self, facts: Facts) -> None:
         with self._lock:
-            self._write(record)
-        return record
+            self._write(facts.to_json())
 
-    def append_epoch(self, record: Mapping[str, Any]) -> None:
+    def append_epoch(self, facts: EpochFacts) -> None:
         """Write an epoch's record unless it is there already: a start tells the last one again."""
         with self._lock:
             self._look()
-            if record["epoch"] not in self._told:
-                self._write(record)
-                self._told = {record["epoch"]}
+            if facts.epoch not in self._told:
+                self._write(facts.to_json())
+                self._told = {facts.epoch}
 
-    def read(self) -> list[Record]:
+    def read(self) -> list[Json]:
         """All records that are kept, oldest first."""
         return self._read(None)
 
-    def tail(self, count: int) -> list[Record]:
+    def tail(self, count: int) -> list[Json]:
         """The newest records, oldest first; opens no more files than it needs."""
         return self._read(count)[-count:] if count else []
 
     # --- reading ---------------------------------------------------------------------------
-    def _read(self, count: int | None) -> list[Record]:
+    def _read(self, count: int | None) -> list[Json]:
         for _ in range(3):
             with suppress(FileNotFoundError):  # merged or dropped since the folder was listed
                 return self._read_once(count, self._storage.read)
         return self._read_once(count, self._read_if_there)
 
-    def _read_once(self, count: int | None, read: Callable[[str], bytes]) -> list[Record]:
+    def _read_once(self, count: int | None, read: Callable[[str], bytes]) -> list[Json]:
         parts, _ = _parts(self._storage)
-        found: list[Record] = []
+        found: list[Json] = []
         while parts and (count is None or len(found) < count):
             size = len(parts) if count is None else count if parts[-1].is_record else 1
             contents = self._contents([part.name for part in parts[-size:]], read)
@@ -114,7 +111,7 @@ class Journal:
         return b""
 
     # --- writing ---------------------------------------------------------------------------
-    def _write(self, record: Mapping[str, Any]) -> None:
+    def _write(self, record: Json) -> None:
         self._look()
         number, self._next = self._next, None  # if this fails, look again what is there
         assert number is not None
@@ -211,7 +208,7 @@ def _parts(storage: Storage) -> tuple[list[Part], list[Part]]:
     return parts, again
 
 
-def _line(record: Mapping[str, Any]) -> bytes:
+def _line(record: Json) -> bytes:
     """As a line, with its digest. JSON has no NaN and no infinity: they become null."""
     try:
         return seal(record, allow_nan=False) + b"\n"
@@ -227,7 +224,7 @@ def _finite(value: Any) -> Any:
     return [_finite(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
-def _records(content: bytes) -> Iterator[Record]:
+def _records(content: bytes) -> Iterator[Json]:
     for line in content.split(b"\n"):
         try:
             record, _ = unseal(line)

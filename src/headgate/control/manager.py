@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from headgate.control.facts import OutcomeFacts, PlanFacts
 from headgate.control.hot_keys import WithHotKeys
 from headgate.control.observation import gather
 from headgate.control.planning import Decides, Decision, Observed, PlacesUnits, Planning
@@ -27,7 +27,7 @@ from headgate.planner.observation import Observation
 from headgate.planner.placing import OWN, Pins, Placing, Proposal, Task, make_placing
 from headgate.planner.registry import registered, why_unknown
 from headgate.routing.hashing import U64
-from headgate.routing.table import RoutingTable
+from headgate.routing.table import I32, RoutingTable
 from headgate.sketch.space_saving import PAIR_BYTES
 from headgate.slot.program import Program
 from headgate.topology.duration import duration_us
@@ -220,13 +220,13 @@ class PlacementManager:
         slots = next((table.slots for table in tables.values()), self._task.slots)
         if slots != self._task.slots:
             self._begin_anew(slots)
-        observed = [epoch for epoch in observed if epoch.record["slots"] == slots]
+        observed = [epoch for epoch in observed if epoch.facts.slots == slots]
         return self.decide(gather(observed, self._pairs_max), tables) if observed else Decision()
 
     def decide(self, seen: Observation, tables: Mapping[str, RoutingTable]) -> Decision:
-        """What to do about what was seen. Facts are empty when there is nothing to tell."""
+        """What to do about what was seen."""
         self._learn_labels(seen)
-        facts: dict[str, Any] = {}
+        plan: PlanFacts | None = None
         outcome = self._outcome(seen)
         self._placing.observe(seen, tables)
         self._epochs_since += seen.epochs
@@ -238,14 +238,13 @@ class PlacementManager:
             self._epochs_since, self._planned_ms = 0, seen.now_ms
             if proposal is not None:
                 self._left = dict(proposal.pins)
-                facts |= self._told(proposal)
+                plan = self._told(proposal)
         changed, moves = self._next_moves(tables)
         if moves:
-            facts["top_moves"] = moves
-            facts["left"] = {op: len(pins.h) for op, pins in self._left.items() if len(pins.h)}
-        if facts:
-            facts["planner"] = self.settings.planner
-        return Decision(changed, facts, outcome)
+            plan = plan or PlanFacts(planner=self.settings.planner)
+            left = {op: len(pins.h) for op, pins in self._left.items() if len(pins.h)}
+            plan = replace(plan, top_moves=tuple(moves), left=left)
+        return Decision(changed, plan, outcome)
 
     # --- inside ----------------------------------------------------------------------------
     def _begin_anew(self, slots: int) -> None:
@@ -255,16 +254,16 @@ class PlacementManager:
         self._pairs_max = max(1, slots * self.settings.statistics_bytes // PAIR_BYTES)
         self._left, self._promised = {}, None
 
-    def _outcome(self, seen: Observation) -> dict[str, Any]:
+    def _outcome(self, seen: Observation) -> OutcomeFacts | None:
         """What the last plan promised against what these epochs had."""
         promised, self._promised = self._promised, None
         if promised is None or seen.locality is None:
-            return {}
-        return {
-            "predicted_locality": round(promised, 4),
-            "achieved_locality": round(seen.locality, 4),
-            "error": round(promised - seen.locality, 4),
-        }
+            return None
+        return OutcomeFacts(
+            predicted_locality=round(promised, 4),
+            achieved_locality=round(seen.locality, 4),
+            error=round(promised - seen.locality, 4),
+        )
 
     def _is_due(self, seen: Observation) -> bool:
         if self._epochs_since < self.settings.every_epochs:
@@ -324,22 +323,23 @@ class PlacementManager:
         fits[wanting[: len(coldest)][hotter]] = True
         return fits, held[coldest[hotter]]
 
-    def _line(self, operator: str, pins: Pins, before: Any, i: int) -> str:
+    def _line(self, operator: str, pins: Pins, before: I32, i: int) -> str:
         key = self._labels.get(operator, {}).get(int(pins.h[i]), f"#{int(pins.h[i]):016x}")
         return (
             f"{operator} {key!r}: slot {int(before[i])} -> {int(pins.slot[i])}, "
             f"{pins.rows[i]:,.0f} rows lately, {self._placing.why(operator, pins, i)}"
         )
 
-    def _told(self, proposal: Proposal) -> dict[str, Any]:
+    def _told(self, proposal: Proposal) -> PlanFacts:
         self._promised = proposal.locality
-        return {
-            "why": proposal.reason,
-            "planned_keys": {op: len(pins.h) for op, pins in proposal.pins.items()},
-            "predicted_locality": proposal.locality,
-            "predicted_imbalance": dict(proposal.imbalance),
-            "seconds": round(proposal.seconds, 4),
-        }
+        return PlanFacts(
+            planner=self.settings.planner,
+            why=proposal.reason,
+            planned_keys={op: len(pins.h) for op, pins in proposal.pins.items()},
+            predicted_locality=proposal.locality,
+            predicted_imbalance=proposal.imbalance,
+            seconds=round(proposal.seconds, 4),
+        )
 
     def _learn_labels(self, seen: Observation) -> None:
         for operator, texts in seen.labels.items():

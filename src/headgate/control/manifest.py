@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from headgate.control.facts import EpochFacts
 from headgate.control.publishing import staged_at
 from headgate.errors import DamagedManifest, UnsupportedVersion
 from headgate.slot.plan import Control, EpochPlan
@@ -54,7 +55,7 @@ class Manifest:
     watermark_us: int | None = None
     now_ms: int = 0
     clock_behind: int = 0
-    record: Mapping[str, Any] = field(default_factory=dict)
+    record: EpochFacts | None = None
     costs: Mapping[str, str] = field(default_factory=dict)
     describe: Mapping[str, Any] = field(default_factory=dict)
     offsets: str | None = None
@@ -93,7 +94,7 @@ class Manifest:
             "watermark_us": self.watermark_us,
             "now_ms": self.now_ms,
             "clock_behind": self.clock_behind,
-            "record": dict(self.record),
+            "record": {} if self.record is None else self.record.to_json(),
             "costs": dict(self.costs),
             "describe": dict(self.describe),
             "offsets": self.offsets,
@@ -137,6 +138,7 @@ class Manifest:
             for operator, by_slot in told["chains"].items()
         }
         told["tables"] = {operator: tuple(names) for operator, names in told["tables"].items()}
+        told["record"] = EpochFacts.from_json(told["record"]) if told.get("record") else None
         told["sources"] = {name: SourceTime(**time) for name, time in told["sources"].items()}
         return cls(**told)
 
@@ -148,7 +150,7 @@ def next_manifest(
     *,
     query_id: str,
     before: Manifest | None,
-    record: Mapping[str, Any],
+    record: EpochFacts | None,
     costs: Mapping[str, str] | None = None,
     offsets: str | None = None,
     tick: bool = False,

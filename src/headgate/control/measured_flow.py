@@ -1,4 +1,4 @@
-"""A flow as the optimizer sees it, from what its journal says of the last epochs.
+"""A flow as the optimizer sees it, from what is known of its last epochs.
 
 Times per operator come from the tasks (advisory: a task run twice counts twice), rows and bytes per
 edge from the control records. Where epochs differ in size, what they take without rows is told from
@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from headgate.control.epoch_line import line_of, tells_apart
-from headgate.control.epoch_pace import arriving_per_s, job_s, overhead_s
+from headgate.control.epoch_pace import arriving_per_s, overhead_s
+from headgate.control.facts import EngineFacts, EpochFacts
 from headgate.errors import DeclarationError
 from headgate.planner.tuning.cost_model import EngineCosts, FlowModel, Step, Stream
 from headgate.planner.tuning.epoch_model import EpochModel
@@ -54,42 +54,41 @@ class Measured:
 
 def measure_flow(
     program: Program,
-    records: Sequence[Mapping[str, Any]],
+    epochs: Sequence[EpochFacts],
     costs: EngineCosts,
     cores: int,
     *,
     elastic: bool = False,
 ) -> Measured:
-    """What the journal's epochs say, the first ones left out if there are enough.
+    """What these epochs say, the first ones left out if there are enough.
 
     `elastic`: executors follow the slots, so that other slots have other cores.
     """
-    told = [r for r in records if r.get("kind") == "epoch" and r.get("rows", 0) > 0]
-    slots, there = (told[-1]["slots"], told[-1].get("cores")) if told else (0, None)
-    told = [r for r in told if r["slots"] == slots and r.get("cores") == there]
-    told = [r for r in told if r.get("attempts", 1) == 1]
+    told = [e for e in epochs if e.rows > 0]
+    slots, there = (told[-1].slots, told[-1].engine.cores) if told else (0, None)
+    told = [e for e in told if e.slots == slots and e.engine.cores == there and e.attempts == 1]
     if len(told) > WARM_UP + 1:
         told = told[WARM_UP:]
     if not told:
         raise DeclarationError(
             "no epoch with rows has run, so nothing could be measured; feed the flow and try again"
         )
-    rows = sum(r["rows"] for r in told)
-    seconds = sum(job_s(r) for r in told)
+    rows = sum(e.rows for e in told)
+    seconds = sum(e.engine.seconds for e in told)
     flow, instance_s = _flow(program, told, rows / seconds if seconds else 0.0)
-    source_tasks = round(float(np.median([r.get("source_tasks", 1) for r in told])))
+    source_tasks = round(float(np.median([e.source_tasks for e in told])))
     jobs = EpochModel(
         flow,
         costs,
         program.levels,
         cores,
-        _at_source(program),
-        max(1, source_tasks),
-        _between_slots(program),
-        slots,
-        instance_s,
-        _sending(program),
-        elastic,
+        at_source=_at_source(program),
+        source_tasks=max(1, source_tasks),
+        between_slots=_between_slots(program),
+        slots_seen=slots,
+        instance_s=instance_s,
+        sending=_sending(program),
+        elastic=elastic,
     )
     jobs = _with_work_of_tasks(_with_fixed_of(jobs, told, slots), told, slots)
     beside_s = overhead_s(told)
@@ -105,9 +104,9 @@ def measure_flow(
         epochs=len(told),
         rows_per_s=rate,
         epoch_s=epoch_s,
-        epoch_rows=round(float(np.median([r["rows"] for r in told]))),
+        epoch_rows=round(float(np.median([e.rows for e in told]))),
         arriving_per_s=arriving_per_s(told) or rate,
-        sizes_differ=tells_apart([r["rows"] for r in told]),
+        sizes_differ=tells_apart([e.rows for e in told]),
         beside_s=beside_s,
     )
 
@@ -137,20 +136,16 @@ def _between_slots(program: Program) -> frozenset[str]:
     )
 
 
-def _flow(
-    program: Program, told: Sequence[Mapping[str, Any]], rate: float
-) -> tuple[FlowModel, float]:
+def _flow(program: Program, told: Sequence[EpochFacts], rate: float) -> tuple[FlowModel, float]:
     """Steps and streams, and what the operators of a slot take in an epoch without rows."""
     graph = program.graph
-    total_rows = sum(r["rows"] for r in told)
+    total_rows = sum(e.rows for e in told)
     rows_in = {n.name: _rows_in(n.name, n.kind, told) for n in graph.nodes}
-    sizes = [r["rows"] for r in told]
+    sizes = [e.rows for e in told]
     lines = {n.name: line_of(sizes, _operator_s(n.name, told)) for n in graph.nodes}
     nested_s = {name: line.row_s * total_rows for name, line in lines.items()}
     instance_s = sum(
-        lines[n.name].fixed_s / told[-1]["slots"]
-        for n in graph.nodes
-        if not _is_at_source(program, n)
+        lines[n.name].fixed_s / told[-1].slots for n in graph.nodes if not _is_at_source(program, n)
     )
     steps = []
     for node in graph.nodes:
@@ -166,11 +161,11 @@ def _flow(
     streams = []
     for edge in graph.edges:
         producer, consumer = graph.nodes[edge.producer].name, graph.nodes[edge.consumer].name
-        counts = [r["edges"].get(f"{producer}->{consumer}") for r in told]
+        counts = [e.edges.get(f"{producer}->{consumer}") for e in told]
         known = [c for c in counts if c is not None]
-        local = sum(c["local_rows"] for c in known)
-        remote = sum(c["remote_rows"] for c in known)
-        size = sum(c["local_bytes"] + c["remote_bytes"] for c in known)
+        local = sum(c.local_rows for c in known)
+        remote = sum(c.remote_rows for c in known)
+        size = sum(c.local_bytes + c.remote_bytes for c in known)
         crossed = local + remote if known else _passed(program, edge.consumer, rows_in)
         streams.append(
             Stream(
@@ -190,28 +185,31 @@ def _passed(program: Program, consumer: int, rows_in: Mapping[str, float]) -> fl
     return rows_in[program.graph.nodes[consumer].name] / inputs
 
 
-def _rows_in(name: str, kind: str, told: Sequence[Mapping[str, Any]]) -> float:
-    field = {"source": "source_rows", "sink": "sink_rows"}.get(kind, "operator_rows")
-    return float(sum(r.get(field, {}).get(name, 0) for r in told))
+def _rows_in(name: str, kind: str, told: Sequence[EpochFacts]) -> float:
+    if kind == "source":
+        return float(sum(e.source_rows.get(name, 0) for e in told))
+    if kind == "sink":
+        return float(sum(e.sink_rows.get(name, 0) for e in told))
+    return float(sum(e.operator_rows.get(name, 0) for e in told))
 
 
-def _operator_s(name: str, told: Sequence[Mapping[str, Any]]) -> list[float]:
-    return [sum(r["operator_ms"].get(name, [])) / 1e3 for r in told]
+def _operator_s(name: str, told: Sequence[EpochFacts]) -> list[float]:
+    return [sum(e.operator_ms.get(name, ())) / 1e3 for e in told]
 
 
-def _with_fixed_of(model: EpochModel, told: Sequence[Mapping[str, Any]], slots: int) -> EpochModel:
+def _with_fixed_of(model: EpochModel, told: Sequence[EpochFacts], slots: int) -> EpochModel:
     """The engine's fixed costs as this flow's epochs show them; their proportions are those of the
     calibration, whose engine may have been colder or busier.
     """
     charged = replace(model, instance_s=0.0).fixed_s(slots)
     if charged == 0:
         return model
-    sizes = [r["rows"] for r in told]
+    sizes = [e.rows for e in told]
     if tells_apart(sizes):
         operators_s = model.fixed_s(slots) - charged
-        seen = line_of(sizes, [job_s(r) for r in told]).fixed_s - operators_s
+        seen = line_of(sizes, [e.engine.seconds for e in told]).fixed_s - operators_s
     else:
-        beside_tasks = [job_s(r) - in_tasks_s(r) for r in told]
+        beside_tasks = [e.engine.seconds - in_tasks_s(e.engine) for e in told]
         seen = min(charged, float(np.quantile(beside_tasks, 0.25)))
     share = max(0.0, seen) / charged
     costs = replace(
@@ -223,19 +221,17 @@ def _with_fixed_of(model: EpochModel, told: Sequence[Mapping[str, Any]], slots: 
     return replace(model, costs=costs)
 
 
-def in_tasks_s(record: Mapping[str, Any]) -> float:
+def in_tasks_s(engine: EngineFacts) -> float:
     """What an epoch's time was spent inside tasks at the least: the longest of every level."""
-    return min(job_s(record), float(sum(record.get("levels_ms", {}).values())) / 1e3)
+    return min(engine.seconds, float(sum(engine.levels_ms.values())) / 1e3)
 
 
-def _with_work_of_tasks(
-    model: EpochModel, told: Sequence[Mapping[str, Any]], slots: int
-) -> EpochModel:
+def _with_work_of_tasks(model: EpochModel, told: Sequence[EpochFacts], slots: int) -> EpochModel:
     """Slots' tasks do more than call operators: they open, check, order and route rows."""
-    if any("task_ms" not in r for r in told):
+    if not all(e.engine.task_ms for e in told):
         return model
-    in_tasks = [sum(ms for level, ms in r["task_ms"].items() if level != "0") / 1e3 for r in told]
-    seen = line_of([r["rows"] for r in told], in_tasks)
+    in_tasks = [sum(ms for level, ms in e.engine.task_ms.items() if level) / 1e3 for e in told]
+    seen = line_of([e.rows for e in told], in_tasks)
     beyond = seen.row_s - model.work_s(slots)[1]
     rate = model.flow.source_rate or 1.0
     inside = {name for name in model.flow.order if name not in model.at_source}
@@ -249,12 +245,10 @@ def _with_work_of_tasks(
     return replace(model, flow=replace(model.flow, steps=steps))
 
 
-def _with_engine_work(
-    model: EpochModel, told: Sequence[Mapping[str, Any]], slots: int
-) -> FlowModel:
+def _with_engine_work(model: EpochModel, told: Sequence[EpochFacts], slots: int) -> FlowModel:
     """Charge what is not explained yet to the sources, per row."""
-    rows = sum(r["rows"] for r in told)
-    spent = sum(max(0.0, job_s(r) - model.fixed_s(slots)) for r in told)
+    rows = sum(e.rows for e in told)
+    spent = sum(max(0.0, e.engine.seconds - model.fixed_s(slots)) for e in told)
     at_once = min(model.source_tasks, model.cores)
     extra = max(0.0, spent / rows - model.row_s(slots)) * at_once
     steps = tuple(

@@ -29,18 +29,18 @@ def gather(observed: Sequence[Observed], pairs_max: int) -> Observation:
             _add(slots.setdefault(task.slot, PairSketch(pairs_max)), sketch)
         for operator, texts in task.labels.items():
             labels.setdefault(operator, {}).update(texts)
-    last = observed[-1].record
+    last = observed[-1].facts
     return Observation(
-        epoch=int(last["epoch"]),
+        epoch=last.epoch,
         epochs=len(observed),
-        rows=sum(int(epoch.record["rows"]) for epoch in observed),
-        now_ms=int(last["now_ms"]),
+        rows=sum(epoch.facts.rows for epoch in observed),
+        now_ms=last.now_ms,
         pairs={edge: Pairs(s.a, s.b, s.count) for edge, s in sorted(pairs.items())},
         loads={operator: _loads(slots) for operator, slots in sorted(by_slot.items())},
         slot_rows=_slot_rows(observed),
         labels=labels,
         locality=_mean_locality(observed),
-        hosts=tuple(last.get("hosts") or ()),
+        hosts=last.engine.hosts,
     )
 
 
@@ -62,7 +62,7 @@ def _loads(by_slot: dict[int, PairSketch]) -> KeyLoads:
 def _slot_rows(observed: Iterable[Observed]) -> dict[str, np.ndarray[tuple[int], np.dtype[F64]]]:
     total: dict[str, np.ndarray[tuple[int], np.dtype[F64]]] = {}
     for epoch in observed:
-        for operator, rows in epoch.record["loads"].items():
+        for operator, rows in epoch.facts.loads.items():
             seen = np.asarray(rows, F64)
             before = total.get(operator)
             same = before is not None and len(before) == len(seen)
@@ -74,8 +74,8 @@ def _mean_locality(observed: Sequence[Observed]) -> float | None:
     """Over the rows between slots, not the epochs: an empty epoch says nothing."""
     local = remote = 0
     for epoch in observed:
-        for edge in epoch.record["edges"].values():
-            if edge["between_slots"]:
-                local += edge["local_rows"]
-                remote += edge["remote_rows"]
+        for edge in epoch.facts.edges.values():
+            if edge.between_slots:
+                local += edge.local_rows
+                remote += edge.remote_rows
     return local / (local + remote) if local + remote else None

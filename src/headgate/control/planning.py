@@ -1,6 +1,6 @@
 """Planning beside the epochs: the stream never waits for a planner.
 
-After every epoch its record and statistics go to the manager, which works in a thread of its own. A
+After every epoch its facts and statistics go to the manager, which works in a thread of its own. A
 decision that is ready when the next epoch begins is installed with it; one that is not yet waits
 for a later epoch, and what was observed meanwhile goes into the next one. At most one decision is
 under way, so it always starts from the tables in use; if the number of slots changes meanwhile, the
@@ -12,9 +12,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass, field, replace
+from typing import Protocol, runtime_checkable
 
+from headgate.control.facts import EpochFacts, OutcomeFacts, PlanFacts
 from headgate.routing.spread import Spread
 from headgate.routing.table import RoutingTable
 from headgate.slot.statistics import TaskStatistics
@@ -26,7 +27,7 @@ log = logging.getLogger("headgate")
 class Observed:
     """One committed epoch, as the manager sees it."""
 
-    record: Mapping[str, Any]
+    facts: EpochFacts
     statistics: Sequence[TaskStatistics]
 
 
@@ -34,15 +35,16 @@ class Observed:
 class Decision:
     """Tables to install (none: all stay), and what the journal should know about it.
 
-    `outcome` is what came of the decision before: promised and achieved. `slots` is how many there
+    `plan` says what was decided and why; None: there is nothing to tell. `outcome` is what came of
+    the decision before: promised and achieved. `slots` is how many there
     should be, if that is to change, and `scaling` why; the engine may need some epochs to get ready
     for it. `split`
     and `spreads` are those of the plans to come (`EpochPlan`); None: as they were.
     """
 
     tables: Mapping[str, RoutingTable] = field(default_factory=dict)
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    outcome: Mapping[str, Any] = field(default_factory=dict)
+    plan: PlanFacts | None = None
+    outcome: OutcomeFacts | None = None
     slots: int | None = None
     scaling: str = "the manager's plan"
     split: frozenset[str] | None = None
@@ -123,12 +125,14 @@ class Planning:
             decision = done.result()
         except Exception as problem:
             log.exception("planning failed; the routing tables stay as they are")
-            return Decision(facts={"failed": f"{type(problem).__name__}: {problem}"})
+            return Decision(plan=PlanFacts(failed=f"{type(problem).__name__}: {problem}"))
         if self._slots in (0, slots):
             return decision
-        overtaken = {"overtaken": f"made for {self._slots} slots, there are {slots} now"}
-        facts = {**decision.facts, **overtaken} if decision.facts else {}
-        return Decision(facts=facts, outcome=decision.outcome)
+        plan = decision.plan
+        if plan is not None:
+            overtaken = f"made for {self._slots} slots, there are {slots} now"
+            plan = replace(plan, overtaken=overtaken)
+        return Decision(plan=plan, outcome=decision.outcome)
 
     def close(self) -> None:
         if self._thread is not None:

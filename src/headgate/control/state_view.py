@@ -53,5 +53,5 @@ def expired_at(manifest: Manifest, ttl_ms: int | None) -> int | None:
 
     Their files may still hold them: they are swept every few epochs.
     """
-    now_ms = manifest.record.get("now_ms")
-    return None if ttl_ms is None or now_ms is None else now_ms - ttl_ms
+    facts = manifest.record
+    return None if ttl_ms is None or facts is None else facts.now_ms - ttl_ms

@@ -14,14 +14,13 @@ what it says.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
-from typing import Any
 
 from headgate.control.epoch_load import load_between
 from headgate.control.epoch_pace import Pace, pace_of
+from headgate.control.facts import EpochFacts, TuningFacts
 from headgate.control.measured_flow import Measured, measure_flow
 from headgate.control.rows_told import EpochRows, RowsTold
 from headgate.control.slots_tried import SlotsTried
@@ -51,23 +50,25 @@ class Advice:
     def __bool__(self) -> bool:
         return bool(self.note) or any((self.rescale, self.tuned, self.epoch_rows))
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self, epoch: int) -> TuningFacts:
         """For the journal."""
-        told: dict[str, Any] = {"note": self.note} if self.note else {}
-        if self.rescale is not None:
-            told |= {"slots": self.rescale.instances, "why": self.rescale.why}
-        if self.tuned is not None:
-            told["settings"] = self.tuned.to_json()
-        if self.epoch_rows is not None:
-            told |= {"rows_per_epoch": self.epoch_rows.rows, "why_rows": self.epoch_rows.why}
-        return told
+        slots, rows = self.rescale, self.epoch_rows
+        return TuningFacts(
+            epoch,
+            note=self.note,
+            slots=None if slots is None else slots.instances,
+            why=None if slots is None else slots.why,
+            settings=self.tuned,
+            rows_per_epoch=None if rows is None else rows.rows,
+            why_rows=None if rows is None else rows.why,
+        )
 
 
 class Tuner:
     """Watches one run of a flow; `slots_max` is what the cluster can be made to have.
 
     Args:
-        cores: Of the start; every epoch's record tells how many there are.
+        cores: Of the start; every epoch tells how many there are.
         elastic: Executors come and go with the slots.
         rescales: Slots may be changed.
         limits: Rows per epoch may, as sources can be told.
@@ -103,8 +104,8 @@ class Tuner:
         self._tried = SlotsTried(slots_max)
         self._rows = RowsTold(rows_per_epoch, latency_s) if limits else None
         self._pace_of = partial(pace_of, interval=interval, all_there=all_there)
-        self._records: deque[Mapping[str, Any]] = deque(maxlen=2 * RETUNE_EPOCHS)
-        self._alike_told: deque[Mapping[str, Any]] = deque(maxlen=4 * RETUNE_EPOCHS)
+        self._epochs: deque[EpochFacts] = deque(maxlen=2 * RETUNE_EPOCHS)
+        self._alike_told: deque[EpochFacts] = deque(maxlen=4 * RETUNE_EPOCHS)
         self._found: Measured | None = None
         self._chosen: TunedEpochs | None = None
         self._rows_wait = False
@@ -114,28 +115,28 @@ class Tuner:
         self._asked_from: int | None = None
         self._told_now = False
 
-    def observe(self, record: Mapping[str, Any], *, changing: bool = False) -> Advice | None:
-        """Take in the record of an epoch that is committed.
+    def observe(self, epoch: EpochFacts, *, changing: bool = False) -> Advice | None:
+        """Take in an epoch that is committed.
 
         `changing`: somebody is at work on another number of slots.
         """
-        if "job_ms" not in record or record.get("attempts", 1) > 1:
+        if epoch.engine.job_ms is None or epoch.attempts > 1:
             return None
-        before = self._records[-1] if self._records else None
-        self._records.append(record)
-        self._alike_told.append(record)
-        if before is not None and before["slots"] != record["slots"]:
+        before = self._epochs[-1] if self._epochs else None
+        self._epochs.append(epoch)
+        self._alike_told.append(epoch)
+        if before is not None and before.slots != epoch.slots:
             self._since = 0  # the epochs behind a move say how it went
-        note = self._settle(record, changing)
-        rescale = None if before is None else self._rescale(before, record)
+        note = self._settle(epoch, changing)
+        rescale = None if before is None else self._rescale(before, epoch)
         self._told_now = False
         advice = Advice(rescale) if rescale is not None else self._retune()
         return replace(advice, note=note or advice.note) or None
 
     # --- inside ----------------------------------------------------------------------------
-    def _settle(self, record: Mapping[str, Any], changing: bool) -> str:
+    def _settle(self, epoch: EpochFacts, changing: bool) -> str:
         """Slots that are not those decided on: a change that is under way, failed, or foreign."""
-        slots, rescaler = record["slots"], self._rescaler
+        slots, rescaler = epoch.slots, self._rescaler
         if rescaler is None or changing or slots == rescaler.instances:
             self._astray = 0
             return ""
@@ -147,33 +148,34 @@ class Tuner:
         self._held = False
         if slots != self._asked_from:
             return f"others have changed the slots to {slots}; going on from there"
-        self._tried.refused(slots, record["epoch"])
+        self._tried.refused(slots, epoch.epoch)
         return f"{wanted} slots did not come; going on from {slots}"
 
-    def _rescale(self, before: Mapping[str, Any], record: Mapping[str, Any]) -> Rescale | None:
-        slots = record["slots"]
-        if self._rescaler is None or before["slots"] != slots or self._told_now:
+    def _rescale(self, before: EpochFacts, epoch: EpochFacts) -> Rescale | None:
+        slots = epoch.slots
+        if self._rescaler is None or before.slots != slots or self._told_now:
             return None  # an epoch that moves state says nothing about the next ones
-        if slots != self._rescaler.instances or record["epoch"] != before["epoch"] + 1:
+        if slots != self._rescaler.instances or epoch.epoch != before.epoch + 1:
             return None  # a decision is under way
-        load = load_between(before, record, self._fixed_s(before), self._cores_of(before))
+        cores = self._cores_of(before)
+        load = load_between(before, epoch, self._fixed_s(before.slots, cores), cores)
         if load is None:
             return None
         self._tried.came(load.rate)
-        self._rescaler.limit(*self._bounds(record))
+        self._rescaler.limit(*self._bounds(epoch))
         decision = self._rescaler.observe(load)
         if decision is None:
             return None
         if decision.instances > slots:
-            decision = self._grow(decision, record)
+            decision = self._grow(decision, epoch)
         self._remember(slots, decision.instances)
         return decision
 
-    def _grow(self, decision: Rescale, record: Mapping[str, Any]) -> Rescale:
+    def _grow(self, decision: Rescale, epoch: EpochFacts) -> Rescale:
         """Slots that are all busy do not show how many more it takes: if so soon again, double."""
         assert self._rescaler is not None
-        since, self._grown = record["epoch"] - self._grown, record["epoch"]
-        twice = min(2 * record["slots"], self._rescaler.options.most)
+        since, self._grown = epoch.epoch - self._grown, epoch.epoch
+        twice = min(2 * epoch.slots, self._rescaler.options.most)
         if since >= RETUNE_EPOCHS or twice <= decision.instances:
             return decision
         self._rescaler.moved(twice)
@@ -181,19 +183,19 @@ class Tuner:
             twice, f"{decision.why}, {since} epochs after the last time; so twice as many"
         )
 
-    def _fixed_s(self, record: Mapping[str, Any]) -> float:
+    def _fixed_s(self, slots: int, cores: int) -> float:
         """A job without rows, as the flow was measured last; before that, by the calibration."""
         if self._found is not None:
-            return self._found.job_fixed_s(record["slots"])
-        return replace(self._bare, cores=self._cores_of(record)).fixed_s(record["slots"])
+            return self._found.job_fixed_s(slots)
+        return replace(self._bare, cores=cores).fixed_s(slots)
 
-    def _cores_of(self, record: Mapping[str, Any]) -> int:
-        return int(record.get("cores", self._cores))
+    def _cores_of(self, epoch: EpochFacts) -> int:
+        return self._cores if epoch.engine.cores is None else epoch.engine.cores
 
-    def _bounds(self, record: Mapping[str, Any]) -> tuple[int, int]:
+    def _bounds(self, epoch: EpochFacts) -> tuple[int, int]:
         if self._held:
-            return record["slots"], record["slots"]
-        most = self._tried.most(record["epoch"])
+            return epoch.slots, epoch.slots
+        most = self._tried.most(epoch.epoch)
         return min(most, max(self._least, self._tried.least)), most
 
     def _retune(self) -> Advice:
@@ -201,13 +203,13 @@ class Tuner:
         if self._since < RETUNE_EPOCHS:
             return Advice()
         self._since = 0
-        records, last = list(self._records), self._records[-1]
-        slots, cores = last["slots"], self._cores_of(last)
+        epochs, last = list(self._epochs), self._epochs[-1]
+        slots, cores = last.slots, self._cores_of(last)
         if self._elastic and cores < slots:
-            self._tried.refused(cores, last["epoch"])
+            self._tried.refused(cores, last.epoch)
         follow = self._elastic and cores >= slots
         try:
-            found = measure_flow(self._program, records, self._costs, cores, elastic=follow)
+            found = measure_flow(self._program, epochs, self._costs, cores, elastic=follow)
         except DeclarationError:
             return Advice()  # an idle stream
         self._found = found
@@ -217,13 +219,13 @@ class Tuner:
             self._rows_wait = pace.rows_wait
         if not (self._rows_wait or found.arriving_per_s > 0):
             return Advice()  # epochs too short for the clock: nobody knows what comes
-        typical = round(median([r["rows"] for r in records[-RETUNE_EPOCHS:] if r["rows"]] or [1]))
+        typical = round(median([e.rows for e in epochs[-RETUNE_EPOCHS:] if e.rows] or [1]))
         choose = partial(
             tune_epochs,
             found.model,
             rate=None if self._rows_wait else found.arriving_per_s,
             latency_s=self._latency_s,
-            slots_max=self._tried.most(last["epoch"]),
+            slots_max=self._tried.most(last.epoch),
         )
         tuned = choose(rows_max=GROWTH * typical)
         choose = partial(choose, rows_max=GROWTH * typical if self._rows is not None else typical)

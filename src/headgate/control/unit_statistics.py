@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from headgate.control.facts import StateSize
 from headgate.control.observation import gather
 from headgate.control.planning import Observed
 from headgate.control.unit_index import UnitIndex
@@ -65,14 +66,14 @@ class MigrationCost:
 
     def learn(self, observed: Sequence[Observed]) -> None:
         for epoch in observed:
-            record = epoch.record
+            facts = epoch.facts
             moved = 0.0
-            for operator, rows in record.get("moved_rows", {}).items():
-                held = record["state"].get(operator, {}).values()
-                total = sum(slot["rows"] for slot in held)
-                moved += rows * sum(slot["bytes"] for slot in held) / total if total else 0.0
+            for operator, rows in facts.moved_rows.items():
+                held = facts.state.get(operator, {}).values()
+                total = sum(size.rows for size in held)
+                moved += rows * sum(size.bytes for size in held) / total if total else 0.0
             if moved:
-                spent = sum(sum(by_slot) for by_slot in record.get("moving_ms", {}).values())
+                spent = sum(sum(by_slot) for by_slot in facts.moving_ms.values())
                 self.seconds = self.fade * self.seconds + spent / 1e3
                 self.bytes = self.fade * self.bytes + moved
 
@@ -117,31 +118,29 @@ class Period:
     @classmethod
     def of(cls, observed: Sequence[Observed], since_ms: int | None) -> Period:
         """`since_ms` is when the epoch before these began."""
-        records = [epoch.record for epoch in observed]
+        epochs = [epoch.facts for epoch in observed]
         operator_ms: dict[str, float] = {}
         edges: dict[str, tuple[float, float]] = {}
         merged: dict[str, float] = {}
         crossing = 0.0
-        for record in records:
-            for operator, by_slot in record["operator_ms"].items():
+        for facts in epochs:
+            for operator, by_slot in facts.operator_ms.items():
                 operator_ms[operator] = operator_ms.get(operator, 0.0) + sum(by_slot)
-            for name, edge in record["edges"].items():
+            for name, edge in facts.edges.items():
                 rows, size = edges.get(name, (0.0, 0.0))
-                rows += edge["local_rows"] + edge["remote_rows"]
-                size += edge["remote_bytes"]
-                edges[name] = rows, size
-                crossing += edge["remote_rows"]
-            for operator, rows in record.get("merge_rows", {}).items():
+                edges[name] = rows + edge.rows, size + edge.remote_bytes
+                crossing += edge.remote_rows
+            for operator, rows in facts.merge_rows.items():
                 merged[operator] = merged.get(operator, 0.0) + rows
                 crossing += rows
-        told = [record["task_ms"] for record in records if "task_ms" in record]
-        last = int(records[-1]["now_ms"])
+        told = [sum(facts.engine.task_ms.values()) for facts in epochs if facts.engine.task_ms]
+        last = epochs[-1]
         return cls(
             gather(observed, PAIRS_MAX),
-            int(records[-1]["slots"]),
-            0.0 if since_ms is None else float(last - since_ms),
+            last.slots,
+            0.0 if since_ms is None else float(last.now_ms - since_ms),
             operator_ms,
-            sum(sum(levels.values()) for levels in told) if len(told) == len(records) else None,
+            sum(told) if len(told) == len(epochs) else None,
             crossing,
             edges,
             _state_by_unit(observed),
@@ -234,15 +233,16 @@ class Period:
 def _state_by_unit(observed: Sequence[Observed]) -> dict[str, dict[int, float]]:
     """Bytes of state per unit: of each slot what its latest sample and its files say."""
     latest: dict[tuple[str, int], tuple[U64, F64]] = {}
-    sizes: Mapping[str, Mapping[str, Mapping[str, int]]] = {}
+    sizes: Mapping[str, Mapping[int, StateSize]] = {}
     for epoch in observed:
-        sizes = epoch.record["state"]
+        sizes = epoch.facts.state
         for task in epoch.statistics:
             for operator, sketch in task.state.items():
                 latest[operator, task.slot] = (sketch.a, sketch.count)
     found: dict[str, dict[int, float]] = {}
     for (operator, slot), (units, rows) in latest.items():
-        size = float(sizes.get(operator, {}).get(str(slot), {}).get("bytes", 0))
+        held = sizes.get(operator, {}).get(slot)
+        size = 0.0 if held is None else float(held.bytes)
         share = size / float(rows.sum()) if rows.sum() else 0.0
         mine = found.setdefault(operator, {})
         for unit, count in zip(units.tolist(), rows.tolist(), strict=True):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from headgate.control.facts import EpochFacts
 from headgate.offline.number_text import short
 
 _BOX_W, _BOX_H, _GAP_X, _GAP_Y, _PAD = 148, 54, 132, 26, 10
@@ -31,10 +32,10 @@ class Arrow:
     below: str = ""
 
 
-def draw(describe: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> str:
+def draw(describe: Mapping[str, Any], epochs: Sequence[EpochFacts]) -> str:
     """The SVG of a flow and of the rows that went along its edges."""
     boxes = _boxes(describe)
-    arrows = _arrows(describe, records, boxes)
+    arrows = _arrows(describe, epochs, boxes)
     column = _columns(boxes, arrows)
     place = _places(boxes, column)
     width = (max(column.values(), default=0) + 1) * (_BOX_W + _GAP_X) - _GAP_X + 2 * _PAD
@@ -65,17 +66,17 @@ def _boxes(describe: Mapping[str, Any]) -> dict[str, Box]:
 
 
 def _arrows(
-    describe: Mapping[str, Any], records: Sequence[Mapping[str, Any]], boxes: Mapping[str, Box]
+    describe: Mapping[str, Any], epochs: Sequence[EpochFacts], boxes: Mapping[str, Box]
 ) -> list[Arrow]:
     counted: dict[tuple[str, str], list[int]] = {}
     between = set()
-    for record in records:
-        for name, edge in record.get("edges", {}).items():
+    for facts in epochs:
+        for name, edge in facts.edges.items():
             producer, _, consumer = name.partition("->")
             total = counted.setdefault((producer, consumer), [0, 0])
-            total[0] += edge["local_rows"]
-            total[1] += edge["remote_rows"]
-            if edge["between_slots"]:
+            total[0] += edge.local_rows
+            total[1] += edge.remote_rows
+            if edge.between_slots:
                 between.add((producer, consumer))
     pairs = [(e["producer"], e["consumer"]) for e in describe.get("edges", ())] or list(counted)
     pairs = [pair for pair in pairs if pair[0] in boxes and pair[1] in boxes]
@@ -85,8 +86,8 @@ def _arrows(
         if len(leaves) == 1:  # only then is it certain where the sinks hang
             pairs += [(leaves[0], b.name) for b in boxes.values() if b.kind == "sink"]
     written: dict[str, int] = {}
-    for record in records:
-        for sink, rows in record.get("sink_rows", {}).items():
+    for facts in epochs:
+        for sink, rows in facts.sink_rows.items():
             written[sink] = written.get(sink, 0) + rows
     arrows = []
     for pair in dict.fromkeys(pairs):

@@ -1,14 +1,16 @@
-"""The few numbers of an epoch that people look at, derived from its journal record.
+"""The few numbers of an epoch that people look at, derived from its facts.
 
 Every view (terminal, report, JSON) takes them from here, so they agree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
-from typing import Any
+
+from headgate.control.facts import EpochFacts, epochs_of
+from headgate.control.json_codec import Json
 
 
 @dataclass(frozen=True)
@@ -27,25 +29,25 @@ class EpochView:
     attempts: int
 
     @classmethod
-    def of(cls, record: Mapping[str, Any]) -> EpochView:
-        """The view of a journal record of kind "epoch"; a replayed epoch has almost no facts.
+    def of(cls, facts: EpochFacts) -> EpochView:
+        """The view of an epoch; a replayed one has almost no facts.
 
         `seconds` is planning and job: what the epoch costs before it is committed. `imbalance` is
         that of the operator whose busiest slot is furthest above its mean.
         """
-        spent = [record[name] for name in ("plan_ms", "job_ms") if record.get(name) is not None]
-        uneven = [x for x in record.get("imbalance", {}).values() if x is not None]
+        timed = facts.engine.plan_ms is not None or facts.engine.job_ms is not None
+        uneven = [x for x in facts.imbalance.values() if x is not None]
         return cls(
-            epoch=int(record["epoch"]),
-            rows=int(record.get("rows", 0)),
-            seconds=sum(spent) / 1e3 if spent else None,
-            locality=record.get("locality"),
+            epoch=facts.epoch,
+            rows=facts.rows,
+            seconds=facts.engine.seconds if timed else None,
+            locality=facts.locality,
             imbalance=max(uneven, default=None),
-            bytes_shuffled=int(record.get("bytes_shuffled", 0)),
-            bytes_local=int(record.get("bytes_local", 0)),
-            slots=int(record.get("slots", 0)),
-            routing_version=int(record.get("routing_version", 0)),
-            attempts=int(record.get("attempts", 1)),
+            bytes_shuffled=facts.bytes_shuffled,
+            bytes_local=facts.bytes_local,
+            slots=facts.slots,
+            routing_version=facts.routing_version,
+            attempts=facts.attempts,
         )
 
     @property
@@ -82,13 +84,13 @@ class RunView:
             retries=sum(view.attempts - 1 for view in views),
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return asdict(self)
 
 
-def epoch_records(journal: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def each_epoch(journal: Iterable[Json]) -> list[EpochFacts]:
     """The epochs of a journal, in order, each once."""
-    by_epoch = {int(r["epoch"]): r for r in journal if r["kind"] == "epoch"}
+    by_epoch = {facts.epoch: facts for facts in epochs_of(journal)}
     return [by_epoch[epoch] for epoch in sorted(by_epoch)]
 
 

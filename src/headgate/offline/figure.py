@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
+from headgate.control.facts import EpochFacts
 from headgate.offline.drawing import (
     INK,
     REFERENCE,
@@ -26,7 +26,6 @@ from headgate.offline.drawing import (
 from headgate.offline.epoch_view import EpochView
 from headgate.offline.number_text import short
 
-Record = Mapping[str, Any]
 _REST = "Spark and waiting"
 
 
@@ -45,24 +44,24 @@ def rows_per_second(views: Sequence[EpochView], median: float | None) -> str:
         return svg(figure, "rate")
 
 
-def locality(records: Sequence[Record]) -> str:
+def locality(epochs: Sequence[EpochFacts]) -> str:
     """Share of rows that stayed in their slot, per edge between slots."""
     edges: dict[str, list[tuple[int, float]]] = {}
-    for record in records:
-        for name, edge in record.get("edges", {}).items():
-            if edge["between_slots"] and edge["locality"] is not None:
-                edges.setdefault(name, []).append((record["epoch"], edge["locality"]))
-    return _lines(records, edges, "locality", percent=True)
+    for facts in epochs:
+        for name, edge in facts.edges.items():
+            if edge.between_slots and edge.locality is not None:
+                edges.setdefault(name, []).append((facts.epoch, edge.locality))
+    return _lines(epochs, edges, "locality", percent=True)
 
 
-def imbalance(records: Sequence[Record]) -> str:
+def imbalance(epochs: Sequence[EpochFacts]) -> str:
     """Busiest slot over the mean, per operator; 1 is even."""
     operators: dict[str, list[tuple[int, float]]] = {}
-    for record in records:
-        for name, ratio in record.get("imbalance", {}).items():
+    for facts in epochs:
+        for name, ratio in facts.imbalance.items():
             if ratio is not None:
-                operators.setdefault(name, []).append((record["epoch"], ratio))
-    return _lines(records, operators, "imbalance", percent=False)
+                operators.setdefault(name, []).append((facts.epoch, ratio))
+    return _lines(epochs, operators, "imbalance", percent=False)
 
 
 def bytes_moved(views: Sequence[EpochView]) -> str:
@@ -74,31 +73,30 @@ def bytes_moved(views: Sequence[EpochView]) -> str:
     return _stacked(views, parts, "bytes", unit="B")
 
 
-def time_spent(records: Sequence[Record]) -> str:
+def time_spent(epochs: Sequence[EpochFacts]) -> str:
     """Where an epoch's time goes: planning, the longest task of each level, and the rest."""
-    timed = [r for r in records if r.get("job_ms") is not None]
+    views = [EpochView.of(facts) for facts in epochs if facts.engine.job_ms is not None]
+    timed = [facts.engine for facts in epochs if facts.engine.job_ms is not None]
     if not timed:
         return ""
-    levels = sorted({level for r in timed for level in r.get("levels_ms", {})}, key=int)
-    parts = {"planning": [r.get("plan_ms", 0.0) / 1e3 for r in timed]}
-    for level in levels:
-        name = "route (level 0)" if level == "0" else f"level {level}"
-        parts[name] = [r.get("levels_ms", {}).get(level, 0.0) / 1e3 for r in timed]
-    inside = [sum(r.get("levels_ms", {}).values()) for r in timed]
+    parts = {"planning": [(engine.plan_ms or 0.0) / 1e3 for engine in timed]}
+    for level in sorted({level for engine in timed for level in engine.levels_ms}):
+        name = "route (level 0)" if level == 0 else f"level {level}"
+        parts[name] = [engine.levels_ms.get(level, 0.0) / 1e3 for engine in timed]
     parts[_REST] = [
-        max(0.0, r["job_ms"] - known) / 1e3 for r, known in zip(timed, inside, strict=True)
+        max(0.0, (engine.job_ms or 0.0) - sum(engine.levels_ms.values())) / 1e3 for engine in timed
     ]
-    return _stacked([EpochView.of(r) for r in timed], parts, "time", unit="s")
+    return _stacked(views, parts, "time", unit="s")
 
 
-def slot_loads(records: Sequence[Record]) -> str:
+def slot_loads(epochs: Sequence[EpochFacts]) -> str:
     """Rows per slot over the run, as a share of an even load, per operator."""
-    if not records:
+    if not epochs:
         return ""
-    slots = records[-1]["slots"]
+    slots = epochs[-1].slots
     totals: dict[str, list[int]] = {}
-    for record in records:
-        for name, loads in record.get("loads", {}).items():
+    for facts in epochs:
+        for name, loads in facts.loads.items():
             if len(loads) == slots:
                 before = totals.get(name, [0] * slots)
                 totals[name] = [a + b for a, b in zip(before, loads, strict=True)]
@@ -126,7 +124,7 @@ def load_bars(axes: Axes, loads: Mapping[str, Sequence[float]]) -> None:
 
 # --- inside ---------------------------------------------------------------------------------
 def _lines(
-    records: Sequence[Record],
+    epochs: Sequence[EpochFacts],
     series: Mapping[str, Sequence[tuple[int, float]]],
     name: str,
     *,
@@ -135,7 +133,7 @@ def _lines(
     if not series:
         return ""
     with style():
-        figure, axes = _axes([EpochView.of(r) for r in records])
+        figure, axes = _axes([EpochView.of(facts) for facts in epochs])
         for i, (label, points) in enumerate(series.items()):
             marker = "o" if len(points) < 40 else ""
             x, y = zip(*points, strict=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+
+from headgate.control.facts import OutcomeFacts, PlanFacts, facts_of
+from headgate.control.json_codec import Json
 
 
 @dataclass(frozen=True)
@@ -26,22 +28,21 @@ class PlanView:
         return self.predicted_locality - self.achieved_locality
 
 
-def plan_views(journal: Iterable[Mapping[str, Any]]) -> list[PlanView]:
+def plan_views(journal: Iterable[Json]) -> list[PlanView]:
     """The plans of a journal, in order, each with the first outcome told after it."""
     views: list[PlanView] = []
-    for record in journal:
-        if record["kind"] == "outcome" and views and views[-1].achieved_locality is None:
-            views[-1] = replace(views[-1], achieved_locality=record.get("achieved_locality"))
-        elif record["kind"] == "plan":
-            why = record.get("why") or record.get("failed") or "the rest of an earlier plan"
+    for facts in facts_of(journal):
+        if isinstance(facts, OutcomeFacts) and views and views[-1].achieved_locality is None:
+            views[-1] = replace(views[-1], achieved_locality=facts.achieved_locality)
+        elif isinstance(facts, PlanFacts):
             views.append(
                 PlanView(
-                    epoch=int(record["epoch"]),
-                    moved_keys=sum(record.get("moves", {}).values()),
-                    why=str(why),
-                    predicted_locality=record.get("predicted_locality"),
+                    epoch=facts.epoch,
+                    moved_keys=sum(facts.moves.values()),
+                    why=facts.why or facts.failed or "the rest of an earlier plan",
+                    predicted_locality=facts.predicted_locality,
                     achieved_locality=None,
-                    top_moves=tuple(record.get("top_moves", ())),
+                    top_moves=facts.top_moves or (),
                 )
             )
     return views

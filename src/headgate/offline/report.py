@@ -8,15 +8,16 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from headgate.control.facts import EpochFacts, StartFacts, StateSize, facts_of
 from headgate.control.inspection import Inspection
+from headgate.control.json_codec import Json
 from headgate.offline.diagram import draw
-from headgate.offline.epoch_view import EpochView, RunView, epoch_records
+from headgate.offline.epoch_view import EpochView, RunView, each_epoch
 from headgate.offline.need_figures import need_figures
 from headgate.offline.number_text import number, percent, short, times
 from headgate.offline.plan_view import mean_error, plan_views
 from headgate.offline.report_page import PAGE
 
-Record = Mapping[str, Any]
 _SHOWN_EPOCHS = 200
 _SHOWN_MOVES = 24
 
@@ -43,23 +44,23 @@ def write_report(
 
 def render(
     describe: Mapping[str, Any],
-    journal: Sequence[Record],
+    journal: Sequence[Json],
     *,
     title: str,
     extras: Sequence[Extra] = (),
 ) -> str:
     """The whole page, from a flow's description and its journal."""
-    records = epoch_records(journal)
-    views = [EpochView.of(record) for record in records]
+    told = each_epoch(journal)
+    views = [EpochView.of(facts) for facts in told]
     run = RunView.of(views)
     return PAGE.substitute(
         title=escape(title),
         subtitle=_subtitle(describe, journal, views),
         tiles=_tiles(run),
-        diagram=draw(describe, records),
+        diagram=draw(describe, told),
         extras="".join(section(extra.title, extra.html) for extra in extras),
-        figures=_figures(records, views, run),
-        operators=_operators(describe, records),
+        figures=_figures(told, views, run),
+        operators=_operators(describe, told),
         events=_plans(journal) + _events(journal),
         epochs=_epochs(views),
         epoch_count=len(views),
@@ -107,13 +108,13 @@ def section(title: str, html: str) -> str:
 
 # --- inside ---------------------------------------------------------------------------------
 def _subtitle(
-    describe: Mapping[str, Any], journal: Sequence[Record], views: Sequence[EpochView]
+    describe: Mapping[str, Any], journal: Sequence[Json], views: Sequence[EpochView]
 ) -> str:
     parts = [f"flow {describe['flow']}"]
     if views:
         parts.append(f"epochs {views[0].epoch} to {views[-1].epoch}")
         parts.append(f"{views[-1].slots} slots")
-    versions = [r["spark"] for r in journal if r["kind"] == "start" and r.get("spark")]
+    versions = [facts.spark for facts in facts_of(journal) if isinstance(facts, StartFacts)]
     if versions:
         parts.append(f"Spark {versions[-1]}")
     return escape(" · ".join(parts))
@@ -132,7 +133,7 @@ def _tiles(run: RunView) -> str:
     return tiles_html(tiles)
 
 
-def _figures(records: Sequence[Record], views: Sequence[EpochView], run: RunView) -> str:
+def _figures(epochs: Sequence[EpochFacts], views: Sequence[EpochView], run: RunView) -> str:
     from headgate.offline import figure
 
     drawn = [
@@ -144,17 +145,17 @@ def _figures(records: Sequence[Record], views: Sequence[EpochView], run: RunView
         (
             "Where the time goes",
             "The longest task of each level, as measured inside the Python workers.",
-            figure.time_spent(records),
+            figure.time_spent(epochs),
         ),
         (
             "Locality",
             "Rows whose next key lives in the slot they are in: they skip the shuffle.",
-            figure.locality(records),
+            figure.locality(epochs),
         ),
         (
             "Imbalance",
             "The busiest slot's rows over the mean of all slots; 1× is even.",
-            figure.imbalance(records),
+            figure.imbalance(epochs),
         ),
         (
             "Bytes moved",
@@ -164,29 +165,29 @@ def _figures(records: Sequence[Record], views: Sequence[EpochView], run: RunView
         (
             "Load per slot",
             "Rows over the whole run against an even share.",
-            figure.slot_loads(records),
+            figure.slot_loads(epochs),
         ),
     ]
     return figures_html(drawn)
 
 
-def _operators(describe: Mapping[str, Any], records: Sequence[Record]) -> str:
+def _operators(describe: Mapping[str, Any], epochs: Sequence[EpochFacts]) -> str:
     head = ["operator", "kind", "key", "state rows", "state bytes", "rows in", "time per row"]
     rows = []
     for name, told in describe["operators"].items():
-        state: dict[str, Any] = {}
+        state: dict[int, StateSize] = {}
         seen, spent_ms = 0, 0.0
-        for record in records:
-            state |= record.get("state", {}).get(name, {})
-            seen += sum(record.get("loads", {}).get(name, ()))
-            spent_ms += sum(record.get("operator_ms", {}).get(name, ()))
+        for facts in epochs:
+            state |= facts.state.get(name, {})
+            seen += sum(facts.loads.get(name, ()))
+            spent_ms += sum(facts.operator_ms.get(name, ()))
         rows.append(
             [
                 name,
                 str(told["settings"].get("operator", "")),
                 ", ".join(told["key"]) or "(one key)",
-                short(sum(slot["rows"] for slot in state.values())),
-                short(sum(slot["bytes"] for slot in state.values()), "B"),
+                short(sum(size.rows for size in state.values())),
+                short(sum(size.bytes for size in state.values()), "B"),
                 short(seen),
                 f"{spent_ms * 1e6 / seen:.0f} ns" if seen and spent_ms else "–",
             ]
@@ -194,7 +195,7 @@ def _operators(describe: Mapping[str, Any], records: Sequence[Record]) -> str:
     return table(head, rows, words=3) if rows else "<p>No stateful operator.</p>"
 
 
-def _plans(journal: Sequence[Record]) -> str:
+def _plans(journal: Sequence[Json]) -> str:
     """What the manager moved and why, what it promised and what came of it."""
     plans = plan_views(journal)
     if not plans:
@@ -220,7 +221,7 @@ def _plans(journal: Sequence[Record]) -> str:
     return section("What the manager did", html)
 
 
-def _events(journal: Sequence[Record]) -> str:
+def _events(journal: Sequence[Json]) -> str:
     """Everything but epochs, starts and plans: retries, scalings."""
     others = [r for r in journal if r["kind"] not in ("epoch", "start", "plan", "outcome")]
     if not others:

@@ -20,6 +20,7 @@ from typing import Any, Literal
 from pyspark.sql import SparkSession
 
 from headgate.control.checkpoint import Checkpoint
+from headgate.control.facts import TunedStart
 from headgate.control.tuner import Tuner
 from headgate.control.tuning_file import SavedTuning, load_tuning, read_calibration, save_tuning
 from headgate.errors import DeclarationError
@@ -55,16 +56,10 @@ class AutoStart:
         """What the engine charges; the choice between distinct and shared batches needs it too."""
         return self.saved.calibration.costs
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> TunedStart:
         """For the journal's record of the start."""
-        return {
-            "tuned": {
-                "rows_per_epoch": self.rows_per_epoch,
-                "costs": self.costs.to_json(),
-                "engine": self.saved.calibration.engine,
-                "calibrated": self.calibrated,
-            }
-        }
+        engine = self.saved.calibration.engine
+        return TunedStart(self.rows_per_epoch, self.costs, engine, self.calibrated)
 
 
 def resolve(

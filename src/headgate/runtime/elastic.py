@@ -16,9 +16,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
 
 from headgate.control.coordinator import Coordinator
+from headgate.control.facts import ElasticFacts
 from headgate.errors import EngineError
 from headgate.runtime.engine import SparkEngine
 from headgate.runtime.executors import Executor, Executors, enough_for
@@ -70,6 +71,7 @@ class Elastic:
 
     # --- inside ----------------------------------------------------------------------------
     def _work(self) -> None:
+        coordinator = self._coordinator
         while True:
             with self._lock:
                 wish, self._wish = self._wish, None
@@ -82,43 +84,44 @@ class Elastic:
                 if self._closed:
                     continue
                 log.exception("changing to %s slots failed; the flow goes on as it is", wish[0])
-                self._tell(slots=wish[0], failed=f"{type(problem).__name__}: {problem}"[:500])
+                reason = f"{type(problem).__name__}: {problem}"[:500]
+                coordinator.journal.append(ElasticFacts(wish[0], failed=reason))
 
     def _change(self, slots: int, why: str) -> None:
         coordinator, before = self._coordinator, self._coordinator.slots
         if slots == before:
             return
-        facts: dict[str, Any] = {"slots": slots, "before": before}
+        facts = ElasticFacts(slots, before)
         try:
             if slots > before:
-                facts |= self._make_room(slots)
-                facts["rehearsed_s"] = self._rehearse(slots, before)
+                facts = self._make_room(facts)
+                facts = replace(facts, rehearsed_s=self._rehearse(slots, before))
             self._engine.anchor(slots)
         finally:
             self._engine.source_tasks_max = None
         coordinator.resize(slots, why)
         if slots < before:
-            facts["released"] = self._release(slots)
-        self._tell(**facts)
+            facts = replace(facts, released=self._release(slots))
+        coordinator.journal.append(facts)
 
-    def _rehearse(self, slots: int, before: int) -> list[float]:
+    def _rehearse(self, slots: int, before: int) -> tuple[float, ...]:
         """Seconds of each rehearsal, on the hosts that get their first slots."""
         known = set(self._engine.hosts(before))
         first = [host for host in self._engine.hosts(slots) if host not in known]
         if not first:
-            return []
+            return ()
         played = self._rehearsal.play(self._coordinator.rehearsal(len(first)), first)
-        return [round(seconds, 2) for seconds in played]
+        return tuple(round(seconds, 2) for seconds in played)
 
-    def _make_room(self, slots: int) -> dict[str, Any]:
+    def _make_room(self, facts: ElasticFacts) -> ElasticFacts:
         """A core per slot, as far as the cluster has them, each warm.
 
         Until they are, source tasks are no more than the cores there are: one that waited for a
         core would be given to a cold executor in the moment it comes.
         """
         if not self._executors.ours_to_change:
-            return {"cores": self._executors.cores}
-        started = time.monotonic()
+            return replace(facts, cores=self._executors.cores)
+        started, slots = time.monotonic(), facts.slots
         came: list[Warming] = []
         self._engine.source_tasks_max = max(1, self._executors.cores)
         practice = self._rehearsal.practice(self._coordinator.rehearsal(slots))
@@ -131,29 +134,27 @@ class Elastic:
         live = self._executors.live()
         cores = sum(executor.cores for executor in live)
         new = {executor.id for warming in came for executor in warming.new}
-        return {
-            "cores": cores,
-            "ready_s": round(time.monotonic() - started, 2),
-            "arrived": [executor.name for executor in live if executor.id in new],
-            "warmed_s": [round(warming.seconds, 2) for warming in came],
-            "read_source": all(warming.read_source for warming in came),
-        }
+        return replace(
+            facts,
+            cores=cores,
+            ready_s=round(time.monotonic() - started, 2),
+            arrived=tuple(executor.name for executor in live if executor.id in new),
+            warmed_s=tuple(round(warming.seconds, 2) for warming in came),
+            read_source=all(warming.read_source for warming in came),
+        )
 
-    def _release(self, slots: int) -> list[str]:
+    def _release(self, slots: int) -> tuple[str, ...]:
         """Give back what hosts no slot, once an epoch with the new slots is committed."""
         with self._epoch_over:
             self._epoch_over.wait_for(lambda: self._closed or self._committed_slots() == slots)
         if self._closed:
-            return []
+            return ()
         with self._engine.between_epochs:
             slots_on = dict(Counter(self._engine.hosts(slots)))
             stays = enough_for(slots_on, self._executors.live())
             leaving = self._executors.give_back(stays)
-        return [executor.name for executor in leaving]
+        return tuple(executor.name for executor in leaving)
 
     def _committed_slots(self) -> int:
         last = self._coordinator.last
         return 0 if last is None else last.slots
-
-    def _tell(self, **facts: Any) -> None:
-        self._coordinator.journal.append("elastic", **facts)

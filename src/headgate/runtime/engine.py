@@ -11,7 +11,6 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark import Accumulator, AccumulatorParam, cloudpickle
@@ -21,6 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from headgate.control.coordinator import EngineAborted, EpochResult
+from headgate.control.facts import EngineFacts
 from headgate.errors import EngineError
 from headgate.runtime.anchor import (
     ANCHOR_CONF,
@@ -41,6 +41,7 @@ from headgate.slot.packing import packed
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
 from headgate.slot.statistics import TaskStatistics
+from headgate.slot.task import Counted, Report, Timing
 
 EPOCH_CONF: Mapping[str, str] = {
     **ANCHOR_CONF,
@@ -66,11 +67,11 @@ FIXED_BYTES = {
 }
 
 
-class _ListParam(AccumulatorParam[list[Any]]):
-    def zero(self, value: list[Any]) -> list[Any]:
+class _ListParam(AccumulatorParam[list[Report]]):
+    def zero(self, value: list[Report]) -> list[Report]:
         return []
 
-    def addInPlace(self, value1: list[Any], value2: list[Any]) -> list[Any]:
+    def addInPlace(self, value1: list[Report], value2: list[Report]) -> list[Report]:
         value1.extend(value2)
         return value1
 
@@ -78,7 +79,7 @@ class _ListParam(AccumulatorParam[list[Any]]):
 class _NothingParam(_ListParam):
     """Forgets what it is told."""
 
-    def addInPlace(self, value1: list[Any], value2: list[Any]) -> list[Any]:
+    def addInPlace(self, value1: list[Report], value2: list[Report]) -> list[Report]:
         return value1
 
 
@@ -221,20 +222,22 @@ class SparkEngine:
                 raise EngineError(f"epoch {plan.epoch}: {told}", epoch=plan.epoch) from problem
             raise EngineAborted(_reason(problem)) from problem
         controls = [Control.from_bytes(row.payload) for row in rows]
-        timings = [tuple(entry) for entry in self._reports.value if len(entry) == 5]
-        counted = {tuple(e[:2]): e[2] for e in self._reports.value if len(e) == 3}
-        facts = {
-            "plan_ms": round((planned - started) * 1e3, 1),
-            "job_ms": round((time.perf_counter() - planned) * 1e3, 1),
-            "levels_ms": _level_ms(timings),
-            "task_ms": _task_ms(timings),
-            "cores": cores,
-            "hosts": list(anchor.hosts),
-        }
+        timings = [r for r in self._reports.value if isinstance(r, Timing)]
+        counted = {r[:2]: r.data for r in self._reports.value if isinstance(r, Counted)}
+        tasks = [t for t in timings if not t.name]
+        engine = EngineFacts(
+            plan_ms=round((planned - started) * 1e3, 1),
+            job_ms=round((time.perf_counter() - planned) * 1e3, 1),
+            levels_ms=_level_ms(tasks),
+            task_ms=_task_ms(tasks),
+            cores=cores,
+            hosts=anchor.hosts,
+        )
         statistics = [TaskStatistics.from_bytes(data) for _, data in sorted(counted.items())]
-        return EpochResult(controls, [t for t in timings if t[2]], facts, statistics)
+        operators = [t for t in timings if t.name]
+        return EpochResult(controls, operators, engine, statistics=statistics)
 
-    def _slot_stage(self, level: int, reports: Accumulator[list[Any]]) -> Column:
+    def _slot_stage(self, level: int, reports: Accumulator[list[Report]]) -> Column:
         return arrow_stage(slot_stage(self._code, self._id, level, reports))
 
     def _stages(self, frame: DataFrame, anchor: Anchor, tagged: bool) -> DataFrame:
@@ -276,22 +279,20 @@ def batch_limits(schema: StructType) -> dict[str, str]:
     }
 
 
-def _level_ms(timings: list[tuple[Any, ...]]) -> dict[str, float]:
+def _level_ms(tasks: Sequence[Timing]) -> dict[int, float]:
     """The longest task of each level, as measured inside the Python workers."""
-    longest: dict[str, float] = {}
-    for level, _slot, name, _rows, nanoseconds in timings:
-        if name == "":
-            key = str(level)
-            longest[key] = max(longest.get(key, 0.0), round(nanoseconds / 1e6, 2))
+    longest: dict[int, float] = {}
+    for task in tasks:
+        spent = round(task.nanoseconds / 1e6, 2)
+        longest[task.level] = max(longest.get(task.level, 0.0), spent)
     return dict(sorted(longest.items()))
 
 
-def _task_ms(timings: list[tuple[Any, ...]]) -> dict[str, float]:
+def _task_ms(tasks: Sequence[Timing]) -> dict[int, float]:
     """All tasks of each level together, as measured inside the Python workers."""
-    total: dict[str, float] = {}
-    for level, _slot, name, _rows, nanoseconds in timings:
-        if name == "":
-            total[str(level)] = total.get(str(level), 0.0) + nanoseconds / 1e6
+    total: dict[int, float] = {}
+    for task in tasks:
+        total[task.level] = total.get(task.level, 0.0) + task.nanoseconds / 1e6
     return {level: round(spent, 2) for level, spent in sorted(total.items())}
 
 

@@ -11,16 +11,17 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from headgate.control.coordinator import Coordinator, EngineAborted, EpochResult
+from headgate.control.facts import EpochFacts, LastTrigger
 from headgate.errors import HeadgateError, SinkFailed
 from headgate.runtime.engine import SparkEngine
 from headgate.runtime.last_trigger import last_trigger
@@ -28,6 +29,7 @@ from headgate.runtime.progress import Trigger, progress_of
 from headgate.slot.event_time import is_closing_due
 from headgate.slot.plan import EpochPlan
 
+T = TypeVar("T")
 Job = Callable[[EpochPlan], EpochResult]
 RECENT_MAX = 100
 JOB_GROUP = "spark.jobGroup.id"  # of a stream's jobs: its run id
@@ -71,20 +73,21 @@ class Epochs:
         job: Job,
         ids: tuple[str, str],
         last_progress: Callable[[], StreamingQueryProgress | None],
-    ) -> dict[str, Any] | None:
-        """A batch of the input; its record, or None if a hand-over has only told it once more.
+    ) -> EpochFacts | None:
+        """A batch of the input; its facts, or None if a hand-over has only told it once more.
 
         `ids` are the query and run that its progress shows, `last_progress` what Spark says of
         the batch before.
         """
         with self._one_at_a_time:
-            told = {} if self._told_again == batch - 1 else last_trigger(last_progress(), batch)
-            record = self._epoch(
-                partial(self._coordinator.run_epoch, batch, query_id), job, ids, told
+            again = self._told_again == batch - 1
+            trigger = LastTrigger() if again else last_trigger(last_progress(), batch)
+            facts = self._epoch(
+                partial(self._coordinator.run_epoch, batch, query_id), job, ids, trigger
             )
-            if record is None:
+            if facts is None:
                 self._told_again = batch
-            return record
+            return facts
 
     def settle(self) -> None:
         """Call the sinks that an earlier driver did not reach with its last tick."""
@@ -125,27 +128,27 @@ class Epochs:
             partial(self._coordinator.tick, silent=always),
             partial(self._engine.run_idle, ticking.schema, tagged=ticking.tagged),
             (query_id, run_id),
-            {},
+            LastTrigger(),
         )
 
     def _epoch(
         self,
-        commit: Callable[[Job], dict[str, Any]],
+        commit: Callable[[Job], EpochFacts],
         job: Job,
         ids: tuple[str, str],
-        told: Mapping[str, Any],
-    ) -> dict[str, Any] | None:
+        before: LastTrigger,
+    ) -> EpochFacts | None:
         began_s, since = time.time(), time.perf_counter()
-        record = self._guarded(lambda: commit(partial(self._run, job, told)))
+        facts = self._guarded(lambda: commit(partial(self._run, job, before)))
         self._idle_since_s = time.monotonic()
-        if self.recent and self.recent[-1]["batchId"] == record["epoch"]:
+        if self.recent and self.recent[-1]["batchId"] == facts.epoch:
             return None
         trigger = Trigger(began_s, time.perf_counter() - since, self._last_began_s)
-        self.recent.append(progress_of(record, *ids, trigger))
+        self.recent.append(progress_of(facts, *ids, trigger))
         self._last_began_s = began_s
-        return record
+        return facts
 
-    def _guarded(self, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def _guarded(self, work: Callable[[], T]) -> T:
         """Remember the error that ends the flow, with all its fields."""
         try:
             return work()
@@ -156,11 +159,10 @@ class Epochs:
             self.failure = problem
             raise
 
-    def _run(self, job: Job, told: Mapping[str, Any], plan: EpochPlan) -> EpochResult:
+    def _run(self, job: Job, before: LastTrigger, plan: EpochPlan) -> EpochResult:
         """Run an epoch's job; a job that `stop` or a hand-over has cancelled is not run again."""
         try:
-            result = job(plan)
-            return replace(result, facts={**result.facts, **told})
+            return replace(job(plan), trigger=before)
         except EngineAborted as problem:
             if self._is_ending() and problem.__cause__ is not None:
                 raise problem.__cause__ from None

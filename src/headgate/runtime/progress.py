@@ -1,10 +1,12 @@
-"""An epoch's record as a progress dict that `StreamingQueryProgress.fromJson` takes as it is."""
+"""An epoch's facts as a progress dict that `StreamingQueryProgress.fromJson` takes as it is."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
+
+from headgate.control.facts import EngineFacts, EpochFacts
 
 _EPOCH_0 = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -23,28 +25,24 @@ class Trigger:
         return rows / gap if gap > 0 else 0.0
 
 
-def progress_of(
-    record: dict[str, Any], query_id: str, run_id: str, trigger: Trigger
-) -> dict[str, Any]:
+def progress_of(facts: EpochFacts, query_id: str, run_id: str, trigger: Trigger) -> dict[str, Any]:
     """What dashboards for Spark streams expect, plus the whole record under "headgate"."""
-    job_s = record.get("job_ms", 0.0) / 1e3
-    rows = record.get("rows", 0)
-    watermark = record.get("watermark_us")
-    sinks = record.get("sink_rows", {})
+    job_s = (facts.engine.job_ms or 0.0) / 1e3
+    rows, sinks = facts.rows, facts.sink_rows
     whole_ms = round(trigger.duration_s * 1e3)
     return {
         "id": query_id,
         "runId": run_id,
-        "name": record["flow"],
+        "name": facts.flow,
         "timestamp": _iso(timedelta(seconds=trigger.started_s)),
-        "batchId": record["epoch"],
+        "batchId": facts.epoch,
         "batchDuration": whole_ms,
         "numInputRows": rows,
         "inputRowsPerSecond": trigger.rate(rows),
         "processedRowsPerSecond": rows / job_s if job_s else 0.0,
-        "durationMs": _durations(record, whole_ms),
-        "eventTime": _event_time(watermark),
-        "stateOperators": [_state_operator(record, name) for name in record.get("state", {})],
+        "durationMs": _durations(facts.engine, whole_ms),
+        "eventTime": _event_time(facts.watermark_us),
+        "stateOperators": [_state_operator(facts, name) for name in facts.state],
         "sources": [
             {
                 "description": name,
@@ -55,38 +53,38 @@ def progress_of(
                 "inputRowsPerSecond": trigger.rate(count),
                 "processedRowsPerSecond": count / job_s if job_s else 0.0,
             }
-            for name, count in record.get("source_rows", {}).items()
+            for name, count in facts.source_rows.items()
         ],
         "sink": {
             "description": ", ".join(sinks) or "headgate",
             "numOutputRows": sum(sinks.values()),
         },
-        "headgate": record,
+        "headgate": facts.to_json(),
     }
 
 
-def _durations(record: dict[str, Any], whole_ms: int) -> dict[str, int]:
-    told = {"planning": record.get("plan_ms"), "job": record.get("job_ms")}
-    told |= {f"level{level}": ms for level, ms in record.get("levels_ms", {}).items()}
+def _durations(engine: EngineFacts, whole_ms: int) -> dict[str, int]:
+    told = {"planning": engine.plan_ms, "job": engine.job_ms}
+    told |= {f"level{level}": ms for level, ms in engine.levels_ms.items()}
     known = {name: round(ms) for name, ms in told.items() if ms is not None}
     return {"triggerExecution": whole_ms, **known}
 
 
-def _state_operator(record: dict[str, Any], name: str) -> dict[str, Any]:
+def _state_operator(facts: EpochFacts, name: str) -> dict[str, Any]:
     """Rows updated are rows taken in; rows removed and the time of commits are not counted."""
-    slots = record["state"][name].values()
+    slots = facts.state[name].values()
     return {
         "operatorName": name,
-        "numRowsTotal": sum(slot["rows"] for slot in slots),
-        "numRowsUpdated": sum(record.get("loads", {}).get(name, [])),
+        "numRowsTotal": sum(size.rows for size in slots),
+        "numRowsUpdated": sum(facts.loads.get(name, ())),
         "numRowsRemoved": 0,
-        "allUpdatesTimeMs": round(sum(record.get("operator_ms", {}).get(name, []))),
+        "allUpdatesTimeMs": round(sum(facts.operator_ms.get(name, ()))),
         "allRemovalsTimeMs": 0,
         "commitTimeMs": 0,
-        "memoryUsedBytes": sum(slot["bytes"] for slot in slots),
-        "numRowsDroppedByWatermark": record.get("late_rows", {}).get(name, 0),
-        "numShufflePartitions": record.get("slots", 0),
-        "numStateStoreInstances": record.get("slots", 0),
+        "memoryUsedBytes": sum(size.bytes for size in slots),
+        "numRowsDroppedByWatermark": facts.late_rows.get(name, 0),
+        "numShufflePartitions": facts.slots,
+        "numStateStoreInstances": facts.slots,
     }
 
 

@@ -15,6 +15,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headgate.control.coordinator import Coordinator
+from headgate.control.facts import EpochFacts
 from headgate.control.state_view import check_known, read_state
 from headgate.control.tuning_file import SavedTuning, save_tuning
 from headgate.errors import EngineError, HeadgateError, Overtaken
@@ -223,12 +224,12 @@ class FlowQuery:
         if streaming:
             run_id = self._engine.spark.sparkContext.getLocalProperty(JOB_GROUP)
             run, ids = self._engine.run, (query_id, run_id or self.runId)
-        record = self._epochs.run_batch(
+        facts = self._epochs.run_batch(
             batch, query_id, partial(run, frame, tagged=tagged), ids, self._last_progress
         )
-        if record is not None:
+        if facts is not None:
             self._elastic.epoch_committed()
-            self._tune(record)
+            self._tune(facts)
 
     def _last_progress(self) -> StreamingQueryProgress | None:
         return None if self._stream is None else self._stream.query.lastProgress
@@ -241,14 +242,14 @@ class FlowQuery:
         assert self._stream is not None and self._ticking is not None
         self._epochs.tick_at_rest(self._ticking, self._stream.query)
 
-    def _tune(self, record: dict[str, Any]) -> None:
+    def _tune(self, epoch: EpochFacts) -> None:
         """Let the tuner see an epoch; other slots come as by `rescale`, settings are saved."""
         if self._auto is None:
             return
-        advice = self._auto.tuner.observe(record, changing=self._elastic.is_changing)
+        advice = self._auto.tuner.observe(epoch, changing=self._elastic.is_changing)
         if advice is None:
             return
-        self.coordinator.journal.append("tuning", epoch=record["epoch"], **advice.facts())
+        self.coordinator.journal.append(advice.facts(epoch.epoch))
         if advice.tuned is not None:
             saved = SavedTuning(self._auto.saved.calibration, advice.tuned)
             save_tuning(self._auto.storage, saved)

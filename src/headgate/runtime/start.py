@@ -15,6 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from headgate.control.checkpoint import Checkpoint
 from headgate.control.continuity import TICK, check_sources, check_start, has_old_tick
 from headgate.control.coordinator import Coordinator, Settings
+from headgate.control.facts import DamageFacts, StartFacts
 from headgate.control.journal import KEEP_RECORDS
 from headgate.control.manager import Manager, plan_with
 from headgate.control.manifest import Manifest
@@ -200,19 +201,19 @@ def start_flow(
     if auto is not None:
         query.tune_with(auto)
     coordinator.journal.append(
-        "start",
-        slots=slots,
-        at_ms=_wall_clock_ms(),
-        spark=spark.version,
-        describe=program.describe(),
-        **({} if auto is None else auto.facts()),
+        StartFacts(
+            slots=slots,
+            at_ms=_wall_clock_ms(),
+            spark=spark.version,
+            describe=program.describe(),
+            tuned=None if auto is None else auto.facts(),
+        )
     )
     for sink, gone in delivery.missing():
         reason = f"{len(gone)} published files are gone, the first is {gone[0]}"
         log.warning("sink %s: %s", sink, reason)
-        coordinator.journal.append(
-            "damage", sink=sink, file=gone[0], reason=reason, done="nothing: they are the user's"
-        )
+        done = "nothing: they are the user's"
+        coordinator.journal.append(DamageFacts(gone[0], reason, done, sink=sink))
     if source.streaming:
         ends = bool(trigger and (trigger.get("availableNow") or trigger.get("once")))
         every_s = None if ends else tick_every_s(trigger)

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from pyspark.sql import SparkSession
 
-from headgate.control.epoch_pace import job_s
+from headgate.control.facts import EpochFacts, epochs_of
 from headgate.control.measured_flow import Measured, measure_flow
 from headgate.planner.tuning.calibration import Calibration
 from headgate.runtime.calibration import cores_of
@@ -53,7 +53,7 @@ def probe_flow(
     epochs: int,
     wait_s: float,
     say: Say = lambda text: None,
-) -> tuple[Measured, list[dict[str, Any]]]:
+) -> tuple[Measured, list[EpochFacts]]:
     """Run until so many epochs are done, or the source has no more; returns what they tell.
 
     `wait_s`: how long to wait for the first rows. `say` is told of every epoch with rows.
@@ -62,16 +62,16 @@ def probe_flow(
     graph = muted.graph()
     run = partial(_run, muted, spark, slots, wait_s=wait_s, say=say)
     if not takes_rows(graph):
-        records = run(epochs, None)
+        told = run(epochs, None)
     else:  # two sizes tell what an epoch costs without rows
-        records = run(epochs - epochs // 2, None)
-        sizes = [r["rows"] for r in records if r["kind"] == "epoch" and r["rows"]]
+        told = run(epochs - epochs // 2, None)
+        sizes = [epoch.rows for epoch in told if epoch.rows]
         if sizes:
             larger = LARGER * max(1, round(median(sizes)))
             say(f"again, its sources told {larger:,} rows per epoch")
-            records += run(max(1, epochs // 2), larger)
+            told += run(max(1, epochs // 2), larger)
     program = compile_flow(graph)
-    return measure_flow(program, records, calibration.costs, cores_of(spark)), records
+    return measure_flow(program, told, calibration.costs, cores_of(spark)), told
 
 
 def _run(
@@ -83,14 +83,14 @@ def _run(
     *,
     wait_s: float,
     say: Say,
-) -> list[dict[str, Any]]:
+) -> list[EpochFacts]:
     with tempfile.TemporaryDirectory(prefix="headgate-tune-") as folder:
         query = start_flow(
             flow, spark, slots=slots, checkpoint=folder, rows_per_epoch=rows_per_epoch
         )
         try:
             watch(query, epochs, wait_s=wait_s, say=say)
-            return query.journal()
+            return epochs_of(query.journal())
         finally:
             query.stop()
 
@@ -125,7 +125,7 @@ def watch(
             seen, rows = progress["batchId"], progress["numInputRows"]
             if rows:
                 done, last = done + 1, clock()
-                seconds = job_s(progress["headgate"])
+                seconds = EpochFacts.from_json(progress["headgate"]).engine.seconds
                 say(f"epoch {done} of {epochs}: {rows:,} rows in {seconds:.2f} s")
         if ended:
             return

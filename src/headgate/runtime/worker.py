@@ -31,7 +31,7 @@ from headgate.slot.batch_tuple import TUPLE_SCHEMA, BatchTuple, Kind, anchor_row
 from headgate.slot.plan import EpochPlan
 from headgate.slot.program import Program
 from headgate.slot.stage import Services, run_slot_task, run_source_task
-from headgate.slot.task import failed_task
+from headgate.slot.task import Counted, Report, failed_task
 from headgate.state.storage import Storage
 from headgate.state.store import StateStore
 
@@ -48,7 +48,7 @@ _stores: dict[tuple[Any, ...], StateStore] = {}
 
 
 def source_stage(
-    program: Broadcast[bytes], program_id: str, tagged: bool, reports: Accumulator[list[Any]]
+    program: Broadcast[bytes], program_id: str, tagged: bool, reports: Accumulator[list[Report]]
 ) -> Stage:
     """Level 0: rows of a source partition in, batch tuples out."""
 
@@ -71,7 +71,7 @@ def source_stage(
 
 
 def slot_stage(
-    program: Broadcast[bytes], program_id: str, level: int, reports: Accumulator[list[Any]]
+    program: Broadcast[bytes], program_id: str, level: int, reports: Accumulator[list[Report]]
 ) -> Stage:
     """Level 1 and up: a slot's batch tuples in, batch tuples and a control record out."""
 
@@ -160,9 +160,9 @@ def _leave_out_of_collections() -> None:
     gc.freeze()
 
 
-def _reports(services: Services) -> list[Any]:
+def _reports(services: Services) -> list[Report]:
     """What leaves a task apart from its rows: timings, and what it counted."""
-    counted = [(*place, data) for place, data in services.statistics.items()]
+    counted = [Counted(*place, data) for place, data in services.statistics.items()]
     return [*services.timings, *counted]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -34,17 +34,46 @@ from headgate.topology.graph import Node
 MOVING = "moving "  # before an operator's name: the time in which its state moved
 
 
+class Timing(NamedTuple):
+    """Time of a task in an operator; of all of the task if there is no name."""
+
+    level: int
+    producer: int  # a slot, or at level 0 a source partition
+    name: str
+    rows: int
+    nanoseconds: int
+
+    @property
+    def is_moving(self) -> bool:
+        return self.name.startswith(MOVING)
+
+    @property
+    def operator(self) -> str:
+        return self.name.removeprefix(MOVING)
+
+
+class Counted(NamedTuple):
+    """What a task counted: `TaskStatistics`, packed."""
+
+    level: int
+    producer: int
+    data: bytes
+
+
+Report = Timing | Counted
+
+
 @dataclass
 class Services:
     """What a task needs from its process, and what it reports apart from rows."""
 
     store: StateStore
     clock_ns: Callable[[], int] = time.perf_counter_ns
-    timings: list[tuple[int, int, str, int, int]] = field(default_factory=list)
+    timings: list[Timing] = field(default_factory=list)
     statistics: dict[tuple[int, int], bytes] = field(default_factory=dict)
 
     def timed(self, level: int, slot: int, name: str, rows: int, start_ns: int) -> None:
-        self.timings.append((level, slot, name, rows, self.clock_ns() - start_ns))
+        self.timings.append(Timing(level, slot, name, rows, self.clock_ns() - start_ns))
 
 
 class Task:

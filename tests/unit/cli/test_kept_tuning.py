@@ -8,6 +8,7 @@ import pytest
 
 from headgate.cli.console import write_json
 from headgate.cli.kept_tuning import begin_with, keep_costs, kept_in, load_costs, tuning_lines
+from headgate.control.facts import TuningFacts
 from headgate.control.tuning_file import SavedTuning, load_tuning, save_tuning
 from headgate.planner.tuning.calibration import Calibration
 from headgate.planner.tuning.cost_model import EngineCosts
@@ -86,7 +87,7 @@ def test_changes_while_running_are_told_for_epochs_of_this_run() -> None:
         {"kind": "epoch", "epoch": 16},
         {"kind": "tuning", "epoch": 16, "slots": 1, "why": "too many"},
         {"kind": "tuning", "epoch": 17, "rows_per_epoch": 9_000, "why_rows": "a backlog"},
-        {"kind": "tuning", "epoch": 18, "settings": {}, "note": "2 slots did not come"},
+        TuningFacts(18, settings=settings(2), note="2 slots did not come").to_json(),
     ]
 
     assert list(tuning_lines(journal, {16, 17, 18})) == [

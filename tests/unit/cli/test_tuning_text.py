@@ -18,6 +18,7 @@ from headgate.cli.tuning_text import (
     tell_tuning,
     ways,
 )
+from headgate.control.facts import EngineFacts, epochs_of
 from headgate.control.measured_flow import Measured, measure_flow
 from headgate.planner.tuning.calibration import Calibration
 from headgate.planner.tuning.cost_model import EngineCosts, FlowModel, Step, Stream
@@ -43,8 +44,9 @@ def measured() -> Measured:
     flow = hg.Flow("small")
     rows = flow.source(ListSource("k bigint", [[{"k": 1}], [{"k": 2}]]), name="in")
     rows.key_by("k").process(hg.Count(), name="count").to_memory("out")
-    journal = [r | {"plan_ms": 1.0, "job_ms": 9.0} for r in run(flow, slots=1).journal]
-    found = measure_flow(compile_flow(flow.graph()), journal, COSTS, cores=2)
+    times = EngineFacts(plan_ms=1.0, job_ms=9.0)
+    told = [replace(epoch, engine=times) for epoch in epochs_of(run(flow, slots=1).journal)]
+    found = measure_flow(compile_flow(flow.graph()), told, COSTS, cores=2)
     return replace(found, model=MODEL, epochs=6, rows_per_s=50_000.0, sizes_differ=True)
 
 

@@ -6,11 +6,11 @@ it, and lasts as long as its fixed cost and its rows on the slots there are, bot
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from headgate.control.facts import EdgeFacts, EngineFacts, EpochFacts, LastTrigger
 from headgate.control.tuner import Advice, Tuner
 
 
@@ -100,24 +100,28 @@ def live(
         in_source = rows * engine.source_s
         in_slots = rows * engine.slot_s / min(slots, cores) * np.exp(rng.normal(0, engine.noise))
         job = fixed + in_source + in_slots
-        record = _record(epoch, slots, cores, rows, engine)
-        record |= {
-            "now_ms": 1e3 * now,
-            "job_ms": 1e3 * job,
-            "levels_ms": {"0": 1e3 * in_source, "1": 1e3 * in_slots},
-            "task_ms": {"0": 1e3 * in_source, "1": 1e3 * rows * engine.slot_s},
-        }
-        if engine.tells_trigger and epoch:
-            record["last_trigger_ms"] = 1e3 * last_trigger
-        if source.reports and epoch:
-            record["last_rows_wait"] = left_waiting
+        facts = replace(
+            _facts(epoch, slots, rows, engine),
+            now_ms=1e3 * now,
+            engine=EngineFacts(
+                plan_ms=0.0,
+                job_ms=1e3 * job,
+                levels_ms={0: 1e3 * in_source, 1: 1e3 * in_slots},
+                task_ms={0: 1e3 * in_source, 1: 1e3 * rows * engine.slot_s},
+                cores=cores,
+            ),
+            trigger=LastTrigger(
+                1e3 * last_trigger if engine.tells_trigger and epoch else None,
+                left_waiting if source.reports and epoch else None,
+            ),
+        )
         left_waiting = source.rate is None or waiting >= 1
         lived.slots.append(slots)
         lived.rows.append(rows)
         lived.starts_s.append(now)
         lived.jobs_s.append(job)
         lived.waiting.append(waiting)
-        advice = tuner.observe(record)
+        advice = tuner.observe(facts)
         last_trigger = job + engine.beside_s
         passed = max(last_trigger, engine.every_s)
         now += passed
@@ -150,24 +154,17 @@ def _obey(
     return slots, limit
 
 
-def _record(epoch: int, slots: int, cores: int, rows: int, engine: Engine) -> dict[str, Any]:
-    bytes_sent = 8 * rows
-    edge = {"local_rows": 0, "remote_rows": rows, "local_bytes": 0, "remote_bytes": bytes_sent}
-    return {
-        "kind": "epoch",
-        "epoch": epoch,
-        "slots": slots,
-        "cores": cores,
-        "rows": rows,
-        "source_rows": {"in": rows},
-        "sink_rows": {"out": 10},
-        "operator_rows": {"in": rows, "op": rows},
-        "operator_ms": {
-            "in": [1e3 * rows * engine.source_s],
-            "op": [1e3 * rows * engine.slot_s / slots] * slots,
+def _facts(epoch: int, slots: int, rows: int, engine: Engine) -> EpochFacts:
+    return EpochFacts(
+        epoch=epoch,
+        slots=slots,
+        rows=rows,
+        source_rows={"in": rows},
+        sink_rows={"out": 10},
+        operator_rows={"in": rows, "op": rows},
+        operator_ms={
+            "in": (1e3 * rows * engine.source_s,),
+            "op": (1e3 * rows * engine.slot_s / slots,) * slots,
         },
-        "edges": {"in->op": edge},
-        "plan_ms": 0.0,
-        "source_tasks": 1,
-        "attempts": 1,
-    }
+        edges={"in->op": EdgeFacts(remote_rows=rows, remote_bytes=8 * rows)},
+    )

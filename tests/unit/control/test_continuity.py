@@ -139,7 +139,7 @@ def test_ticks_are_epochs_that_spark_knows_nothing_of(tmp_path: Path) -> None:
     start(tmp_path)
     coordinator(tmp_path).run_epoch(0, "q", never)  # Spark had not noted the end of its batch
     plans(tmp_path, 1)
-    assert coordinator(tmp_path).run_epoch(1, "q", quiet)["epoch"] == 3
+    assert coordinator(tmp_path).run_epoch(1, "q", quiet).epoch == 3
     with pytest.raises(ForeignCheckpoint, match="it runs batch 0 again"):
         coordinator(tmp_path).run_epoch(0, "q", never)
     with pytest.raises(ForeignCheckpoint, match="last batch 1"):

@@ -221,9 +221,9 @@ def test_an_epoch_that_fails_for_no_fault_of_the_user_is_run_again(
     engine = Failing(ATTEMPTS_MAX - 1, failure)
     at = coordinator(tmp_path)
 
-    record = at.run_epoch(0, "q", engine)
+    facts = at.run_epoch(0, "q", engine)
 
-    assert (engine.attempts, record["attempts"]) == (ATTEMPTS_MAX, ATTEMPTS_MAX)
+    assert (engine.attempts, facts.attempts) == (ATTEMPTS_MAX, ATTEMPTS_MAX)
     retries = [r for r in at.journal.read() if r["kind"] == "retry"]
     assert [r["attempt"] for r in retries] == list(range(ATTEMPTS_MAX - 1))
 
@@ -400,7 +400,7 @@ def test_of_two_sizes_asked_for_the_last_counts(tmp_path: Path) -> None:
     at.resize(5)
     at.resize(3)
 
-    assert at.run_epoch(0, "q", quiet)["slots"] == 3
+    assert at.run_epoch(0, "q", quiet).slots == 3
     with pytest.raises(EngineError):
         at.resize(0)
 

@@ -119,12 +119,12 @@ def test_the_record_holds_estimates_against_measurements(tmp_path):
     told = epoch_of(COSTS, 2, rows=5)
     plan = plan_for(program(), slots=2)
     first = costs.record(plan, Control(), told)["work"]
-    assert first["estimated_ms"] == [None, None] and first["rows"] == [5, 5]
-    assert first["measured_ms"][0] == pytest.approx(told[0].costs["work"].total_ms, abs=1e-3)
+    assert first.estimated_ms == (None, None) and first.rows == (5, 5)
+    assert first.measured_ms[0] == pytest.approx(told[0].costs["work"].total_ms, abs=1e-3)
     for seed in range(6):
         costs.observe(epoch_of(COSTS, 2, seed=seed), 2)
     plan = plan_for(program(), slots=2, costs=costs.models)
     control = Control(estimated_us={"work": {"0": 1500}})
     second = costs.record(plan, control, [])["work"]
-    assert second["estimated_ms"] == [1.5, 0.0]
-    assert len(second["speed"]) == 2 and second["sketches_sent"] >= 1
+    assert second.estimated_ms == (1.5, 0.0)
+    assert second.speed is not None and len(second.speed) == 2 and second.sketches_sent >= 1

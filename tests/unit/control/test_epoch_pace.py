@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,11 +10,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.control.epoch_pace import overhead_s, pace_of
+from headgate.control.facts import EngineFacts, EpochFacts, LastTrigger
 
 BESIDE_S = 0.2
 
 
-def records(
+def facts(epoch: int, rows: int, now_s: float, job_s: float, trigger_s: float | None) -> EpochFacts:
+    return EpochFacts(
+        epoch,
+        rows=rows,
+        now_ms=1e3 * now_s,
+        engine=EngineFacts(job_ms=1e3 * job_s),
+        trigger=LastTrigger(None if trigger_s is None else 1e3 * trigger_s),
+    )
+
+
+def epochs(
     *,
     limit: int | None,
     rate: float = 1_000.0,
@@ -23,15 +34,13 @@ def records(
     seed: int = 1,
     every_s: float = 0.0,
     tells: bool = True,
-) -> list[dict[str, Any]]:
+) -> list[EpochFacts]:
     """Epochs of a backlog behind a limit, or of a stream that brings what has come meanwhile."""
     rng = np.random.default_rng(seed)
     made, now, rows, trigger = [], 0.0, limit or round(rate), 0.0
     for epoch in range(count):
         job = (0.4 + rows * 2e-4) * np.exp(rng.normal(0, noise))
-        made.append({"epoch": epoch, "rows": rows, "now_ms": 1e3 * now, "job_ms": 1e3 * job})
-        if tells and epoch:
-            made[-1]["last_trigger_ms"] = 1e3 * trigger
+        made.append(facts(epoch, rows, now, job, trigger if tells and epoch else None))
         trigger = job + BESIDE_S
         apart = max(trigger, every_s)
         now += apart
@@ -47,7 +56,7 @@ def records(
     tells=st.booleans(),
 )
 def test_rows_wait_behind_a_limit_and_never_in_a_stream(seed, noise, limited, tells):
-    told = records(limit=1_000 if limited else None, noise=noise, seed=seed, tells=tells)
+    told = epochs(limit=1_000 if limited else None, noise=noise, seed=seed, tells=tells)
 
     found = pace_of(told).rows_wait
     assert found is not (not limited)
@@ -56,14 +65,14 @@ def test_rows_wait_behind_a_limit_and_never_in_a_stream(seed, noise, limited, te
 
 @given(seed=st.integers(0, 100), noise=st.floats(0.0, 0.3), every_s=st.sampled_from([1.0, 1.5]))
 def test_a_trigger_s_rhythm_is_no_limit(seed, noise, every_s):
-    told = records(limit=None, noise=noise, every_s=every_s, seed=seed)
+    told = epochs(limit=None, noise=noise, every_s=every_s, seed=seed)
 
     assert pace_of(told, interval=True).rows_wait is not True
 
 
 @pytest.mark.parametrize("noise", [0.0, 1e-9, 0.01])
 def test_epochs_that_hardly_differ_say_nothing(noise):
-    assert pace_of(records(limit=1_000, noise=noise)).rows_wait is None
+    assert pace_of(epochs(limit=1_000, noise=noise)).rows_wait is None
     assert pace_of([]).rows_wait is None
 
 
@@ -87,19 +96,17 @@ def test_files_that_come_in_a_rhythm_do_not_wait(seed, noise, file_s, load):
         files = int(now / file_s + 1e-9) - seen
         seen += files
         job = (0.3 + files * load * file_s) * np.exp(rng.normal(0, noise))
-        told.append({"epoch": epoch, "rows": 100 * files, "now_ms": 1e3 * now, "job_ms": 1e3 * job})
-        if epoch:
-            told[-1]["last_trigger_ms"] = 1e3 * trigger
+        told.append(facts(epoch, 100 * files, now, job, trigger if epoch else None))
         trigger = job + BESIDE_S
         now += trigger
 
-    alike = len({r["rows"] for r in told[1:]}) == 1
+    alike = len({e.rows for e in told[1:]}) == 1
     assert alike or pace_of(told).rows_wait is not True
 
 
 def test_an_idle_flow_has_no_rows_that_wait():
     """Each epoch has what a burst brought, which is always the same."""
-    told = records(limit=1_000, every_s=5.0)
+    told = epochs(limit=1_000, every_s=5.0)
 
     found = pace_of(told, told_rows=1_000)
     assert found.rows_wait is False and not found.is_busy
@@ -108,27 +115,29 @@ def test_an_idle_flow_has_no_rows_that_wait():
 
 @pytest.mark.parametrize(("told_rows", "waits"), [(1_000, True), (1_050, True), (5_000, False)])
 def test_epochs_that_meet_what_sources_were_told(told_rows, waits):
-    even = records(limit=1_000, noise=0.0)
+    even = epochs(limit=1_000, noise=0.0)
 
     assert pace_of(even, told_rows=told_rows).rows_wait is waits
 
 
 def test_what_the_source_says_counts_more_than_what_epochs_look_like():
-    behind = [r | {"last_rows_wait": True} for r in records(limit=None)]
-    abreast = [r | {"last_rows_wait": False} for r in records(limit=1_000)]
+    waits = LastTrigger(last_rows_wait=True)
+    behind = [replace(e, trigger=waits) for e in epochs(limit=None)]
+    waits_not = LastTrigger(last_rows_wait=False)
+    abreast = [replace(e, trigger=waits_not) for e in epochs(limit=1_000)]
 
     assert pace_of(behind).rows_wait is True
     assert pace_of(abreast, told_rows=1_000).rows_wait is False
 
 
 def test_all_rows_of_a_run_over_what_is_there_wait():
-    assert pace_of(records(limit=None, every_s=5.0), all_there=True).rows_wait is True
+    assert pace_of(epochs(limit=None, every_s=5.0), all_there=True).rows_wait is True
 
 
 def test_what_lies_between_jobs_is_what_spark_says_or_the_shorter_gaps():
-    waiting = records(limit=1_000, every_s=5.0)
-    silent = [{k: v for k, v in r.items() if k != "last_trigger_ms"} for r in waiting]
+    waiting = epochs(limit=1_000, every_s=5.0)
+    silent = [replace(e, trigger=LastTrigger()) for e in waiting]
 
     assert overhead_s(waiting) == pytest.approx(BESIDE_S)
     assert overhead_s(silent) == 1.0  # at most
-    assert overhead_s(records(limit=1_000, tells=False)) == pytest.approx(BESIDE_S)
+    assert overhead_s(epochs(limit=1_000, tells=False)) == pytest.approx(BESIDE_S)

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from headgate import Count, Flow, Manager
+from headgate.control.facts import EpochFacts, PlanFacts
 from headgate.control.hot_keys import LEARNING_ROWS, STATISTICS_BYTES, HotKeys, WithHotKeys
 from headgate.control.manager import plan_with
 from headgate.control.observation import gather
@@ -41,12 +42,10 @@ def epoch(rows: Sequence[float], number: int = 0, slots: int = SLOTS) -> list[Ob
     """An epoch in which KEYS had these rows, all counted by slot 0."""
     sketch = PairSketch(1 << 10)
     sketch.update(KEYS, np.zeros(len(KEYS), np.uint64), np.asarray(rows))
-    total = float(np.sum(rows))
-    record = {
-        "epoch": number, "rows": int(total), "now_ms": 0, "slots": slots, "edges": {},
-        "split": [], "loads": {"op": [total] + [0.0] * (slots - 1)},
-    }  # fmt: skip
-    return [Observed(record, [TaskStatistics(0, loads={"op": sketch})])]
+    total = round(float(np.sum(rows)))
+    loads = {"op": (total,) + (0,) * (slots - 1)}
+    facts = EpochFacts(number, rows=total, slots=slots, loads=loads)
+    return [Observed(facts, [TaskStatistics(0, loads={"op": sketch})])]
 
 
 def one_hot(key: int, share: float = 0.5, rows: float = 10_000) -> np.ndarray:
@@ -132,7 +131,7 @@ class Placing:
 
     def step(self, observed: Sequence[Observed], tables: Any) -> Decision:
         self.seen += [set(task.loads) for o in observed for task in o.statistics]
-        return Decision(facts={"why": "because", "planner": "mine"})
+        return Decision(plan=PlanFacts(why="because", planner="mine"))
 
 
 def two_operators() -> Program:
@@ -157,8 +156,9 @@ def test_a_manager_of_placement_does_not_see_what_is_not_its_to_place() -> None:
 
     assert placing.seen == [{"placed"}]
     assert set(decision.tables) == {"op"} and decision.spreads is not None
-    assert decision.facts["planner"] == "mine" and decision.facts["spread"] == {"op": 1}
-    assert str(decision.facts["why"]).startswith("because; op placed by load")
+    plan = decision.plan
+    assert plan is not None and plan.planner == "mine" and plan.spread == {"op": 1}
+    assert str(plan.why).startswith("because; op placed by load")
     assert (both.statistics_bytes, both.born_local) == (4096, {"placed"})
 
 

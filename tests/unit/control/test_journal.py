@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.control import journal as module
+from headgate.control.facts import ElasticFacts, EpochFacts, PlanFacts, RetryFacts
 from headgate.control.inspection import Inspection
 from headgate.control.journal import Journal
 from headgate.state.storage import Storage
@@ -27,6 +28,13 @@ OLD = "journal.jsonl"  # what earlier versions wrote
 
 def record(epoch: int) -> dict[str, Any]:
     return {"schema": 1, "kind": "epoch", "epoch": epoch, "rows": epoch * 10}
+
+
+class Line(EpochFacts):
+    """An epoch whose line is short."""
+
+    def to_json(self) -> dict[str, Any]:
+        return record(self.epoch)
 
 
 def old_lines(epochs: range) -> bytes:
@@ -85,12 +93,12 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_written_is_read_in_order(place: Callable[[], Storage]) -> None:
     journal = Journal(place())
-    journal.append_epoch(record(0))
-    journal.append("retry", epoch=1, reason="lost")
-    journal.append_epoch(record(1))
+    journal.append_epoch(Line(0))
+    journal.append(RetryFacts(1, 0, "lost"))
+    journal.append_epoch(Line(1))
 
     again = Journal(place())
-    retry = {"schema": 1, "kind": "retry", "epoch": 1, "reason": "lost"}
+    retry = {"schema": 1, "kind": "retry", "epoch": 1, "attempt": 0, "reason": "lost"}
     assert again.read() == [record(0), retry, record(1)]
     assert again.tail(2) == [retry, record(1)]
     assert again.tail(0) == [] and again.tail(9) == again.read()
@@ -107,14 +115,14 @@ def test_an_epoch_is_written_once_however_often_it_is_told(
         for _ in range(2):  # a start tells the last epoch again
             journal = Journal(place())
             for _ in range(2):
-                journal.append_epoch(record(epoch))
+                journal.append_epoch(Line(epoch))
 
     assert epochs_of(Journal(place())) == list(range(30))
 
 
 def test_a_retry_does_not_count_as_the_epoch(tmp_path: Path) -> None:
-    Journal(Storage.at(str(tmp_path))).append("retry", epoch=5)
-    Journal(Storage.at(str(tmp_path))).append_epoch(record(5))
+    Journal(Storage.at(str(tmp_path))).append(RetryFacts(5, 0, "lost"))
+    Journal(Storage.at(str(tmp_path))).append_epoch(Line(5))
 
     assert epochs_of(Journal(Storage.at(str(tmp_path)))) == [5]
 
@@ -126,7 +134,7 @@ def test_segments_are_bounded_and_the_oldest_are_dropped(
     for start in range(0, written, 50):  # a restart now and then
         journal = Journal(place(), keep=kept)
         for epoch in range(start, start + 50):
-            journal.append_epoch(record(epoch))
+            journal.append_epoch(Line(epoch))
 
     storage = place()
     epochs = epochs_of(Journal(storage))
@@ -140,7 +148,7 @@ def test_segments_are_bounded_and_the_oldest_are_dropped(
 def test_the_newest_records_are_read_from_the_newest_segments(tmp_path: Path, small: None) -> None:
     journal = Journal(Storage.at(str(tmp_path)))
     for epoch in range(200):
-        journal.append_epoch(record(epoch))
+        journal.append_epoch(Line(epoch))
     storage = Counted(str(tmp_path))
 
     assert [r["epoch"] for r in Journal(storage).tail(5)] == list(range(195, 200))
@@ -161,8 +169,8 @@ def test_a_start_reads_the_end_of_a_long_journal_only(tmp_path: Path, kind: str)
         storage.write(OLD, old_lines(range(last)))
 
     journal = Journal(storage)
-    journal.append_epoch(record(last - 1))  # there already
-    journal.append_epoch(record(last))
+    journal.append_epoch(Line(last - 1))  # there already
+    journal.append_epoch(Line(last))
 
     assert sum(storage.read_bytes.values()) <= 2 * module.SEGMENT_BYTES
     assert len(storage.read_bytes) == 1
@@ -198,14 +206,14 @@ def test_a_journal_of_an_earlier_version_is_read_and_goes_on(
 ) -> None:
     place().write(OLD, old_lines(range(20)))
     journal = Journal(place())
-    journal.append_epoch(record(19))
+    journal.append_epoch(Line(19))
     for epoch in range(20, 40):
-        journal.append_epoch(record(epoch))
+        journal.append_epoch(Line(epoch))
 
     assert epochs_of(Journal(place())) == list(range(40))
     assert place().read(OLD) == old_lines(range(20))
     for epoch in range(40, 60):
-        Journal(place(), keep=20).append_epoch(record(epoch))
+        Journal(place(), keep=20).append_epoch(Line(epoch))
     assert OLD not in place().list()
 
 
@@ -225,16 +233,16 @@ def test_a_crash_while_records_are_merged_neither_loses_nor_doubles_one(
 
     journal = Journal(Storage.at(uri))
     for epoch in range(7):
-        journal.append_epoch(record(epoch))
+        journal.append_epoch(Line(epoch))
     monkeypatch.setattr(Storage, "delete", die)
     with pytest.raises(Died):
-        journal.append_epoch(record(7))
+        journal.append_epoch(Line(7))
     monkeypatch.undo()
 
     assert epochs_of(Journal(Storage.at(uri))) == list(range(8))
     after = Journal(Storage.at(uri))
-    after.append_epoch(record(7))
-    after.append_epoch(record(8))
+    after.append_epoch(Line(7))
+    after.append_epoch(Line(8))
     assert epochs_of(Journal(Storage.at(uri))) == list(range(9))
     assert Storage.at(uri).list() == ["000000000000-000000000007.jsonl", "000000000008.json"]
 
@@ -244,13 +252,13 @@ def test_who_reads_while_records_are_merged_sees_them_all(
 ) -> None:
     writer = Journal(NotLocal.at(str(tmp_path)))
     for epoch in range(7):
-        writer.append_epoch(record(epoch))
+        writer.append_epoch(Line(epoch))
     reader = NotLocal.at(str(tmp_path))
     read, merged = reader.read, []
 
     def merge_first(name: str) -> bytes:
         if not merged:
-            merged.append(writer.append_epoch(record(7)))
+            merged.append(writer.append_epoch(Line(7)))
         return read(name)
 
     monkeypatch.setattr(reader, "read", merge_first)
@@ -261,9 +269,9 @@ def test_who_reads_while_records_are_merged_sees_them_all(
 def test_threads_may_share_a_journal(place: Callable[[], Storage], small: None) -> None:
     journal = Journal(place())
     with ThreadPoolExecutor(4) as threads:
-        list(threads.map(lambda n: journal.append("elastic", number=n), range(60)))
+        list(threads.map(lambda n: journal.append(ElasticFacts(slots=n)), range(60)))
 
-    assert sorted(r["number"] for r in Journal(place()).read()) == list(range(60))
+    assert sorted(r["slots"] for r in Journal(place()).read()) == list(range(60))
 
 
 @examples(60)
@@ -272,7 +280,7 @@ def test_a_cut_last_line_loses_itself_and_nothing_else(lost: int) -> None:
     with quick_folder() as folder:
         journal = Journal(Storage.at(str(folder)))
         for epoch in range(3):
-            journal.append_epoch(record(epoch))
+            journal.append_epoch(Line(epoch))
         (file,) = folder.iterdir()
         text = file.read_bytes()
         last_line = len(text.splitlines(keepends=True)[-1])
@@ -280,9 +288,9 @@ def test_a_cut_last_line_loses_itself_and_nothing_else(lost: int) -> None:
         file.write_bytes(text[:-lost])
 
         after = Journal(Storage.at(str(folder)))
-        after.append_epoch(record(2))
-        after.append("retry", epoch=3)
-        after.append_epoch(record(3))
+        after.append_epoch(Line(2))
+        after.append(RetryFacts(3, 0, "lost"))
+        after.append_epoch(Line(3))
 
         told = [(r["kind"], r["epoch"]) for r in Journal(Storage.at(str(folder))).read()]
         assert told == [("epoch", 0), ("epoch", 1), ("epoch", 2), ("retry", 3), ("epoch", 3)]
@@ -313,7 +321,7 @@ def test_garbage_between_lines_is_passed_over(noise: list[bytes], at: list[int])
     with quick_folder() as folder:
         journal = Journal(Storage.at(str(folder)))
         for epoch in range(5):
-            journal.append_epoch(record(epoch))
+            journal.append_epoch(Line(epoch))
         (file,) = folder.iterdir()
         lines = file.read_bytes().splitlines()
         for piece, place in zip(noise, at, strict=False):
@@ -321,7 +329,7 @@ def test_garbage_between_lines_is_passed_over(noise: list[bytes], at: list[int])
         file.write_bytes(b"\n".join(lines))
 
         after = Journal(Storage.at(str(folder)))
-        after.append_epoch(record(5))
+        after.append_epoch(Line(5))
 
         assert epochs_of(Journal(Storage.at(str(folder)))) == list(range(6))
         assert Journal(Storage.at(str(folder))).tail(1) == [record(5)]
@@ -333,15 +341,15 @@ def test_a_flipped_bit_loses_a_line_or_two_and_changes_none(bit: int) -> None:
     with quick_folder() as folder:
         journal = Journal(Storage.at(str(folder)))
         for epoch in range(5):
-            journal.append_epoch(record(epoch))
+            journal.append_epoch(Line(epoch))
         (file,) = folder.iterdir()
         data = bytearray(file.read_bytes())
         data[bit // 8 % len(data)] ^= 1 << bit % 8
         file.write_bytes(data)
 
         after = Journal(Storage.at(str(folder)))
-        after.append_epoch(record(4))
-        after.append_epoch(record(5))
+        after.append_epoch(Line(4))
+        after.append_epoch(Line(5))
         found = Journal(Storage.at(str(folder))).read()
 
         known = [{name: r[name] for name in record(0)} for r in found]
@@ -354,11 +362,10 @@ def test_every_line_is_json_also_with_numbers_that_json_has_not(tmp_path: Path) 
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is no JSON")
 
-    Journal(Storage.at(str(tmp_path))).append(
-        "plan", epoch=1, gap=math.nan, nested={"a": [1.5, -math.inf, (math.inf,)]}, fine=2.5
-    )
+    plan = PlanFacts(1, gap_pct=math.nan, slot_loads_pct=(1.5, -math.inf), bound_pct=2.5)
+    Journal(Storage.at(str(tmp_path))).append(plan)
 
     (file,) = tmp_path.iterdir()
     told = json.loads(file.read_text(), parse_constant=refuse)
-    assert told["gap"] is None and told["nested"] == {"a": [1.5, None, [None]]}
-    assert told["fine"] == 2.5
+    assert told["gap_pct"] is None and told["slot_loads_pct"] == [1.5, None]
+    assert told["bound_pct"] == 2.5

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.unit.slot.parts import compiled, plan_for, source
 
 from headgate import Count, Flow
+from headgate.control.facts import EpochFacts
 from headgate.control.manifest import Manifest, SourceTime, next_manifest, watermark_after
 from headgate.errors import DamagedManifest, UnsupportedVersion
 from headgate.operator.rows import EpochClock
@@ -47,7 +48,7 @@ def test_a_manifest_comes_back_from_its_bytes() -> None:
         used_watermark_us=3,
         watermark_us=None,
         now_ms=17,
-        record={"epoch": 4, "kind": "epoch"},
+        record=EpochFacts(4, rows=7),
         describe={"flow": "f"},
         offsets="abc",
     )
@@ -108,7 +109,7 @@ def test_a_slot_that_announces_nothing_keeps_its_chain_and_one_that_leaves_loses
     plan = plan_for(program, slots=2, chains={"count0": {0: (DELTA,), 1: (DELTA,), 5: (DELTA,)}})
     total = Control(chains={"count0": {"1": [RUN.to_json()]}})
 
-    made = next_manifest(program, plan, total, query_id="q", before=None, record={})
+    made = next_manifest(program, plan, total, query_id="q", before=None, record=None)
 
     assert made.chains == {"count0": {0: (DELTA,), 1: (RUN,)}}
 
@@ -117,7 +118,7 @@ def test_chains_of_operators_that_left_the_flow_are_forgotten() -> None:
     program = timed(None)
     plan = plan_for(program, chains={"gone": {0: (DELTA,)}})
 
-    made = next_manifest(program, plan, Control(), query_id="q", before=None, record={})
+    made = next_manifest(program, plan, Control(), query_id="q", before=None, record=None)
 
     assert made.chains == {"count0": {}}
 
@@ -190,7 +191,7 @@ def test_the_watermark_never_goes_back_and_never_passes_what_a_live_source_may_s
             mark = min(latest[i] - (5, 0)[i] for i in live)  # type: ignore[operator]
             expected = mark if expected is None else max(expected, mark)
 
-        before = next_manifest(program, plan, total, query_id="q", before=before, record={})
+        before = next_manifest(program, plan, total, query_id="q", before=before, record=None)
 
         assert before.watermark_us == expected
         assert [before.sources[f"s{i}"].silent_epochs for i in (0, 1)] == silent
@@ -202,7 +203,7 @@ def test_rows_without_a_time_keep_a_source_awake_but_move_nothing() -> None:
 
     after = next_manifest(
         program, plan_for(program), Control(source_rows={"s0": 3}),
-        query_id="q", before=before, record={},
+        query_id="q", before=before, record=None,
     )  # fmt: skip
 
     assert after.sources == {"s0": SourceTime(40, 0)}
@@ -214,6 +215,6 @@ def test_a_manifest_remembers_the_watermark_its_epoch_ran_with(used: int | None)
     program = timed("0 seconds")
     plan = plan_for(program, clock=EpochClock(4, 99, watermark_us=used))
 
-    made = next_manifest(program, plan, Control(), query_id="q", before=None, record={})
+    made = next_manifest(program, plan, Control(), query_id="q", before=None, record=None)
 
     assert (made.used_watermark_us, made.now_ms) == (used, 99)

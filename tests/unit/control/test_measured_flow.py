@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
 import headgate as hg
+from headgate.control.facts import EngineFacts, EpochFacts, epochs_of
 from headgate.control.measured_flow import measure_flow
 from headgate.errors import DeclarationError
 from headgate.planner.tuning.cost_model import EngineCosts
@@ -16,7 +18,6 @@ from headgate.slot.batching import batching_of
 from headgate.slot.program import compile_flow
 from headgate.testing import ListSource, run
 
-COUNTED = ("_rows", "_bytes")
 COSTS = EngineCosts(1e-4, 5e-9, task_s=0.05, epoch_s=0.2, message_bytes_max=8 << 20)
 
 
@@ -33,17 +34,21 @@ def flow_of(epochs):
 def journal():
     epochs = [[{"a": i % 20, "b": i % 7} for i in range(400)] for _ in range(6)]
     flow = flow_of(epochs)
-    records = [r for r in run(flow, slots=2).journal if r["kind"] == "epoch"]
-    for number, record in enumerate(records):
-        times = {op: [2.0, 2.0] for op in record["operator_ms"]}
-        record |= {"operator_ms": times | {"in": [10.0, 10.0]}, "now_ms": 1_000 * number}
-        record |= {"plan_ms": 50.0, "job_ms": 650.0}
-    return compile_flow(flow.graph()), records
+    told = [
+        replace(
+            facts,
+            operator_ms=dict.fromkeys(facts.operator_ms, (2.0, 2.0)) | {"in": (10.0, 10.0)},
+            now_ms=1_000 * number,
+            engine=EngineFacts(plan_ms=50.0, job_ms=650.0),
+        )
+        for number, facts in enumerate(epochs_of(run(flow, slots=2).journal))
+    ]
+    return compile_flow(flow.graph()), told
 
 
 def test_rows_and_times_per_operator_come_from_the_journal(journal):
-    program, records = journal
-    found = measure_flow(program, records, COSTS, cores=2)
+    program, told = journal
+    found = measure_flow(program, told, COSTS, cores=2)
 
     flow = found.model.flow
     assert found.epochs == 4
@@ -55,46 +60,63 @@ def test_rows_and_times_per_operator_come_from_the_journal(journal):
 
 
 def test_the_model_gives_back_the_epochs_it_was_made_from(journal):
-    program, records = journal
-    found = measure_flow(program, records, COSTS, cores=2)
+    program, told = journal
+    found = measure_flow(program, told, COSTS, cores=2)
 
-    told = found.model.predict(EpochSettings(2, 400, {}))
-    assert told.epoch_s == pytest.approx(1.0, rel=0.05)  # what lies between the epochs' clocks
+    predicted = found.model.predict(EpochSettings(2, 400, {}))
+    assert predicted.epoch_s == pytest.approx(1.0, rel=0.05)  # what lies between the epochs' clocks
     assert found.rows_per_s == pytest.approx(400, rel=0.05)
+
+
+def times_larger(facts: EpochFacts, scale: int, now_ms: int) -> EpochFacts:
+    """The epoch with so many times the rows; 0.4 s and 0.1 ms a row."""
+
+    def larger(counts: Mapping[str, int]) -> dict[str, int]:
+        return {name: scale * count for name, count in counts.items()}
+
+    rows = scale * facts.rows
+    return replace(
+        facts,
+        rows=rows,
+        source_rows=larger(facts.source_rows),
+        operator_rows=larger(facts.operator_rows),
+        sink_rows=larger(facts.sink_rows),
+        operator_ms=dict.fromkeys(facts.operator_ms, (3.0 + rows / 1e3,) * 2),
+        edges={
+            name: replace(
+                edge,
+                local_rows=scale * edge.local_rows,
+                remote_rows=scale * edge.remote_rows,
+                local_bytes=scale * edge.local_bytes,
+                remote_bytes=scale * edge.remote_bytes,
+            )
+            for name, edge in facts.edges.items()
+        },
+        now_ms=now_ms,
+        engine=EngineFacts(plan_ms=0.0, job_ms=400.0 + rows / 10),
+    )
 
 
 def test_epochs_of_two_sizes_tell_fixed_costs_from_rows(journal):
     """Whatever the calibration says, the foot of the line is what this flow's epochs show."""
-    program, records = journal
-    grown = []
-    for number, record in enumerate(records):
-        rows = record["rows"] * (1 + 4 * (number % 2))
-        scale = rows / record["rows"]
-        sizes = {"rows": rows}
-        for field in ("source_rows", "operator_rows", "sink_rows"):
-            sizes[field] = {name: scale * n for name, n in record[field].items()}
-        times = {op: [3.0 + rows / 1e3, 3.0 + rows / 1e3] for op in record["operator_ms"]}
-        edges = {
-            name: {what: scale * n for what, n in counts.items() if what.endswith(COUNTED)}
-            for name, counts in record["edges"].items()
-        }
-        job = {"plan_ms": 0.0, "job_ms": 400.0 + rows / 10, "now_ms": 2_000 * number}
-        grown.append(record | sizes | {"operator_ms": times, "edges": edges} | job)
+    program, told = journal
+    grown = [times_larger(facts, 1 + 4 * (i % 2), 2_000 * i) for i, facts in enumerate(told)]
     found = measure_flow(program, grown, COSTS, cores=2)
 
     assert found.sizes_differ and found.model.instance_s > 0
-    in_jobs = 0.4 + sum(r["rows"] for r in grown[2:]) / 4 / 1e4
+    in_jobs = 0.4 + sum(facts.rows for facts in grown[2:]) / 4 / 1e4
     for rows in (400, 2_000, 20_000):
-        told = found.model.predict(EpochSettings(2, rows, {}))
+        predicted = found.model.predict(EpochSettings(2, rows, {}))
         between = found.epoch_s - in_jobs
-        assert told.epoch_s == pytest.approx(0.4 + rows / 1e4 + between, rel=0.05)
+        assert predicted.epoch_s == pytest.approx(0.4 + rows / 1e4 + between, rel=0.05)
 
 
 def test_a_calibration_cannot_say_more_than_epochs_took_beside_their_tasks(journal):
     """The engine was busy when it was probed: an epoch without rows took 2 s then."""
-    program, records = journal
+    program, told = journal
     busy = replace(COSTS, epoch_s=1.8)
-    told = [r | {"levels_ms": {"0": 20.0, "1": 280.0, "2": 100.0}} for r in records]
+    levels_ms = {0: 20.0, 1: 280.0, 2: 100.0}
+    told = [replace(e, engine=replace(e.engine, levels_ms=levels_ms)) for e in told]
     found = measure_flow(program, told, busy, cores=2)
 
     assert found.job_fixed_s(2) == pytest.approx(0.3)
@@ -103,8 +125,8 @@ def test_a_calibration_cannot_say_more_than_epochs_took_beside_their_tasks(journ
 
 def test_batch_rows_of_a_measured_flow_are_what_a_start_takes(journal):
     """A filter runs inside the source's task: nothing is sent to it."""
-    program, records = journal
-    found = measure_flow(program, records, COSTS, cores=2)
+    program, told = journal
+    found = measure_flow(program, told, COSTS, cores=2)
 
     chosen = tune_epochs(found.model).settings.batch_rows
     assert set(chosen) == {"even->first", "first->second"}
@@ -112,8 +134,11 @@ def test_batch_rows_of_a_measured_flow_are_what_a_start_takes(journal):
 
 
 def test_only_epochs_with_the_cores_of_the_last_one_count(journal):
-    program, records = journal
-    grown = [r | {"cores": 2 if i < 3 else 4} for i, r in enumerate(records)]
+    program, told = journal
+    grown = [
+        replace(facts, engine=replace(facts.engine, cores=2 if i < 3 else 4))
+        for i, facts in enumerate(told)
+    ]
 
     assert measure_flow(program, grown, COSTS, cores=4).epochs == 3
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from headgate.control.facts import EpochFacts, OutcomeFacts, PlanFacts
 from headgate.control.planning import Decision, Observed, Planning
 from headgate.routing.table import RoutingTable, hash_table
 from waiting import PATIENCE_S
@@ -27,12 +28,12 @@ class Thinker:
 
     def step(self, observed: Sequence[Observed], tables: Mapping[str, RoutingTable]) -> Decision:
         self.before()
-        self.seen.append([o.record["epoch"] for o in observed])
-        return Decision(facts={"saw": self.seen[-1]})
+        self.seen.append([o.facts.epoch for o in observed])
+        return Decision(plan=PlanFacts(why=f"saw {self.seen[-1]}"))
 
 
 def epoch(number: int) -> Observed:
-    return Observed({"epoch": number}, ())
+    return Observed(EpochFacts(number), ())
 
 
 def test_between_epochs_a_decision_is_ready_at_once_and_taken_once() -> None:
@@ -42,7 +43,7 @@ def test_between_epochs_a_decision_is_ready_at_once_and_taken_once() -> None:
     planning.observe(epoch(0), TABLES)
     first = planning.take(2)
 
-    assert first is not None and first.facts == {"saw": [0]}
+    assert first is not None and first.plan == PlanFacts(why="saw [0]")
     assert planning.take(2) is None
 
 
@@ -61,9 +62,9 @@ def test_the_stream_does_not_wait_and_nothing_seen_meanwhile_is_lost() -> None:
 
     assert planning.take(2) is None
     go_on.set()
-    assert eventually(planning).facts == {"saw": [0]}
+    assert eventually(planning).plan == PlanFacts(why="saw [0]")
     planning.observe(epoch(3), TABLES)
-    assert eventually(planning).facts == {"saw": [1, 2, 3]}
+    assert eventually(planning).plan == PlanFacts(why="saw [1, 2, 3]")
     planning.close()
 
 
@@ -77,7 +78,7 @@ def test_a_planner_that_fails_changes_nothing_and_is_told(beside: bool) -> None:
 
     decision = eventually(planning)
     assert decision.tables == {}
-    assert decision.facts == {"failed": "ValueError: no idea"}
+    assert decision.plan == PlanFacts(failed="ValueError: no idea")
     planning.close()
 
 
@@ -85,7 +86,8 @@ def test_a_decision_made_for_other_slots_is_void_but_told() -> None:
     class Mover(Thinker):
         def step(self, observed: Any, tables: Any) -> Decision:
             spreads: Any = {"op": "a spread"}
-            return Decision(tables, {"why": "moved"}, {"error": 0}, slots=7, spreads=spreads)
+            plan, outcome = PlanFacts(why="moved"), OutcomeFacts(error=0)
+            return Decision(tables, plan, outcome, slots=7, spreads=spreads)
 
     planning = Planning(Mover(), beside=False)
     planning.observe(epoch(0), TABLES)
@@ -93,11 +95,8 @@ def test_a_decision_made_for_other_slots_is_void_but_told() -> None:
     decision = planning.take(3)
     assert decision is not None
     assert (dict(decision.tables), decision.slots, decision.spreads) == ({}, None, None)
-    assert decision.outcome == {"error": 0}
-    assert decision.facts == {
-        "why": "moved",
-        "overtaken": "made for 2 slots, there are 3 now",
-    }
+    assert decision.outcome == OutcomeFacts(error=0)
+    assert decision.plan == PlanFacts(why="moved", overtaken="made for 2 slots, there are 3 now")
 
 
 def eventually(planning: Planning) -> Decision:
@@ -116,7 +115,7 @@ def test_what_is_prepared_is_done_before_the_first_decision() -> None:
     planning = Planning(Thinker(before=lambda: (order.append("decided"), decided.set())[0]))
 
     planning.prepare(lambda: order.append("prepared"))
-    planning.observe(Observed({"epoch": 0}, []), TABLES)
+    planning.observe(epoch(0), TABLES)
 
     assert decided.wait(PATIENCE_S)
     assert order == ["prepared", "decided"]

@@ -9,6 +9,7 @@ import pytest
 
 import headgate as hg
 from headgate.control.epoch_load import load_between
+from headgate.control.facts import EdgeFacts, EngineFacts, EpochFacts
 from headgate.control.slots_tried import REFUSED_EPOCHS
 from headgate.control.tuner import RETUNE_EPOCHS, Advice, Tuner
 from headgate.control.tuning_file import SavedTuning, load_tuning, save_tuning
@@ -43,34 +44,27 @@ def epochs(
     fixed_ms: float = FIXED_MS,
     changing: bool = False,
 ):
-    """Records of epochs that took so long, and what the tuner says to each."""
+    """Epochs that took so long, and what the tuner says to each."""
     said = []
     for number in range(start, start + count):
         rows = 1_000 if not uneven or number % 2 else 300
-        record = {
-            "kind": "epoch",
-            "epoch": number,
-            "slots": slots,
-            "rows": rows,
-            "source_rows": {"in": rows},
-            "sink_rows": {"out": 10},
-            "operator_rows": {"in": rows, "op": rows},
-            "operator_ms": {"in": [1.0] * slots, "op": [5.0] * slots},
-            "edges": {
-                "in->op": {
-                    "local_rows": 0,
-                    "remote_rows": rows,
-                    "local_bytes": 0,
-                    "remote_bytes": 8_000,
-                }
-            },
-            "now_ms": number * every_ms,
-            "plan_ms": 0.0,
-            "job_ms": fixed_ms + busy_ms,
-            "levels_ms": {"0": source_share * busy_ms, "1": (1 - source_share) * busy_ms},
-            "attempts": 1,
-        }
-        said.append(tuner.observe(record, changing=changing))
+        facts = EpochFacts(
+            epoch=number,
+            slots=slots,
+            rows=rows,
+            source_rows={"in": rows},
+            sink_rows={"out": 10},
+            operator_rows={"in": rows, "op": rows},
+            operator_ms={"in": (1.0,) * slots, "op": (5.0,) * slots},
+            edges={"in->op": EdgeFacts(remote_rows=rows, remote_bytes=8_000)},
+            now_ms=number * every_ms,
+            engine=EngineFacts(
+                plan_ms=0.0,
+                job_ms=fixed_ms + busy_ms,
+                levels_ms={0: source_share * busy_ms, 1: (1 - source_share) * busy_ms},
+            ),
+        )
+        said.append(tuner.observe(facts, changing=changing))
     return said
 
 
@@ -106,7 +100,7 @@ def test_a_change_that_failed_is_told_and_tried_again_after_a_while():
 
     later = epochs(watching, 200, slots=2, busy_ms=990.0, every_ms=1_000, start=4)
 
-    notes = [a.facts()["note"] for a in later if a is not None and a.note]
+    notes = [a.facts(0).note for a in later if a is not None and a.note]
     assert notes[0] == "3 slots did not come; going on from 2"
     assert 1 <= len(slots_asked(later)) <= 3
     again = next(i for i, a in enumerate(later) if a is not None and a.rescale is not None)
@@ -142,14 +136,14 @@ def test_what_was_measured_takes_the_place_of_the_calibration():
     record = epochs(watching, RETUNE_EPOCHS, slots=2, busy_ms=0.0, every_ms=1_000, uneven=True)
 
     assert record is not None
-    assert watching._fixed_s({"slots": 2}) == pytest.approx(FIXED_MS / 1e3, rel=0.05)
+    assert watching._fixed_s(2, 8) == pytest.approx(FIXED_MS / 1e3, rel=0.05)
 
 
 def test_a_tiny_epoch_says_little_about_the_large_one_behind_it():
     """50 ms that a single row seems to have cost would be demand for fifty slots."""
-    tiny = {"slots": 2, "rows": 1, "job_ms": 350.0, "now_ms": 0}
+    tiny = EpochFacts(0, slots=2, rows=1, engine=EngineFacts(job_ms=350.0))
 
-    load = load_between(tiny, {"rows": 1_000, "now_ms": 500}, 0.3, 2)
+    load = load_between(tiny, EpochFacts(1, rows=1_000, now_ms=500), 0.3, 2)
 
     assert load.rate == 2_000
     assert load.demand == pytest.approx(2 * 2 * 0.05 / 0.5)
@@ -157,10 +151,10 @@ def test_a_tiny_epoch_says_little_about_the_large_one_behind_it():
 
 def test_cores_are_those_of_the_epoch():
     """Eight slots of which two ran at a time have two cores' worth of work at the most."""
-    two, eight = ({"slots": 8, "cores": n, "rows": 100, "job_ms": 1_000.0} for n in (2, 8))
-    after = {"rows": 100, "now_ms": 1_000}
+    before = EpochFacts(0, slots=8, rows=100, engine=EngineFacts(job_ms=1_000.0))
+    after = EpochFacts(1, rows=100, now_ms=1_000)
 
-    found = [load_between(r | {"now_ms": 0}, after, 0.0, r["cores"]) for r in (two, eight)]
+    found = [load_between(before, after, 0.0, cores) for cores in (2, 8)]
 
     assert [load.demand for load in found] == pytest.approx([2.0, 8.0])
 
@@ -188,7 +182,7 @@ def test_settings_are_told_once_and_again_only_if_they_differ():
     told = [a for a in said if isinstance(a, Advice)]
     assert len(told) == 1
     assert told[0].tuned.settings.rows_per_epoch > 1
-    assert told[0].facts()["settings"]["bottleneck"] in ("in", "op")
+    assert told[0].facts(0).settings.bottleneck in ("in", "op")
 
 
 def test_slots_are_no_help_where_source_tasks_take_the_time():
@@ -232,7 +226,7 @@ def test_rows_that_wait_for_small_epochs_get_larger_ones():
 
     assert [e.rows > 1_000 for e in asked(said)] == [True]
     assert "rows wait, and epochs have 1,000 rows" in asked(said)[0].why
-    assert said[-1].facts()["rows_per_epoch"] == asked(said)[0].rows
+    assert said[-1].facts(0).rows_per_epoch == asked(said)[0].rows
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import headgate as hg
+from headgate.control.facts import EdgeFacts, EngineFacts, EpochFacts, StateSize
 from headgate.control.planning import Decision, Observed
 from headgate.control.unit_index import UnitIndex
 from headgate.control.unit_statistics import Capacity, MigrationCost, Period
@@ -68,7 +69,7 @@ def hashes(key: str) -> Any:
 def as_if(watched: Watching, **changes: Any) -> list[Observed]:
     """The same epochs, a second apart, with known times."""
     return [
-        Observed({**epoch.record, "now_ms": 1000 * (i + 1), **changes}, epoch.statistics)
+        Observed(replace(epoch.facts, now_ms=1000 * (i + 1), **changes), epoch.statistics)
         for i, epoch in enumerate(watched.observed)
     ]
 
@@ -78,7 +79,7 @@ def by_hand(watched: Watching, key: str, operator: str) -> dict[int, int]:
 
 
 def test_rows_and_traffic_of_units_are_those_of_their_keys(watched: Watching) -> None:
-    period = Period.of(as_if(watched, operator_ms={"first": [30.0, 30.0], "second": [0, 0]}), 0)
+    period = Period.of(as_if(watched, operator_ms={"first": (30.0, 30.0), "second": (0.0, 0.0)}), 0)
     measured = period.measure(watched.tables, Capacity(), 1.0)
     index = UnitIndex.of(watched.tables)
 
@@ -108,8 +109,7 @@ def test_rows_and_traffic_of_units_are_those_of_their_keys(watched: Watching) ->
 
 
 def test_state_of_a_unit_is_its_share_of_its_slots_files(watched: Watching) -> None:
-    state = {op: {"0": {"rows": 1, "bytes": 8000}, "1": {"rows": 1, "bytes": 4000}} for op in
-             ("first", "second")}  # fmt: skip
+    state = {op: {0: StateSize(1, 8000), 1: StateSize(1, 4000)} for op in ("first", "second")}
     period = Period.of(as_if(watched, state=state), 0)
     measured = period.measure(watched.tables, Capacity(), 0.5)
     index = UnitIndex.of(watched.tables)
@@ -127,9 +127,8 @@ def test_state_of_a_unit_is_its_share_of_its_slots_files(watched: Watching) -> N
 
 
 def test_the_bottleneck_is_the_resource_with_the_greatest_use(watched: Watching) -> None:
-    state = {op: {"0": {"rows": 1, "bytes": 9000}, "1": {"rows": 1, "bytes": 9000}} for op in
-             ("first", "second")}  # fmt: skip
-    period = Period.of(as_if(watched, operator_ms={"first": [10, 10]}, state=state), 0)
+    state = {op: {0: StateSize(1, 9000), 1: StateSize(1, 9000)} for op in ("first", "second")}
+    period = Period.of(as_if(watched, operator_ms={"first": (10.0, 10.0)}, state=state), 0)
 
     def found(**capacity: Any) -> str:
         return period.measure(watched.tables, Capacity(**capacity), 1.0).resource
@@ -143,10 +142,10 @@ def test_the_bottleneck_is_the_resource_with_the_greatest_use(watched: Watching)
 def test_time_that_is_not_in_operators_counts_for_the_bottleneck(watched: Watching) -> None:
     """Operators take 30 % of a slot, crossing and the rest of the tasks 70 %; memory is at 68 %."""
     times = {
-        "operator_ms": {"first": [150.0, 150.0], "second": [0.0, 0.0]},
-        "task_ms": {"0": 500.0, "1": 500.0},
+        "operator_ms": {"first": (150.0, 150.0), "second": (0.0, 0.0)},
+        "engine": EngineFacts(task_ms={0: 500.0, 1: 500.0}),
     }
-    held = {str(slot): {"rows": 1, "bytes": 1000} for slot in range(SLOTS)}
+    held = {slot: StateSize(1, 1000) for slot in range(SLOTS)}
     period = Period.of(as_if(watched, **times, state={"first": held, "second": held}), 0)
     measured = period.measure(watched.tables, Capacity(state_bytes=8000), 1.0)
 
@@ -157,8 +156,7 @@ def test_time_that_is_not_in_operators_counts_for_the_bottleneck(watched: Watchi
 
 
 def test_bytes_are_those_that_cross_slots(watched: Watching) -> None:
-    edge = {"local_rows": 30, "remote_rows": 30, "local_bytes": 9000, "remote_bytes": 600}
-    edge["between_slots"] = True
+    edge = EdgeFacts(local_rows=30, remote_rows=30, local_bytes=9000, remote_bytes=600)
     period = Period.of(as_if(watched, edges={"first->second": edge}, operator_ms={}), 0)
     measured = period.measure(watched.tables, Capacity(bytes_per_second=1000.0), 1.0)
 
@@ -167,7 +165,10 @@ def test_bytes_are_those_that_cross_slots(watched: Watching) -> None:
 
 
 def test_what_operators_do_not_account_for_is_shared_by_all_slots(watched: Watching) -> None:
-    times = {"operator_ms": {"first": [50.0, 50.0]}, "task_ms": {"0": 100.0, "1": 100.0}}
+    times = {
+        "operator_ms": {"first": (50.0, 50.0)},
+        "engine": EngineFacts(task_ms={0: 100.0, 1: 100.0}),
+    }
     period = Period.of(as_if(watched, **times), 0)
     measured = period.measure(watched.tables, Capacity(), 1.0)
 
@@ -188,7 +189,7 @@ def test_a_period_can_be_read_under_other_tables(watched: Watching) -> None:
 
 
 def test_without_a_clock_loads_are_rows_and_nothing_is_timed(watched: Watching) -> None:
-    still = [replace(epoch, record={**epoch.record, "now_ms": 0}) for epoch in watched.observed]
+    still = [replace(e, facts=replace(e.facts, now_ms=0)) for e in watched.observed]
     measured = Period.of(still, 0).measure(watched.tables, Capacity(), 1.0)
 
     assert not measured.timed
@@ -198,14 +199,15 @@ def test_without_a_clock_loads_are_rows_and_nothing_is_timed(watched: Watching) 
 def test_what_moving_costs_is_learnt_from_moves() -> None:
     cost = MigrationCost()
     assert cost.per_byte == pytest.approx(2e-8)
-    record = {
-        "moved_rows": {"op": 50},
-        "state": {"op": {"0": {"rows": 60, "bytes": 6e9}, "1": {"rows": 40, "bytes": 4e9}}},
-        "moving_ms": {"op": [20_000.0, 30_000.0]},
-    }
+    facts = EpochFacts(
+        epoch=1,
+        moved_rows={"op": 50},
+        state={"op": {0: StateSize(60, 6_000_000_000), 1: StateSize(40, 4_000_000_000)}},
+        moving_ms={"op": (20_000.0, 30_000.0)},
+    )
 
     for _ in range(20):
-        cost.learn([Observed(record, ())])
+        cost.learn([Observed(facts, ())])
 
     assert cost.per_byte == pytest.approx(1e-8, rel=0.01), "50 s for 5 GB, over and over"
 

@@ -61,7 +61,7 @@ def test_saved_slots_are_taken_as_far_as_there_is_room(tmp_path, saved, slots_ma
 
     assert found.slots == begins
     assert found.rows_per_epoch == 1_000
-    assert found.facts()["tuned"]["calibrated"] == SAVED
+    assert found.facts().calibrated == SAVED
 
 
 def test_slots_that_are_given_are_not_asked_to_fit(tmp_path):

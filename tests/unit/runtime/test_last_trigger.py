@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
+from headgate.control.facts import LastTrigger
 from headgate.runtime.last_trigger import last_trigger
 
 
@@ -36,7 +37,7 @@ def progress(
 
 
 def test_a_source_that_reports_no_latest_offset_says_only_how_long_it_took():
-    assert last_trigger(progress(('{"logOffset": 3}', None)), 7) == {"last_trigger_ms": 1_172}
+    assert last_trigger(progress(('{"logOffset": 3}', None)), 7) == LastTrigger(1_172)
 
 
 @pytest.mark.parametrize(
@@ -47,13 +48,13 @@ def test_a_source_that_reports_no_latest_offset_says_only_how_long_it_took():
 def test_a_source_whose_end_is_not_its_latest_offset_has_rows_that_wait(end, waits):
     latest = {"posts": {"0": 7, "1": 9}}
 
-    assert last_trigger(progress((end, latest)), 7)["last_rows_wait"] is waits
+    assert last_trigger(progress((end, latest)), 7).last_rows_wait is waits
     both = progress(('{"logOffset": 3}', None), (end, latest))
-    assert last_trigger(both, 7)["last_rows_wait"] is waits
+    assert last_trigger(both, 7).last_rows_wait is waits
 
 
 def test_nothing_is_said_of_any_other_trigger():
-    assert last_trigger(None, 7) == {}
-    assert last_trigger(progress(batch=5), 7) == {}
+    assert last_trigger(None, 7) == LastTrigger()
+    assert last_trigger(progress(batch=5), 7) == LastTrigger()
     idle = {"latestOffset": 3, "triggerExecution": 5}
-    assert last_trigger(progress(durations=idle), 7) == {}
+    assert last_trigger(progress(durations=idle), 7) == LastTrigger()

@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 import headgate as hg
+from headgate.control.facts import EngineFacts, EpochFacts
 from headgate.runtime.progress import Trigger, progress_of
 from headgate.testing import ListSource, run
 
 QUERY, RUN = str(uuid.uuid4()), str(uuid.uuid4())
 
 
-def record_of(epoch: int = 0) -> dict[str, Any]:
+def facts_of(epoch: int = 0, **changes: Any) -> EpochFacts:
     flow = hg.Flow("watched")
     rows = [[{"k": i % 3} for i in range(30)], []]
     source = flow.source(ListSource("k bigint", rows), name="in")
     source.key_by("k").process(hg.Count(), name="counts").to_memory("out")
-    return run(flow, slots=2).records[epoch]
+    return replace(EpochFacts.from_json(run(flow, slots=2).records[epoch]), **changes)
 
 
 def test_sparks_own_class_reads_it_whole() -> None:
-    record = {**record_of(), "job_ms": 500.0, "plan_ms": 3.2, "watermark_us": 1_500_000}
-    record["levels_ms"] = {"0": 12.6, "1": 7.4}
+    engine = EngineFacts(job_ms=500.0, plan_ms=3.2, levels_ms={0: 12.6, 1: 7.4})
+    facts = facts_of(engine=engine, watermark_us=1_500_000)
 
     told = StreamingQueryProgress.fromJson(
-        progress_of(record, QUERY, RUN, Trigger(1_000.0, 0.75, before_s=990.0))
+        progress_of(facts, QUERY, RUN, Trigger(1_000.0, 0.75, before_s=990.0))
     )
 
     assert (str(told.id), str(told.runId), told.name, told.batchId) == (QUERY, RUN, "watched", 0)
@@ -48,9 +50,9 @@ def test_sparks_own_class_reads_it_whole() -> None:
 
 
 def test_an_empty_epoch_is_read_too_and_still_tells_the_state() -> None:
-    record = record_of(epoch=1)
+    facts = facts_of(epoch=1)
 
-    told = StreamingQueryProgress.fromJson(progress_of(record, QUERY, RUN, Trigger(1.0, 0.1)))
+    told = StreamingQueryProgress.fromJson(progress_of(facts, QUERY, RUN, Trigger(1.0, 0.1)))
 
     assert (told.numInputRows, told.inputRowsPerSecond, told.sources) == (0, 0.0, [])
     assert told.eventTime == {} and told.sink.numOutputRows == 0
@@ -59,6 +61,6 @@ def test_an_empty_epoch_is_read_too_and_still_tells_the_state() -> None:
 
 @pytest.mark.parametrize("far", [2**62, -(2**62)])
 def test_a_watermark_of_no_year_does_no_harm(far: int) -> None:
-    record = {**record_of(), "watermark_us": far}
+    facts = facts_of(watermark_us=far)
 
-    assert progress_of(record, QUERY, RUN, Trigger(1.0, 0.1))["eventTime"] == {}
+    assert progress_of(facts, QUERY, RUN, Trigger(1.0, 0.1))["eventTime"] == {}

@@ -31,7 +31,7 @@ class Query:
         assert look < LOOKS_MAX, "nobody ends this wait"
         rows, self._at_work = self._looks[min(look, len(self._looks) - 1)]
         if rows is not None:
-            record = {"plan_ms": 250.0, "job_ms": 1000.0}
+            record = {"epoch": self._epoch, "plan_ms": 250.0, "job_ms": 1000.0}
             self._all.append({"batchId": self._epoch, "numInputRows": rows, "headgate": record})
             self._epoch += 1
         self.now_s += 1.0

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from headgate.control.facts import EpochFacts, PlanFacts, epochs_of
 from headgate.control.manager import Manager
 from headgate.control.planning import Decides, Decision, Observed
 from headgate.demo.machine import Machine
@@ -70,7 +71,7 @@ class Alternating:
 
     def step(self, observed: Sequence[Observed], tables: Mapping[str, RoutingTable]) -> Decision:
         for epoch in observed:
-            self.counted[int(epoch.record["epoch"])] = any(s.loads for s in epoch.statistics)
+            self.counted[epoch.facts.epoch] = any(s.loads for s in epoch.statistics)
         return Decision()
 
 
@@ -84,7 +85,7 @@ class Stirring:
     moved_with: list[int] = field(default_factory=list)
 
     def step(self, observed: Sequence[Observed], tables: Mapping[str, RoutingTable]) -> Decision:
-        epoch = int(observed[-1].record["epoch"]) + 1  # the earliest that can run with it
+        epoch = observed[-1].facts.epoch + 1  # the earliest that can run with it
         if epoch % self.options.move_every:
             return Decision()
         draw = np.random.default_rng([self.options.seed, epoch])
@@ -97,7 +98,7 @@ class Stirring:
             slots = draw.integers(0, table.slots, len(some)).astype(np.int32)
             changed[operator] = table.pin_hashes(some, slots)
         self.moved_with.append(epoch)
-        return Decision(changed, {"why": "stirring"})
+        return Decision(changed, PlanFacts(why="stirring"))
 
 
 def run_manage(options: ManageOptions, say: Say) -> dict[str, Any]:
@@ -164,7 +165,7 @@ def _counting(files: EpochFiles, options: ManageOptions, place: Path, seed: int)
 
 def _run(
     files: EpochFiles, options: ManageOptions, place: Path, manager: Manager | Decides | None
-) -> tuple[tuple[float, ...], list[dict[str, Any]]]:
+) -> tuple[tuple[float, ...], list[EpochFacts]]:
     spark = spark_query.session(options.slots)
     flow = Flow("managed")
     pairs = flow.source(spark_query.source(spark, files))
@@ -178,15 +179,14 @@ def _run(
         manager=manager,
     )
     query.awaitTermination()
-    records = [r for r in query.journal() if r["kind"] == "epoch"]
-    return epoch_seconds(query, len(files)), records
+    return epoch_seconds(query, len(files)), epochs_of(query.journal())
 
 
 def _migrating(
-    seconds: Sequence[float], records: Sequence[Mapping[str, Any]], warmup: int
+    seconds: Sequence[float], epochs: Sequence[EpochFacts], warmup: int
 ) -> dict[str, Any]:
     """The epochs that moved state against the median of all, warm-up left out."""
-    moved = [sum(record["moved_rows"].values()) for record in records]
+    moved = [sum(epoch.moved_rows.values()) for epoch in epochs]
     timed = list(zip(seconds, moved, strict=True))[warmup:]
     with_moves = [s for s, keys in timed if keys]
     usual = median(s for s, _ in timed)

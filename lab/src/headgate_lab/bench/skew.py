@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headgate.control.facts import EpochFacts
 from headgate.control.hot_keys import KEYS_MAX, STATISTICS_BYTES, HotKeys
 from headgate.control.observation import gather
 from headgate.control.planning import Observed
@@ -134,11 +135,9 @@ class GroupedStream:
             sketch = PairSketch.within(STATISTICS_BYTES)
             sketch.update(key[mine], np.zeros(np.count_nonzero(mine), np.uint64), rows[mine])
             told.append(TaskStatistics(s, loads={OPERATOR: sketch}))
-        record = {
-            "epoch": self.epoch, "rows": int(rows.sum()), "now_ms": 0, "edges": {},
-            "loads": {OPERATOR: loads.tolist()},
-        }  # fmt: skip
-        observed = [Observed(record, told)]
+        by_slot = tuple(loads.tolist())
+        facts = EpochFacts(self.epoch, rows=int(rows.sum()), loads={OPERATOR: by_slot})
+        observed = [Observed(facts, told)]
         hot.observe(observed, gather(observed, KEYS_MAX))
         decision = hot.decide({OPERATOR: self.table})
         self.table = decision.tables.get(OPERATOR, self.table)

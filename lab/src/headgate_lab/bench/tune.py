@@ -30,6 +30,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from headgate.control.facts import EpochFacts
 from headgate.control.measured_flow import measure_flow
 from headgate.control.tuner import GROWTH
 from headgate.demo.machine import Machine
@@ -195,7 +196,7 @@ def four_settings(tuned: Setting, single_rows: int) -> dict[str, Setting]:
 
 
 # --- inside -----------------------------------------------------------------------------------
-def _probe(flow: PaperFlow, options: TuneOptions, work: Path) -> list[dict[str, Any]]:
+def _probe(flow: PaperFlow, options: TuneOptions, work: Path) -> list[EpochFacts]:
     """Epochs with all cores and large batches: what the flow costs where nothing is wasted."""
     return probe_once(flow, CORES, options.probe_rows, work)
 
@@ -263,8 +264,8 @@ def _fixed_share(kept: Mapping[str, list[Timed]], tuned: TunedEpochs) -> dict[st
 
 
 def _messages_per_row(taken: Timed) -> float:
-    epochs = [r for r in taken.records if r["kind"] == "epoch" and r["rows"]]
-    return float(sum(r["messages"] for r in epochs) / sum(r["rows"] for r in epochs))
+    told = [epoch for epoch in taken.epochs if epoch.rows]
+    return sum(epoch.messages for epoch in told) / sum(epoch.rows for epoch in told)
 
 
 def _timed(run: Callable[[], Any]) -> tuple[Any, float]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from headgate.control.facts import EpochFacts, epochs_of
 from headgate.demo.workload import EpochFiles, write_epochs
 from headgate.flow import Flow
 from headgate.slot.batching import BatchRows
@@ -45,11 +46,11 @@ class Setting:
 
 @dataclass(frozen=True)
 class Timed:
-    """The epochs after the warm-up, and all records of the run."""
+    """The epochs after the warm-up, and what is known of all of the run."""
 
     rows: int
     seconds: tuple[float, ...]
-    records: list[dict[str, Any]]
+    epochs: list[EpochFacts]
 
     @property
     def rows_per_s(self) -> float:
@@ -80,20 +81,18 @@ def program_of(flow: PaperFlow) -> Program:
 def run_once(flow: PaperFlow, setting: Setting, *, epochs: int, warmup: int, work: Path) -> Timed:
     """Run so many epochs in a checkpoint of their own; the first ones are not timed."""
     sizes = (setting.rows_per_epoch,) * epochs
-    seconds, records = _run(flow, setting.slots, setting.batch, sizes, work)
-    return Timed(setting.rows_per_epoch, seconds[warmup:], records)
+    seconds, told = _run(flow, setting.slots, setting.batch, sizes, work)
+    return Timed(setting.rows_per_epoch, seconds[warmup:], told)
 
 
-def probe_once(
-    flow: PaperFlow, slots: int, sizes: tuple[int, ...], work: Path
-) -> list[dict[str, Any]]:
-    """Epochs of these sizes with large batches; what the journal says of them."""
+def probe_once(flow: PaperFlow, slots: int, sizes: tuple[int, ...], work: Path) -> list[EpochFacts]:
+    """Epochs of these sizes with large batches."""
     return _run(flow, slots, None, sizes, work)[1]
 
 
 def _run(
     flow: PaperFlow, slots: int, batch: BatchRows, sizes: tuple[int, ...], work: Path
-) -> tuple[tuple[float, ...], list[dict[str, Any]]]:
+) -> tuple[tuple[float, ...], list[EpochFacts]]:
     files = _written(flow, sizes, work)
     spark = spark_query.session(CORES)
     schema = spark.read.parquet(str(files.directory)).schema
@@ -108,9 +107,9 @@ def _run(
     )
     query.awaitTermination()
     seconds = epoch_seconds(query, len(sizes))
-    records = query.journal()
+    told = epochs_of(query.journal())
     shutil.rmtree(place, ignore_errors=True)
-    return seconds, records
+    return seconds, told
 
 
 def _written(flow: PaperFlow, sizes: tuple[int, ...], work: Path) -> EpochFiles:
