@@ -9,11 +9,11 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.routes import local_only, may_be_local
 from tests.scenario.oracle import Case, Expected, bag
 
 import headgate as hg
@@ -25,13 +25,13 @@ Choose = Callable[[Program, int], frozenset[str]]
 
 
 @contextmanager
-def born_local(choose: Choose = lambda program, epoch: program.splittable) -> Iterator[None]:
+def born_local(choose: Choose = lambda program, epoch: may_be_local(program)) -> Iterator[None]:
     """Every coordinator made in here plans its epochs with the chosen operators away."""
     real = Coordinator.plan
 
     def plan(self: Coordinator, *given: int) -> EpochPlan:
         made = real(self, *given)
-        return replace(made, away=choose(self.program, made.epoch))
+        return local_only(self.program, made, choose(self.program, made.epoch))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Coordinator, "plan", plan)

@@ -12,10 +12,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.routes import dispatched
 from tests.scenario.oracle import Case
 
 from headgate.control.coordinator import Coordinator
 from headgate.routing.hashing import hash_columns
+from headgate.routing.route import TO_OWNER, Dispatch, Here, Shares
 from headgate.routing.spread import Spread
 from headgate.slot.plan import EpochPlan
 from headgate.topology.stream import Stream
@@ -53,13 +55,13 @@ def restless_plans(case: Case, seed: int) -> Iterator[None]:
     def plan(self: Coordinator, *given: int) -> EpochPlan:
         made = real(self, *given)
         coin = random.Random(f"{seed} {made.epoch}")
-        split = frozenset(name for name in sorted(self.program.auto) if coin.random() < 0.5)
-        spreads = {
-            name: _spread(coin, case, name, made.slots)
-            for name in sorted(self.program.spreads)
-            if coin.random() < 0.7
-        }
-        return replace(made, split=split, spreads=spreads)
+        chosen: dict[str, Dispatch] = {}
+        for name in sorted(self.program.operators(lambda may: may.be_split)):
+            chosen[name] = Here() if coin.random() < 0.5 else TO_OWNER
+        for name in sorted(self.program.operators(lambda may: may.be_cut)):
+            if coin.random() < 0.7:
+                chosen[name] = Shares(_spread(coin, case, name, made.slots))
+        return dispatched(made, chosen)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Coordinator, "plan", plan)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from tests.routes import may_be_local
 from tests.scenario.oracle import Case, random_table
 
 from headgate.control.facts import PlanFacts
@@ -19,7 +20,9 @@ class Restless:
 
     def __init__(self, rng: random.Random, case: Case, program: Program, buckets: int) -> None:
         self.rng, self.case, self.buckets = rng, case, buckets
-        self.born_local = frozenset(op for op in program.splittable if rng.random() < 0.7)
+        self.born_local = frozenset(
+            op for op in sorted(may_be_local(program)) if rng.random() < 0.7
+        )
         self.units_of = frozenset(case.keys) if rng.random() < 0.5 else frozenset()
 
     def step(self, observed: Any, tables: Any) -> Decision:

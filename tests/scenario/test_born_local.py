@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.routes import may_be_local
 from tests.scenario.born_local import born_local, deep
 from tests.scenario.fault_engine import TAMPERINGS, Faults, Killed
 from tests.scenario.oracle import CASES, random_table
@@ -49,7 +50,7 @@ def chosen_by(rng: random.Random) -> Any:
 
     def choose(program: Program, epoch: int) -> frozenset[str]:
         coin = random.Random(f"{seed} {epoch}")
-        return frozenset(name for name in sorted(program.splittable) if coin.random() < 0.7)
+        return frozenset(name for name in sorted(may_be_local(program)) if coin.random() < 0.7)
 
     return choose
 

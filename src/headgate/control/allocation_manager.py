@@ -22,6 +22,7 @@ from headgate.planner.allocation.measures import Balance, load_distance
 from headgate.planner.allocation.model import Extras
 from headgate.planner.allocation.plan import Limits, Plan, Planner
 from headgate.planner.distance import Distances
+from headgate.routing.route import Shares
 from headgate.routing.table import RoutingTable
 from headgate.topology.duration import duration_us
 
@@ -136,7 +137,8 @@ class AllocationManager:
         self._split.take(extras, index, named)
         decided = Decision(changed, told, outcome)
         if self._split.operators:
-            decided = replace(decided, spreads=dict(self._split.spreads))
+            cut = {op: Shares(spread) for op, spread in self._split.spreads.items()}
+            decided = replace(decided, dispatch=cut)
         if adapted.slots is None:
             return decided
         return replace(decided, slots=adapted.slots, scaling=adapted.why)

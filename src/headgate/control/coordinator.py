@@ -47,7 +47,7 @@ from headgate.errors import (
 from headgate.operator.rows import EpochClock
 from headgate.operator.user_code import reason_of
 from headgate.routing.identity import Identity
-from headgate.routing.spread import Spread
+from headgate.routing.route import TO_OWNER, Dispatch, Route, Shares
 from headgate.routing.table import BUCKETS, RoutingTable, hash_table
 from headgate.slot.batching import BYTE_S, MESSAGE_S, BatchRows, Scheme, batching_of
 from headgate.slot.event_time import clocks_behind_windows
@@ -141,8 +141,7 @@ class Coordinator:
     ) -> None:
         self.program, self.checkpoint, self.settings = program, checkpoint, settings
         self._planning = planning
-        self._split: frozenset[str] = frozenset()
-        self._spreads: Mapping[str, Spread] = {}
+        self._dispatch: Mapping[str, Dispatch] = {}
         self.slots = settings.slots
         self.batching = batching_of(
             program.graph,
@@ -274,7 +273,7 @@ class Coordinator:
             clock=clock,
             clock_behind=clock_behind,
             clocks=clocks_behind_windows(self.program, clock),
-            tables=dict(self._routing.tables),
+            routes=self._routes(),
             moves=self._routing.moves,
             table_files=dict(self._routing.names),
             tables_uri=self.checkpoint.tables.uri,
@@ -285,9 +284,6 @@ class Coordinator:
             cost_files=dict(self._costs.names),
             costs_uri=self._costs.uri,
             batching=self.batching,
-            away=frozenset() if self._planning is None else self._planning.manager.born_local,
-            split=self._split,
-            spreads=self._spreads,
             chains={} if last is None else last.chains,
             storage_uri=self.checkpoint.state.uri,
             warm_dir=self.settings.warm_dir,
@@ -300,20 +296,19 @@ class Coordinator:
 
     def rehearsal(self, slots: int) -> EpochPlan:
         """The coming epoch with so many slots, without state: for an engine to warm up with."""
-        tables = {op: hash_table(slots, self.buckets) for op in self._routing.tables}
+        table = hash_table(slots, self.buckets)
+        routes = {op: Route(table, self._usual(op)) for op in self._routing.tables}
         plan = self.plan(0 if self.last is None else self.last.epoch + 1)
         return replace(
             plan,
             slots=slots,
-            tables=tables,
+            routes=routes,
             table_files={},
             moves={},
             chains={},
             warm_dir="off",
             statistics_bytes=0,
             unit_statistics=frozenset(),
-            away=frozenset(),
-            spreads={},
             costs={},
             cost_files={},
         )
@@ -324,6 +319,21 @@ class Coordinator:
             self._planning.close()
 
     # --- inside ----------------------------------------------------------------------------
+    def _routes(self) -> dict[str, Route]:
+        local = frozenset() if self._planning is None else self._planning.manager.born_local
+        routes = {}
+        for operator, table in self._routing.tables.items():
+            dispatch = self._dispatch.get(operator, self._usual(operator))
+            if operator in local:
+                dispatch = self.program.dispatches[operator].local or dispatch
+            routes[operator] = Route(table, dispatch)
+        return routes
+
+    def _usual(self, operator: str) -> Dispatch:
+        """How rows find their slots while nothing is decided; without state, they go to owners."""
+        may = self.program.dispatches.get(operator)
+        return TO_OWNER if may is None else may.usual
+
     @contextmanager
     def _holding(self, what: str) -> Iterator[None]:
         """Do something only as the newest driver, and say so if it fails because another is newer.
@@ -403,8 +413,7 @@ class Coordinator:
         decision = None if self._planning is None else self._planning.take(self.slots)
         if decision is not None:
             self._routing.install(decision.tables)
-            self._split = self._split if decision.split is None else decision.split
-            self._spreads = self._spreads if decision.spreads is None else decision.spreads
+            self._dispatch = self._dispatch if decision.dispatch is None else decision.dispatch
         self._routing.save()
         if decision is not None:
             self._tell(epoch, decision)
@@ -429,7 +438,9 @@ class Coordinator:
         self.journal.append(ScaleFacts(epoch, self.slots, slots, why))
         placed = frozenset() if self._planning is None else self._planning.units_of
         self._routing.resize(slots, fill=not placed)
-        self._spreads = {}
+        self._dispatch = {
+            op: chosen for op, chosen in self._dispatch.items() if not isinstance(chosen, Shares)
+        }
         self.slots = slots
 
     def _attempt(self, epoch: int, run: RunTasks) -> tuple[EpochPlan, Control, EpochResult, int]:

@@ -14,6 +14,8 @@ from headgate.control.facts import (
     StateSize,
 )
 from headgate.planner.distance import CLASSES, Distances
+from headgate.routing.route import Here, Shares
+from headgate.routing.spread import Spread
 from headgate.slot.batching import edge_name
 from headgate.slot.plan import Control, EpochPlan, parse_pair
 from headgate.slot.program import Program
@@ -66,8 +68,8 @@ def epoch_facts(
         away_rows=_by_operator(total.away_rows),
         merge_rows=_by_operator(total.merge_rows),
         merge_bytes=total.merge_bytes,
-        split=tuple(sorted(plan.split)),
-        spread_keys={op: len(spread.cut) for op, spread in sorted(plan.spreads.items())},
+        split=tuple(op for op in sorted(plan.routes) if _is_split(program, plan, op)),
+        spread_keys={op: len(spread.cut) for op, spread in sorted(_spreads(plan).items())},
         loads=loads,
         imbalance={op: imbalance(by_slot) for op, by_slot in loads.items()},
         operator_ms=_operator_ms(working, plan.slots),
@@ -87,6 +89,18 @@ def epoch_facts(
         engine=engine,
         trigger=trigger,
     )
+
+
+def _is_split(program: Program, plan: EpochPlan, operator: str) -> bool:
+    """Is it folded where its rows are because the plan chose so?"""
+    may = program.dispatches.get(operator)
+    chosen = may is not None and may.be_split
+    return chosen and isinstance(plan.routes[operator].dispatch, Here)
+
+
+def _spreads(plan: EpochPlan) -> dict[str, Spread]:
+    dispatched = {op: route.dispatch for op, route in plan.routes.items()}
+    return {op: by.spread for op, by in dispatched.items() if isinstance(by, Shares)}
 
 
 def _source_tasks(total: Control) -> int:

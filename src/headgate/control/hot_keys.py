@@ -20,10 +20,11 @@ from headgate.control.planning import Decides, Decision, Observed, PlacesUnits
 from headgate.planner.by_load import Layout, expected_loads, lay_out_split, lay_out_whole
 from headgate.planner.observation import KeyLoads, Observation
 from headgate.planner.split_or_key import Seen, SplitOrKey, excess, partials_expected
+from headgate.routing.route import TO_OWNER, Dispatch, Here, Shares
 from headgate.routing.spread import Spread
 from headgate.routing.table import RoutingTable
 from headgate.sketch.space_saving import PairSketch
-from headgate.slot.program import Program
+from headgate.slot.program import Dispatches, Program
 
 KEYS_MAX = 1 << 14
 STATISTICS_BYTES = 1 << 20  # of a slot, where no manager says otherwise
@@ -35,11 +36,10 @@ GAIN = {"split": 0.01, "dkg": 0.05}  # what a change must bring
 
 @dataclass(frozen=True)
 class HotDecision:
-    """Tables that change, the spreads and split operators of the epochs to come, and why."""
+    """Tables that change, how rows find their slots in the epochs to come, and why."""
 
     tables: Mapping[str, RoutingTable] = field(default_factory=dict)
-    spreads: Mapping[str, Spread] = field(default_factory=dict)
-    split: frozenset[str] = frozenset()
+    dispatch: Mapping[str, Dispatch] = field(default_factory=dict)
     reasons: tuple[str, ...] = ()
 
 
@@ -62,12 +62,14 @@ class HotKeys:
     def __init__(self, program: Program, slots: int, others: Container[str] = ()) -> None:
         """`others` are operators that somebody else places and cuts."""
         self._slots = slots
-        mine = {op: by for op, by in sorted(program.by_load.items()) if op not in others}
-        self._by_load = mine if slots > 1 else {}
+        mine = [op for op in program.operators(lambda may: may.be_evened) if op not in others]
+        self._by_load = {
+            op: program.dispatches[op].grouping for op in (sorted(mine) if slots > 1 else ())
+        }
         self._loads = {operator: _Loads() for operator in self._by_load}
         self._spreads: dict[str, Spread] = {}
         self._learnt: set[str] = set()
-        self._choices = {operator: SplitOrKey() for operator in sorted(program.auto)}
+        self._choices = {operator: SplitOrKey() for operator in program.operators(_may_split)}
         nodes = program.graph.nodes
         self._inputs = {
             node.name: [
@@ -75,7 +77,7 @@ class HotKeys:
                 for e in program.graph.inputs(node.id)
             ]
             for node in program.stateful
-            if node.auto
+            if node.name in self._choices
         }
 
     def observe(self, observed: Sequence[Observed], seen: Observation) -> None:
@@ -104,8 +106,11 @@ class HotKeys:
             because = choice.decide()
             if because is not None:
                 reasons.append(f"{operator} {because}")
-        split = frozenset(op for op, choice in self._choices.items() if choice.split)
-        return HotDecision(changed, dict(self._spreads), split, tuple(reasons))
+        dispatch: dict[str, Dispatch] = {
+            op: Here() if choice.split else TO_OWNER for op, choice in self._choices.items()
+        }
+        dispatch |= {op: Shares(spread) for op, spread in self._spreads.items()}
+        return HotDecision(changed, dispatch, tuple(reasons))
 
     # --- inside ----------------------------------------------------------------------------
     def _lay_out(
@@ -173,20 +178,23 @@ class WithHotKeys:
 
     def __init__(self, placing: Decides | None, program: Program) -> None:
         units = _units_of(placing)
-        self._placing = placing if program.placed or units else None
-        self._placed, self._units = units | set(program.placed), units
+        placed = frozenset(program.operators(_may_place))
+        self._placing = placing if placed or units else None
+        self._placed, self._units = units | placed, units
         self._program = program
         self._hot: HotKeys | None = None
         self._slots = 0
-        self._cut: Mapping[str, Spread] = {}
+        self._cut: Mapping[str, Dispatch] = {}
         self.statistics_bytes = STATISTICS_BYTES if placing is None else placing.statistics_bytes
 
     @staticmethod
     def has_work(program: Program, placing: Decides | None) -> bool:
         """Is there anything to decide, or anything to keep from a manager of placement?"""
-        placed = _units_of(placing) | set(program.placed)
+        units = _units_of(placing)
+        placed = units | set(program.operators(_may_place))
         special = placing is not None and len(placed) < len(program.stateful)
-        return bool(set(program.by_load) - _units_of(placing) or program.auto) or special
+        evened = set(program.operators(lambda may: may.be_evened)) - units
+        return bool(evened or program.operators(_may_split)) or special
 
     @property
     def units_of(self) -> frozenset[str]:
@@ -205,7 +213,7 @@ class WithHotKeys:
         if self._hot is None or slots != self._slots:
             self._hot, self._slots = HotKeys(self._program, slots, self._units), slots
             self._cut = {}
-        self._cut = self._cut if decision.spreads is None else decision.spreads
+        self._cut = self._cut if decision.dispatch is None else decision.dispatch
         observed = [epoch for epoch in observed if epoch.facts.slots == slots]
         if observed:
             self._hot.observe(observed, gather(observed, KEYS_MAX))
@@ -214,8 +222,7 @@ class WithHotKeys:
             decision,
             tables={**decision.tables, **hot.tables},
             plan=_joined(decision.plan, hot),
-            split=hot.split,
-            spreads={**self._cut, **hot.spreads},
+            dispatch={**self._cut, **hot.dispatch},
         )
 
     def _placeable(self, epoch: Observed) -> Observed:
@@ -227,6 +234,14 @@ class WithHotKeys:
         return Observed(epoch.facts, shown)
 
 
+def _may_place(may: Dispatches) -> bool:
+    return may.be_placed
+
+
+def _may_split(may: Dispatches) -> bool:
+    return may.be_split
+
+
 def _units_of(placing: Decides | None) -> frozenset[str]:
     return placing.units_of if isinstance(placing, PlacesUnits) else frozenset()
 
@@ -235,11 +250,12 @@ def _joined(plan: PlanFacts | None, hot: HotDecision) -> PlanFacts | None:
     if not hot.reasons:
         return plan
     plan = PlanFacts() if plan is None else plan
+    chosen = hot.dispatch.items()
     return replace(
         plan,
         planner=plan.planner or "load",
         why="; ".join(filter(None, [plan.why, *hot.reasons])),
         hot_keys=hot.reasons,
-        spread={op: len(spread.cut) for op, spread in hot.spreads.items()},
-        split=tuple(sorted(hot.split)),
+        spread={op: len(by.spread.cut) for op, by in chosen if isinstance(by, Shares)},
+        split=tuple(sorted(op for op, by in chosen if isinstance(by, Here))),
     )

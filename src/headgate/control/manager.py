@@ -148,8 +148,10 @@ def plan_with(
     if isinstance(manager, Manager) and manager.places_units:
         from headgate.control.allocation_manager import AllocationManager
 
-        cuttable = program.cuttable if manager.planner in CUTTING_PLANNERS else ()
-        manager = AllocationManager(program.placed, manager, racks, cuttable=cuttable)
+        cuts = manager.planner in CUTTING_PLANNERS
+        placed = program.operators(lambda may: may.be_placed)
+        cuttable = program.operators(lambda may: may.be_cut and cuts)
+        manager = AllocationManager(placed, manager, racks, cuttable=cuttable)
     elif isinstance(manager, Manager):
         manager = PlacementManager(task_of(program, manager, slots, racks), manager)
     kernels = kernels_of(manager)
@@ -174,14 +176,15 @@ def task_of(
     program: Program, settings: Manager, slots: int, racks: Mapping[str, str] | None = None
 ) -> Task:
     """What there is to place in a flow, within the limits of the settings."""
+    local = program.operators(lambda may: may.local is not None and settings.born_local)
     return Task(
-        operators=program.placed,
+        operators=program.operators(lambda may: may.be_placed),
         edges=program.key_pairs,
         slots=slots,
         alpha=settings.alpha,
         pins_max=settings.pins_max,
         moves_max=settings.moves_max,
-        born_local=program.splittable if settings.born_local else frozenset(),
+        born_local=frozenset(local),
         memory_epochs=settings.memory_epochs,
         seed=settings.seed,
         racks=racks or {},

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
 from headgate.control.facts import EpochFacts, OutcomeFacts, PlanFacts
-from headgate.routing.spread import Spread
+from headgate.routing.route import Dispatch
 from headgate.routing.table import RoutingTable
 from headgate.slot.statistics import TaskStatistics
 
@@ -38,8 +38,8 @@ class Decision:
     `plan` says what was decided and why; None: there is nothing to tell. `outcome` is what came of
     the decision before: promised and achieved. `slots` is how many there
     should be, if that is to change, and `scaling` why; the engine may need some epochs to get ready
-    for it. `split`
-    and `spreads` are those of the plans to come (`EpochPlan`); None: as they were.
+    for it. `dispatch`
+    is how rows of some operators find their slots in the plans to come; None: as they did.
     """
 
     tables: Mapping[str, RoutingTable] = field(default_factory=dict)
@@ -47,8 +47,7 @@ class Decision:
     outcome: OutcomeFacts | None = None
     slots: int | None = None
     scaling: str = "the manager's plan"
-    split: frozenset[str] | None = None
-    spreads: Mapping[str, Spread] | None = None
+    dispatch: Mapping[str, Dispatch] | None = None
 
 
 class Decides(Protocol):

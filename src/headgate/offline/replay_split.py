@@ -35,6 +35,8 @@ from headgate.planner.incremental_words import SeenKeys, SeenPairs
 from headgate.planner.key_graph import KeyGraph, imbalance_of
 from headgate.planner.partition import partition
 from headgate.routing.hashing import U64
+from headgate.routing.route import Route, Shares
+from headgate.routing.table import hash_table
 from headgate.slot.chooser import make_chooser
 
 F64 = npt.NDArray[np.float64]
@@ -56,7 +58,7 @@ class SplitOwners(Owners):
     def route(self, first: int, end: int) -> Epoch:
         anchor = self.trace.keys[self.anchor]
         number = anchor.number[first:end]
-        chooser = make_chooser("split", self.slots, 0, None)
+        chooser = make_chooser(Route(hash_table(self.slots), Shares()), 0)
         slot = chooser.choose(anchor.h[number], self.owner(self.anchor, number))
         return Epoch(first, end, (slot,) * len(self.trace.keys))
 

@@ -25,6 +25,7 @@ from pyspark import Accumulator, Broadcast, TaskContext
 from headgate.control.cost_files import CostFiles
 from headgate.control.table_files import TableFiles
 from headgate.errors import EngineError, StateFileError
+from headgate.routing.route import Route
 from headgate.runtime.anchor import slot_labels
 from headgate.runtime.leftovers import claim
 from headgate.slot.batch_tuple import TUPLE_SCHEMA, BatchTuple, Kind, anchor_row, decode, encode
@@ -172,9 +173,11 @@ def pack_plan(plan: EpochPlan) -> str:
     Spark sends properties along with every task: a large table is only named in it, and read
     from the checkpoint by the workers that do not have it yet.
     """
-    small = {op: t for op, t in plan.tables.items() if len(t.pinned_h) <= INLINE_PINS_MAX}
-    plan = replace(plan, tables=small, costs={})
-    return base64.b85encode(zlib.compress(pickle.dumps(plan, protocol=5), 1)).decode("ascii")
+    is_small = {op: len(r.table.pinned_h) <= INLINE_PINS_MAX for op, r in plan.routes.items()}
+    small = {op: route for op, route in plan.routes.items() if is_small[op]}
+    large = {op: (r.dispatch, r.slots) for op, r in plan.routes.items() if not is_small[op]}
+    packed = pickle.dumps((replace(plan, routes=small, costs={}), large), protocol=5)
+    return base64.b85encode(zlib.compress(packed, 1)).decode("ascii")
 
 
 def _plan() -> tuple[EpochPlan, StateFileError | None]:
@@ -188,24 +191,24 @@ def _plan() -> tuple[EpochPlan, StateFileError | None]:
         raise EngineError(f"the task's job has no local property {PLAN_PROPERTY}")
     if packed not in _plans:
         _plans.clear()
-        plan = pickle.loads(zlib.decompress(base64.b85decode(packed)))
+        plan, large = pickle.loads(zlib.decompress(base64.b85decode(packed)))
         try:
-            _plans[packed] = _with_costs(_with_tables(plan))
+            _plans[packed] = _with_costs(_with_tables(plan, large))
         except StateFileError as problem:
             return plan, problem
     return _plans[packed], None
 
 
-def _with_tables(plan: EpochPlan) -> EpochPlan:
-    missing = {op: names for op, names in plan.table_files.items() if op not in plan.tables}
-    if not missing:
+def _with_tables(plan: EpochPlan, large: dict[str, tuple[Any, ...]]) -> EpochPlan:
+    """The plan with the routes whose tables did not travel with it: dispatch and slots did."""
+    if not large:
         return plan
     if plan.tables_uri not in _tables:
         _tables.clear()
         _tables[plan.tables_uri] = TableFiles(Storage.at(plan.tables_uri))
     files = _tables[plan.tables_uri]
-    read = {op: files.load(names) for op, names in missing.items()}
-    return replace(plan, tables={**plan.tables, **read})
+    read = {op: Route(files.load(plan.table_files[op]), *rest) for op, rest in large.items()}
+    return replace(plan, routes={**plan.routes, **read})
 
 
 def _with_costs(plan: EpochPlan) -> EpochPlan:

@@ -12,22 +12,11 @@ later, which exists anyway: what it looks ahead to lies behind an exchange.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
 
-from headgate.routing.hashing import U64, hash_columns
-from headgate.routing.table import I32
-from headgate.slot.plan import EpochPlan
+from headgate.routing.route import Stop
 from headgate.topology.graph import Edge, FlowGraph, Node
-
-
-class Stop(NamedTuple):
-    """A keyed operator further on, and the columns of its key."""
-
-    operator: str
-    key: tuple[str, ...]
 
 
 def stops_ahead(graph: FlowGraph, schemas: Mapping[int, pa.Schema]) -> dict[int, tuple[Stop, ...]]:
@@ -85,24 +74,3 @@ def _stops(graph: FlowGraph, edge: Edge, schemas: Mapping[int, pa.Schema]) -> tu
 
 def _is_in(rows: pa.Schema, field: pa.Field) -> bool:
     return field.name in rows.names and rows.field(field.name).type == field.type
-
-
-def look_ahead(
-    plan: EpochPlan, consumer: str, stops: tuple[Stop, ...], batch: pa.RecordBatch, h: U64
-) -> I32:
-    """Where source rows go: keys without a pin go to the first of their stops with an owner.
-
-    An operator that is not born local has an owner for every key.
-    """
-    targets, pinned = plan.tables[consumer].look_up(h)
-    lost = np.flatnonzero(~pinned)
-    for stop in stops:
-        if not len(lost):
-            break
-        columns = [batch.column(name).take(pa.array(lost)) for name in stop.key]
-        slots, known = plan.tables[stop.operator].look_up(hash_columns(columns, len(lost)))
-        if stop.operator not in plan.away:
-            known = np.ones(len(lost), np.bool_)
-        targets[lost[known]] = slots[known]
-        lost = lost[~known]
-    return targets

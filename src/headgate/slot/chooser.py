@@ -1,21 +1,19 @@
-"""How a task picks the slots of rows whose keys may be processed in several: one chooser per edge.
-
-A chooser is a function of the rows of its edge in order, and of the plan: it keeps counts from
-chunk to chunk, starts from nothing with every task, and does not notice where a chunk ends. Rows
-that it sends to a slot that does not own their key are processed there as rows that are away.
+"""Pick one of several slots that a row's key may use. Rows that come to a slot that does not own
+their key are folded there, and the owner gets a partial.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
 
 from headgate.routing.choices import I32, deal, least_loaded, two_choices
 from headgate.routing.hashing import U64
+from headgate.routing.route import Choose, Route, Shares
 from headgate.routing.spread import Spread
 from headgate.sketch.head import HeadKeys, choices_needed
-from headgate.topology.graph import KeyGrouping
 
 _OFFSET = 0xD1B54A32D192ED03
 _MASK = (1 << 64) - 1
@@ -61,7 +59,7 @@ class HeadChoices:
         return targets
 
 
-class Shares:
+class DealtOut:
     """Split units: keys of a spread go to its slots in its shares, most others to their owner.
 
     A frequent key that the spread does not have is new: it was not hot when that was made. Its
@@ -87,19 +85,34 @@ class Shares:
         return targets
 
 
-def make_chooser(
-    grouping: KeyGrouping, slots: int, producer: int, spread: Spread | None
-) -> Chooser:
+class Within:
+    """A chooser among the operator's own slots, which it knows by their places among them."""
+
+    def __init__(self, slots: tuple[int, ...], chooser: Chooser) -> None:
+        self._slots, self._chooser = np.array(slots, np.int32), chooser
+
+    def choose(self, h: U64, owner: I32) -> I32:
+        places = np.searchsorted(self._slots, owner).astype(np.int32)
+        return self._slots[self._chooser.choose(h, places)]
+
+
+def make_chooser(route: Route, producer: int) -> Chooser:
     """The chooser of an edge in one task.
 
-    A split grouping that has no spread yet, since nothing was counted, takes every frequent key
-    for new.
+    A spread that is empty, since nothing was counted, makes every frequent key a new one.
     """
-    if grouping == "pkg":
-        return TwoChoices(slots)
-    if grouping == "d_choices":
-        return HeadChoices(slots, every_slot=False)
-    if grouping == "w_choices":
-        return HeadChoices(slots, every_slot=True)
-    assert grouping == "split", grouping
-    return Shares(slots, Spread() if spread is None else spread, producer)
+    slots, dispatch = len(route.slots) or route.table.slots, route.dispatch
+    chooser: Chooser
+    match dispatch:
+        case Choose("pkg"):
+            chooser = TwoChoices(slots)
+        case Choose(candidates):
+            chooser = HeadChoices(slots, every_slot=candidates == "w_choices")
+        case Shares(spread):
+            if route.slots:
+                places = np.searchsorted(route.slots, spread.slots).astype(np.int32)
+                spread = replace(spread, slots=places)
+            chooser = DealtOut(slots, spread, producer)
+        case _:
+            raise AssertionError(f"rows of {dispatch} have one slot")
+    return Within(route.slots, chooser) if route.slots else chooser

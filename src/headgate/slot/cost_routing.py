@@ -64,21 +64,21 @@ class CostRouting:
         return self._plan.costs.get(self._program.graph.nodes[edge.consumer].name)
 
     def _targets(self, edge: Edge, rows: Rows, options: CostOptions) -> I32:
-        slots = self._plan.slots
         operator = self._program.graph.nodes[edge.consumer].name
+        slots = self._plan.slots_of(operator)
         model = self._plan.costs.get(operator)
         if model is None:
             turn = self._turn.get(edge.consumer, self._producer)
             self._turn[edge.consumer] = turn + len(rows)
-            return round_robin(turn, len(rows), slots)
+            return self._plan.in_slots(operator, round_robin(turn, len(rows), len(slots)))
         h = hash_columns([rows.batch.column(c) for c in edge.grouping.key], len(rows))
         group, first = group_rows(h)
-        times_ms = model.times_ms(h[first])
-        busy_ms = self._busy_ms.setdefault(edge.consumer, np.zeros(slots))
+        times_ms = model.times_ms(h[first])[:, slots]
+        busy_ms = self._busy_ms.setdefault(edge.consumer, np.zeros(len(slots)))
         before = busy_ms.copy()
         way = greedy if options.schedule == "online" else longest_first
         targets = way(times_ms, group, busy_ms, self._producer)
         told = self._control.estimated_us.setdefault(operator, {})
-        for slot, added_ms in enumerate((busy_ms - before).tolist()):
+        for slot, added_ms in zip(slots, (busy_ms - before).tolist(), strict=True):
             told[str(slot)] = told.get(str(slot), 0) + round(added_ms * 1000)
-        return targets
+        return self._plan.in_slots(operator, targets)

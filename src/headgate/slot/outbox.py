@@ -8,7 +8,6 @@ operator share batches is decided by the task's first rows for them, once.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -16,12 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headgate.routing.hashing import U64
-from headgate.routing.table import RoutingTable
-from headgate.slot.ahead import look_ahead
-from headgate.slot.away import staying
+from headgate.routing.route import Here
+from headgate.routing.schedule import round_robin
 from headgate.slot.batch_tuple import BatchTuple, Kind, digest_of
 from headgate.slot.buffers import Buffers, pieces
 from headgate.slot.cost_routing import CostRouting
+from headgate.slot.dispatch import Dispatcher, make_dispatcher
 from headgate.slot.failure import operator_failed
 from headgate.slot.matrix import BufferMatrix
 from headgate.slot.plan import Control, EpochPlan, add_counts, pair
@@ -29,10 +28,7 @@ from headgate.slot.program import Program
 from headgate.slot.rows import Hashed, Rows
 from headgate.slot.sharing import STAYS, ShareGroup, Targets
 from headgate.slot.statistics import Counting
-from headgate.topology.graph import SEVERAL_SLOTS, Edge
-
-if TYPE_CHECKING:
-    from headgate.slot.chooser import Chooser
+from headgate.topology.graph import Edge
 
 
 class Outbox:
@@ -57,9 +53,8 @@ class Outbox:
         self._ready: list[BatchTuple] = []
         self._sequence = 0
         self._turn: dict[int, int] = {}
-        self._routers: dict[str, RoutingTable] = {}
         self._costs = CostRouting(program, plan, control, producer)
-        self._choosers: dict[int, Chooser] = {}
+        self._dispatchers: dict[int, Dispatcher] = {}
 
     def dispatch(self, node: int, rows: Rows) -> Iterator[tuple[Edge, Rows]]:
         """Route an operator's rows to all its consumers; yields those that stay in this task."""
@@ -79,7 +74,7 @@ class Outbox:
         rows = rows.select(self.program.edge_columns[edge.id])
         if edge.grouping.kind == "local":
             return rows
-        if not self.program.graph.exchanges(edge) or self._is_split_now(edge):
+        if not self.program.graph.exchanges(edge) or self._is_folded_here(edge):
             return self._keep(edge, self._apply_null_policy(edge, rows))
         if edge.grouping.kind == "all":
             return self._send_to_all(edge, rows)
@@ -132,8 +127,9 @@ class Outbox:
         yield from self.drain()
 
     # --- inside ----------------------------------------------------------------------------
-    def _is_split_now(self, edge: Edge) -> bool:
-        return self.program.graph.nodes[edge.consumer].name in self.plan.split
+    def _is_folded_here(self, edge: Edge) -> bool:
+        route = self.plan.routes.get(self.program.graph.nodes[edge.consumer].name)
+        return route is not None and isinstance(route.dispatch, Here)
 
     def _keep(self, edge: Edge, rows: Rows) -> Rows:
         """Rows of a split operator stay where they are, and what they came from stays known."""
@@ -162,22 +158,16 @@ class Outbox:
         return rows.take(np.flatnonzero(~nulls))
 
     def _targets(self, edge: Edge, rows: Rows) -> tuple[npt.NDArray[np.int32], Rows]:
+        consumer = self.program.graph.nodes[edge.consumer].name
         if edge.grouping.kind == "shuffle":
             turn = self._turn.get(edge.id, self.producer)
             self._turn[edge.id] = turn + len(rows)
-            return ((turn + np.arange(len(rows))) % self.plan.slots).astype(np.int32), rows
+            slots = len(self.plan.slots_of(consumer))
+            return self.plan.in_slots(consumer, round_robin(turn, len(rows), slots)), rows
         h = rows.hashes_by(edge.grouping.key)
         hashed = Rows(rows.batch, rows.lineage, Hashed(edge.grouping.key, h))
-        consumer = self.program.graph.nodes[edge.consumer].name
         self._count_pairs(rows, consumer, h)
-        if self.slot is None and consumer in self.plan.away and edge.id in self.program.ahead:
-            stops = self.program.ahead[edge.id]
-            targets = look_ahead(self.plan, consumer, stops, rows.batch, h)
-            return targets, hashed
-        targets = self._router(consumer).route(h)
-        if edge.grouping.by in SEVERAL_SLOTS:
-            targets = self._chooser(edge, consumer).choose(h, targets)
-        return targets, hashed
+        return self._dispatcher(edge, consumer)(rows.batch, h), hashed
 
     def _count_pairs(self, rows: Rows, consumer: str, h: U64) -> None:
         origin = rows.origin
@@ -186,26 +176,13 @@ class Outbox:
         if (origin.operator, consumer) in self.program.pairs_counted(self.plan.unit_statistics):
             self._counting.pair(origin.operator, consumer, origin.h, h)
 
-    def _chooser(self, edge: Edge, consumer: str) -> Chooser:
-        """Who picks among the slots of a key. Imported late: it is compiled, and few flows need it.
-
-        One per edge: how chunks of two edges take turns is no part of what a task is given.
-        """
-        if edge.id not in self._choosers:
-            from headgate.slot.chooser import make_chooser
-
-            self._choosers[edge.id] = make_chooser(
-                edge.grouping.by, self.plan.slots, self.producer, self.plan.spreads.get(consumer)
+    def _dispatcher(self, edge: Edge, consumer: str) -> Dispatcher:
+        """One per edge: how chunks of two edges take turns is no part of what a task is given."""
+        if edge.id not in self._dispatchers:
+            self._dispatchers[edge.id] = make_dispatcher(
+                self.plan, edge, consumer, self.producer, self.slot
             )
-        return self._choosers[edge.id]
-
-    def _router(self, consumer: str) -> RoutingTable:
-        """The consumer's table; in a slot it keeps keys without a pin if the plan says so."""
-        if self.slot is None or consumer not in self.plan.away:
-            return self.plan.tables[consumer]
-        if consumer not in self._routers:
-            self._routers[consumer] = staying(self.plan.tables[consumer], self.slot)
-        return self._routers[consumer]
+        return self._dispatchers[edge.id]
 
     def _split(
         self, edge: Edge, rows: Rows, targets: npt.NDArray[np.int32], *, keep: bool = True
@@ -258,7 +235,7 @@ class Outbox:
 
     def _send_to_all(self, edge: Edge, rows: Rows) -> Rows | None:
         kept: Rows | None = None
-        for target in range(self.plan.slots):
+        for target in self.plan.slots_of(self.program.graph.nodes[edge.consumer].name):
             if target == self.slot and not self.program.waits(edge, self.level):
                 kept = rows
             else:

@@ -12,10 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from headgate.operator.rows import EpochClock
 from headgate.routing.identity import Identity
-from headgate.routing.spread import Spread
-from headgate.routing.table import Moves, RoutingTable
+from headgate.routing.route import Route
+from headgate.routing.table import I32, Moves
 from headgate.sketch.cost_model import CostModel
 from headgate.slot.batching import Batching
 from headgate.state.chain import Chain
@@ -28,26 +30,24 @@ _ROWS_BY_SLOT = ("loads", "away_rows", "merge_rows", "estimated_us")
 class EpochPlan:
     """One epoch, as every task of it sees it.
 
-    `moves` holds, for every operator whose table changes with this epoch, which units go from
-    where to where. `chains[operator][slot]` are the committed state files. `statistics_bytes` is
-    what a slot may spend on counting keys and pairs (0: it counts none); operators in
-    `unit_statistics` count buckets and pinned keys instead. `table_files` names where
-    the tables are stored, for engines that do not send large ones along. `away` names operators
-    whose keys without a pin are processed where their rows are (`Program.splittable` says which
-    can be). `split` names those of the operators declared `split="auto"` that are split in this
-    epoch. `spreads` holds, for operators with a split grouping, the keys that several slots
-    process; there is none while nothing was counted. `costs` holds, for operators with a
-    cost-aware input, what rows take in each slot, and `cost_files` where that is stored; there is
-    none before the first measurements. `batching` says how rows become batch tuples. `clocks` holds
-    the clocks of operators behind windows, whose event time is not the flow's. `signed`: the
-    checkpoint has a key, so that digests of files must be strong. `identity` is how the checkpoint
-    tells keys apart, `clock_behind` for how many epochs the wall clock has been behind `clock`.
+    `routes` says, for every operator with a key, who owns what and where rows are processed; an
+    operator that is not in it has no key, and an instance in every slot. `moves` holds, for every
+    operator whose table changes with this epoch, which units go from where to where.
+    `chains[operator][slot]` are the committed state files. `statistics_bytes` is what a slot may
+    spend on counting keys and pairs (0: it counts none); operators in `unit_statistics` count
+    buckets and pinned keys instead. `table_files` names where the tables are stored, for engines
+    that do not send large ones along. `costs` holds, for operators with a cost-aware input, what
+    rows take in each slot, and `cost_files` where that is stored; there is none before the first
+    measurements. `batching` says how rows become batch tuples. `clocks` holds the clocks of
+    operators behind windows, whose event time is not the flow's. `signed`: the checkpoint has a
+    key, so that digests of files must be strong. `identity` is how the checkpoint tells keys apart,
+    `clock_behind` for how many epochs the wall clock has been behind `clock`.
     """
 
     epoch: int
     slots: int
     clock: EpochClock
-    tables: Mapping[str, RoutingTable]
+    routes: Mapping[str, Route]
     chains: Mapping[str, Mapping[int, Chain]]
     storage_uri: str
     warm_dir: str | None
@@ -58,9 +58,6 @@ class EpochPlan:
     tables_uri: str = ""
     statistics_bytes: int = 0
     unit_statistics: frozenset[str] = frozenset()
-    away: frozenset[str] = frozenset()
-    split: frozenset[str] = frozenset()
-    spreads: Mapping[str, Spread] = field(default_factory=dict)
     racks: Mapping[str, str] = field(default_factory=dict)
     costs: Mapping[str, CostModel] = field(default_factory=dict)
     cost_files: Mapping[str, str] = field(default_factory=dict)
@@ -74,7 +71,17 @@ class EpochPlan:
 
     @property
     def routing_version(self) -> int:
-        return sum(table.version for table in self.tables.values())
+        return sum(route.table.version for route in self.routes.values())
+
+    def slots_of(self, operator: str) -> tuple[int, ...]:
+        """The slots that have an instance of this operator."""
+        route = self.routes.get(operator)
+        return route.slots if route is not None and route.slots else tuple(range(self.slots))
+
+    def in_slots(self, operator: str, instances: I32) -> I32:
+        """The slots of an operator's instances, which are numbered from 0."""
+        slots = self.slots_of(operator)
+        return instances if len(slots) == self.slots else np.array(slots, np.int32)[instances]
 
     def clock_of(self, operator: str) -> EpochClock:
         """Time as an operator sees it."""

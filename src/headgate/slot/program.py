@@ -1,18 +1,16 @@
 """A declared flow, compiled: in which level each operator has all its rows, and which columns
 each edge carries. Engine-neutral and picklable (no DataFrame, no sink function inside).
 
-Depth of an operator = the level at which it has everything and ends its epoch: the longest chain of
-exchanging edges before it. The flow needs as many levels (shuffles) as its greatest depth. A split
-operator has its rows where its producers make them, at `rows_level`, and its partials one level
-later; rows that it only passes on do not wait for these. So has one whose grouping lets several
-slots process a key (`spreads`), but its rows take an exchange first. One that is split as the plan
-says (`auto`) has the levels of one that is not, which suffice for both. Columns that no later
-operator wants never leave the source.
+Depth of an operator = the level at which it has everything and ends its epoch (`route.end_level`).
+The flow needs as many levels (shuffles) as its greatest depth. Rows that are folded away from home
+are processed before that, at `rows_level`, and those that are only passed on do not wait for the
+partials. What a plan may choose instead of the usual dispatch never needs more levels than there
+are. Columns that no later operator wants never leave the source.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -20,15 +18,55 @@ from typing import Any
 import pyarrow as pa
 
 from headgate.operator.base import StatefulOperator, state_schema
-from headgate.slot.ahead import Stop, stops_ahead
+from headgate.routing.route import (
+    TO_OWNER,
+    Choose,
+    Dispatch,
+    Here,
+    HereUnlessPinned,
+    Shares,
+    Stop,
+    end_level,
+    last_fold,
+)
+from headgate.slot.ahead import stops_ahead
 from headgate.slot.rows import wire_schema
 from headgate.slot.sharing import AT, ShareGroup, share_groups
 from headgate.state.schema import StateSchema
 from headgate.topology import duration
 from headgate.topology.declared import merged
-from headgate.topology.graph import SEVERAL_SLOTS, Edge, FlowGraph, Node
+from headgate.topology.graph import Edge, FlowGraph, KeyGrouping, Node
 
 ORDER = "order"
+
+
+@dataclass(frozen=True)
+class Dispatches:
+    """What a plan may do with the rows of one operator.
+
+    `usual` holds unless it says otherwise. `local`: rows of keys without a pin may stay where they
+    are. `be_split`: rows may stay whoever owns their key. `grouping` is how its keys are grouped.
+    """
+
+    usual: Dispatch
+    local: HereUnlessPinned | None
+    be_split: bool
+    grouping: KeyGrouping
+
+    @property
+    def be_placed(self) -> bool:
+        """May a plan give its keys other owners, so that rows stay where they are?"""
+        return self.grouping == "hash"
+
+    @property
+    def be_evened(self) -> bool:
+        """May a plan give its keys other owners by their load alone?"""
+        return self.grouping in ("dkg", "split")
+
+    @property
+    def be_cut(self) -> bool:
+        """May several slots share a key, in shares that a plan says?"""
+        return self.grouping == "split"
 
 
 @dataclass(frozen=True)
@@ -36,8 +74,10 @@ class Program:
     """What every task needs to know of the flow; made once, sent once."""
 
     graph: FlowGraph
+    home_level: dict[int, int]
     depth: dict[int, int]
     rows_level: dict[int, int]
+    put_out: dict[int, int]
     edge_columns: dict[int, tuple[str, ...]]
     node_schema: dict[int, pa.Schema]
     lineage: tuple[str, ...]
@@ -49,7 +89,7 @@ class Program:
 
     def output_level(self, node: int) -> int:
         """The last level in which this operator may put out rows."""
-        return _output_level(self.graph, node, self.rows_level[node], self.depth[node])
+        return self.put_out[node]
 
     @cached_property
     def order(self) -> tuple[Node, ...]:
@@ -68,30 +108,14 @@ class Program:
         return tuple(self.graph.of_kind("stateful"))
 
     @cached_property
-    def auto(self) -> frozenset[str]:
-        """Operators of which every plan says anew whether they are split."""
-        return frozenset(node.name for node in self.stateful if node.auto)
+    def dispatches(self) -> dict[str, Dispatches]:
+        """For every stateful operator, how its rows may find their slots."""
+        stops = stops_ahead(self.graph, self.edge_schemas)
+        return {node.name: self._dispatches(node, stops) for node in self.stateful}
 
-    @cached_property
-    def spreads(self) -> frozenset[str]:
-        """Operators whose grouping may send a key's rows to slots that do not own it."""
-        return frozenset(n.name for n in self.stateful if _spreads(self.graph, n.id))
-
-    @cached_property
-    def by_load(self) -> dict[str, str]:
-        """Operators whose keys are placed by load alone, with the grouping that asks for it."""
-        by = {node.name: self.graph.key_grouping(node.id) for node in self.stateful}
-        return {name: grouping for name, grouping in by.items() if grouping in ("dkg", "split")}
-
-    @cached_property
-    def cuttable(self) -> frozenset[str]:
-        """Operators whose keys may be cut: those with a split grouping."""
-        return frozenset(name for name, by in self.by_load.items() if by == "split")
-
-    @cached_property
-    def placed(self) -> tuple[str, ...]:
-        """Operators whose keys a planner may place: those with a plain hash grouping."""
-        return tuple(n.name for n in self.stateful if self.graph.key_grouping(n.id) == "hash")
+    def operators(self, chosen: Callable[[Dispatches], bool]) -> tuple[str, ...]:
+        """The stateful operators of which this is true, in the order they were declared."""
+        return tuple(op for op, may in self.dispatches.items() if chosen(may))
 
     @cached_property
     def key_pairs(self) -> tuple[tuple[str, str], ...]:
@@ -102,16 +126,17 @@ class Program:
         makes at the end of its epoch are. An operator without state, or with a grouping of its own
         for hot keys, is in no pair: its keys are not a planner's to place.
         """
-        return self._pairs(frozenset(self.placed))
+        return self._pairs(frozenset(self.operators(lambda may: may.be_placed)))
 
     @cached_property
     def unit_pairs(self) -> tuple[tuple[str, str], ...]:
         """The same for a planner that places units of cuttable operators too, and their pieces."""
-        return self._pairs(self.cuttable | set(self.placed))
+        return self._pairs(frozenset(self.operators(lambda may: may.be_cut or may.be_placed)))
 
     def pairs_counted(self, units_of: frozenset[str]) -> tuple[tuple[str, str], ...]:
         """Pairs that a manager of these operators' units, or one of keys, wants counted."""
-        return self.unit_pairs if units_of & self.cuttable else self.key_pairs
+        cut = any(self.dispatches[op].be_cut for op in units_of)
+        return self.unit_pairs if cut else self.key_pairs
 
     def _pairs(self, placed: frozenset[str]) -> tuple[tuple[str, str], ...]:
         last: dict[int, set[str]] = {}
@@ -174,38 +199,21 @@ class Program:
         operator: StatefulOperator = node.spec
         return operator.carry_schema(self.input_schema(node.id), node.key)
 
-    @cached_property
-    def splittable(self) -> frozenset[str]:
-        """Operators that can process a key's rows in any slot: what `EpochPlan.away` may name.
+    def _dispatches(self, node: Node, stops: Mapping[int, tuple[Stop, ...]]) -> Dispatches:
+        usual, inputs = usual_dispatch(self.graph, node), self.graph.inputs(node.id)
+        by = self.graph.key_grouping(node.id)
+        local = None
+        if by == "hash" and not node.split:
+            mine = {edge.id: stops[edge.id] for edge in inputs if edge.id in stops}
+            # Rows stay in the slot that made them, or a source sends them on to a later stop.
+            has_slots = mine or any(self.output_level(edge.producer) > 0 for edge in inputs)
+            if has_slots and node.spec.mergeable(self.input_schema(node.id), node.key):
+                local = HereUnlessPinned(mine)
+        return Dispatches(usual, local, be_split=node.auto, grouping=by)
 
-        Their state is mergeable, and their rows come from a slot, in which they can stay, or go on
-        to another, which they can be sent to at once. Those declared split do it anyway.
-        """
-        return frozenset(
-            node.name
-            for node in self.stateful
-            if not node.split
-            and node.name in self.placed
-            and node.spec.mergeable(self.input_schema(node.id), node.key)
-            and any(
-                self.output_level(e.producer) > 0 or e.id in self.ahead
-                for e in self.graph.inputs(node.id)
-            )
-        )
-
-    @cached_property
-    def ahead(self) -> dict[int, tuple[Stop, ...]]:
-        """Edges whose source rows show which keyed operators they will come to later."""
-        return stops_ahead(self.graph, self.edge_schemas)
-
-    def end_level(self, node: Node, away: frozenset[str]) -> int:
-        """The level in which an operator has everything, if these operators are away.
-
-        Source rows that are away are one level ahead of their partials.
-        """
-        looks_ahead = any(e.id in self.ahead for e in self.graph.inputs(node.id))
-        waits = node.name in away and looks_ahead and self.rows_level[node.id] == 1
-        return self.depth[node.id] + waits
+    def end_level(self, node: Node, dispatch: Dispatch) -> int:
+        """The level in which an operator has everything, if its rows are dispatched so."""
+        return end_level(dispatch, self.home_level[node.id])
 
     def waits(self, edge: Edge, level: int) -> bool:
         """Must rows of this edge wait (an ordered consumer takes them all at its depth)?"""
@@ -250,7 +258,7 @@ def ttl_ms(operator: StatefulOperator) -> int | None:
 
 def compile_flow(graph: FlowGraph) -> Program:
     """Depths, column pruning and lineage of a flow; linear in its size."""
-    rows_level, depth = _levels(graph)
+    levels = _levels(graph)
     edge_columns, wanted = _prune(graph)
     node_schema: dict[int, pa.Schema] = {}
     for index in graph.order:
@@ -258,32 +266,44 @@ def compile_flow(graph: FlowGraph) -> Program:
         node_schema[index] = _pruned_output(graph, node, wanted, edge_columns, node_schema)
     lineage = (ORDER,) if any(is_ordered(n) for n in graph.nodes) else ()
     return Program(
-        _without_engine_objects(graph), depth, rows_level, edge_columns, node_schema, lineage
+        _without_engine_objects(graph),
+        **levels,
+        edge_columns=edge_columns,
+        node_schema=node_schema,
+        lineage=lineage,
     )
 
 
-def _levels(graph: FlowGraph) -> tuple[dict[int, int], dict[int, int]]:
-    """For every node, the last level in which it gets rows, and the one in which it ends."""
-    rows_level: dict[int, int] = {}
+def _levels(graph: FlowGraph) -> dict[str, dict[int, int]]:
+    """For every node: in which level rows are with the owners of their keys, in which it ends, in
+    which it processes its last rows, and in which it may put out the last.
+    """
+    home: dict[int, int] = {}
     depth: dict[int, int] = {}
+    rows: dict[int, int] = {}
     put_out: dict[int, int] = {}
-    for index in graph.order:
-        node = graph.nodes[index]
-        steps = [put_out[e.producer] + graph.exchanges(e) for e in graph.inputs(index)]
-        rows_level[index] = max(steps, default=0)
-        depth[index] = rows_level[index] + (node.split or _spreads(graph, index))
-        put_out[index] = _output_level(graph, index, rows_level[index], depth[index])
-    return rows_level, depth
+    for node in (graph.nodes[index] for index in graph.order):
+        steps = [put_out[e.producer] + e.grouping.exchanges for e in graph.inputs(node.id)]
+        dispatch = usual_dispatch(graph, node)
+        home[node.id] = max(steps, default=0)
+        depth[node.id] = end_level(dispatch, home[node.id])
+        folded = last_fold(dispatch, home[node.id])
+        rows[node.id] = home[node.id] if folded is None else folded
+        passes_on = folded is not None and not node.spec.emits_at_end
+        put_out[node.id] = rows[node.id] if passes_on else depth[node.id]
+    return {"home_level": home, "depth": depth, "rows_level": rows, "put_out": put_out}
 
 
-def _output_level(graph: FlowGraph, index: int, rows_level: int, depth: int) -> int:
-    node = graph.nodes[index]
-    in_pieces = node.split or _spreads(graph, index)
-    return rows_level if in_pieces and not node.spec.emits_at_end else depth
-
-
-def _spreads(graph: FlowGraph, node: int) -> bool:
-    return graph.key_grouping(node) in SEVERAL_SLOTS
+def usual_dispatch(graph: FlowGraph, node: Node) -> Dispatch:
+    """How rows of an operator find their slots while no plan says otherwise."""
+    if node.split:
+        return Here()
+    match graph.key_grouping(node.id):
+        case "split":
+            return Shares()
+        case "pkg" | "d_choices" | "w_choices" as candidates:
+            return Choose(candidates)
+    return TO_OWNER
 
 
 def _prune(graph: FlowGraph) -> tuple[dict[int, tuple[str, ...]], dict[int, set[str]]]:

@@ -15,9 +15,9 @@ import pyarrow as pa
 from headgate.errors import CustodyMismatch
 from headgate.operator.base import Output
 from headgate.operator.partial import partial_schema
-from headgate.operator.rows import KeyedRows
-from headgate.slot import away, stateful
+from headgate.slot import stateful
 from headgate.slot.batch_tuple import BatchTuple, Kind, digest_of
+from headgate.slot.fold import divide, run_absorb
 from headgate.slot.plan import Control, add_counts, pair
 from headgate.slot.program import ORDER
 from headgate.slot.rows import Rows, concat, joined
@@ -128,18 +128,21 @@ class SlotTask(Task):
 
     def run_stateful(self, node: Node) -> None:
         """Open the operator's state if there is work for it; name its new files if it changed."""
-        if self.is_split(node):
+        if self.folds_here(node):
             self.run_node(node)
             self.send_partials(node)
         waiting = self.inbox.pop(node.id, [])
         start = self.services.clock_ns()
         rows = self._in_order(node, concat(waiting)) if waiting else None
-        if rows is not None and (node.name in self.plan.away or node.name in self.program.spreads):
-            rows = self._process_away(node, rows)
-            start = self.services.clock_ns()
+        if rows is not None:
+            rows, gone = divide(self.plan, node, rows, self.home)
+            if gone is not None:
+                self._fold_gone(node, gone)
+                start = self.services.clock_ns()
         partials = self.partials.pop(node.id, [])
         works = rows is not None or bool(partials)
-        last = self.level == self.program.end_level(node, self.plan.away)
+        dispatch = self.plan.routes[node.name].dispatch
+        last = self.level == self.program.end_level(node, dispatch)
         sweeps = node.spec.ends_epochs or node.spec.ttl is not None
         finishes = last and (works or sweeps or self._has_worked(node))
         moves = stateful.moves_of(self.plan, node) if self.level == 1 else None
@@ -198,32 +201,6 @@ class SlotTask(Task):
             rows.batch,
             lambda: stateful.run_process(self.program, self.plan, node, rows, session, self.dead),
         )
-        self._processed(node, rows, made, output, keyed)
-
-    def _process_away(self, node: Node, rows: Rows) -> Rows | None:
-        """Fold the rows that are away into partials and send these; returns the rows at home."""
-        home, gone = away.divide(self.plan, node, rows, self.home)
-        if gone is None:
-            return home
-        start = self.services.clock_ns()
-        if self.counting is not None:
-            gone = gone.at(node.name, node.key)
-        made, output, keyed, partial = self.guard(
-            node,
-            gone.batch,
-            lambda: away.run_away(self.program, self.plan, node, gone, self.dead),
-        )
-        if partial is not None and partial.num_rows:
-            owners = away.owners_of(self.program, self.plan, node, partial)
-            self.outbox.partials(node.id, partial, owners)
-        self._count_by_slot(self.control.away_rows, node, len(gone))
-        self._processed(node, gone, made, output, keyed)
-        self.services.timed(self.level, self.home, node.name, len(gone), start)
-        return home
-
-    def _processed(
-        self, node: Node, rows: Rows, made: Rows | None, output: Output, keyed: KeyedRows
-    ) -> None:
         self.count_load(node, len(rows))
         if self.counting is not None:
             self.counting.load(node.name, keyed.groups)
@@ -231,15 +208,24 @@ class SlotTask(Task):
         self._keep_carry(node, output)
         self.dispatch(node, made)
 
+    def _fold_gone(self, node: Node, rows: Rows) -> None:
+        """Fold rows that were sent here for their key, though another slot owns it."""
+        if self.counting is None:
+            self._fold(node, rows)
+        else:
+            keyed = self._fold(node, rows.at(node.name, node.key))
+            self.counting.load(node.name, keyed.groups)
+        self.send_partials(node)
+
     def _absorb(self, node: Node, partials: list[pa.RecordBatch], session: StateSession) -> None:
         """Merge what other tasks made of the rows of this slot's keys."""
         output, merged = self.guard(
             node,
             partials[0],
-            lambda: away.run_absorb(self.program, self.plan, node, partials, session, self.dead),
+            lambda: run_absorb(self.program, self.plan, node, partials, session, self.dead),
         )
         self._count_by_slot(self.control.merge_rows, node, len(merged))
-        if self.is_split(node):
+        if self.folds_here(node):
             self.count_load(node, len(merged))
             if self.counting is not None:
                 self.counting.load(node.name, merged.keys)

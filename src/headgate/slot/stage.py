@@ -43,7 +43,7 @@ def run_source_task(
 ) -> Iterator[BatchTuple]:
     """Level 0: read one source partition, run what needs no slot, route the rest.
 
-    A split operator's rows are folded over all chunks, and its partials sent at the end.
+    Rows that are folded here are folded over all chunks, and the partials sent at the end.
 
     `batches` are (source number, rows) as the engine reads them.
     """
@@ -52,7 +52,7 @@ def run_source_task(
         for source, chunk in _chunks(batches):
             _take_in(task, program.sources[source], chunk)
             yield from task.outbox.drain()
-        for node in task.split_nodes:
+        for node in task.folding:
             task.send_partials(node)
         yield from task.close()
     except HeadgateError as problem:
@@ -101,8 +101,8 @@ def _take_in(task: Task, source: Node, chunk: pa.RecordBatch) -> None:
     for node in task.program.order:
         if node.kind != "source":
             task.run_node(node)
-    for node in task.split_nodes:
-        if task.split.is_full(node):
+    for node in task.folding:
+        if task.folds.is_full(node):
             task.send_partials(node)
     task.services.timed(0, task.producer, source.name, batch.num_rows, start)
 

@@ -74,7 +74,7 @@ def migrate(
     session: StateSession,
 ) -> int:
     """Take in what this slot gains and drop what it loses; returns the rows gained."""
-    new = plan.tables[node.name]
+    new = plan.routes[node.name].table
     gained = 0
     for owner, chain in sorted(plan.chains.get(node.name, {}).items()):
         if owner == slot or not chain:

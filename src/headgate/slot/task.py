@@ -15,16 +15,17 @@ import pyarrow as pa
 
 from headgate.errors import HeadgateError
 from headgate.operator.base import Output
-from headgate.slot.away import owners_of
+from headgate.operator.rows import KeyedRows
+from headgate.routing.route import Here
 from headgate.slot.batch_tuple import BatchTuple, Kind, digest_of
 from headgate.slot.cost_timing import CostTiming
 from headgate.slot.failure import DeadLetters, from_exception, to_record
+from headgate.slot.fold import Folds, owners_of
 from headgate.slot.outbox import Outbox
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
 from headgate.slot.rows import Rows, by_origin
 from headgate.slot.sink_files import SinkFiles
-from headgate.slot.split import SplitStates
 from headgate.slot.stateful import run_process
 from headgate.slot.stateless import run_stateless
 from headgate.slot.statistics import Counting, TaskStatistics
@@ -106,7 +107,7 @@ class Task:
         takes_dead = program.graph.dead_letters is not None
         self.dead = DeadLetters(plan, producer, wanted=takes_dead)
         self.inbox: dict[int, list[Rows]] = {}
-        self.split = SplitStates(program, plan.identity)
+        self.folds = Folds(program, plan.identity)
         self.timing = CostTiming(program, plan, services.clock_ns, slot)
 
     def _start_counting(self) -> Counting | None:
@@ -117,8 +118,8 @@ class Task:
             self.plan.statistics_bytes,
             operators=len(self.program.stateful),
             edges=len(self.program.pairs_counted(self.plan.unit_statistics)),
-            units={op: self.plan.tables[op] for op in self.plan.unit_statistics},
-            by_key=self.program.cuttable,
+            units={op: self.plan.routes[op].table for op in self.plan.unit_statistics},
+            by_key=frozenset(self.program.operators(lambda may: may.be_cut)),
         )
 
     def dispatch(self, node: Node, rows: Rows | None) -> None:
@@ -128,16 +129,16 @@ class Task:
         for edge, staying in self.outbox.dispatch(node.id, rows):
             self.inbox.setdefault(edge.consumer, []).append(staying)
 
-    def is_split(self, node: Node) -> bool:
-        """Are this operator's rows processed where they are, in this epoch?"""
-        return node.split or node.name in self.plan.split
+    def folds_here(self, node: Node) -> bool:
+        """Are this operator's rows folded where they are, whoever owns their keys?"""
+        return node.kind == "stateful" and isinstance(self.plan.routes[node.name].dispatch, Here)
 
     @property
-    def split_nodes(self) -> list[Node]:
-        return [node for node in self.program.stateful if self.is_split(node)]
+    def folding(self) -> list[Node]:
+        return [node for node in self.program.stateful if self.folds_here(node)]
 
     def run_node(self, node: Node) -> None:
-        """Run a stateless or split operator, or a sink, on what has come in."""
+        """Run a sink, an operator without state, or one whose rows are folded here."""
         waiting = self.inbox.pop(node.id, None)
         if not waiting:
             return
@@ -145,7 +146,7 @@ class Task:
             for rows in waiting:
                 self.sinks.add(node.name, rows)
             return
-        run = self._run_split if self.is_split(node) else self._run_stateless
+        run = self._fold if self.folds_here(node) else self._run_stateless
         for rows in by_origin(waiting):
             run(node, rows)
 
@@ -157,13 +158,11 @@ class Task:
         self.count_load(node, len(rows))
         self.dispatch(node, made)
 
-    def _run_split(self, node: Node, rows: Rows) -> None:
-        """Fold rows into the task's own state; what they came from stays known, as they do not
-        come to where their key lives.
-        """
+    def _fold(self, node: Node, rows: Rows) -> KeyedRows:
+        """Fold rows away from home, into the task's own state; pass on what is made of them."""
         start = self.services.clock_ns()
-        session = self.split.session(node)
-        made, output, _ = self.guard(
+        session = self.folds.session(node)
+        made, output, keyed = self.guard(
             node,
             rows.batch,
             lambda: run_process(self.program, self.plan, node, rows, session, self.dead),
@@ -173,10 +172,12 @@ class Task:
         self.count_late(node, output)
         self.services.timed(self.level, self.producer, node.name, len(rows), start)
         self.dispatch(node, made)
+        assert isinstance(keyed, KeyedRows)
+        return keyed
 
     def send_partials(self, node: Node) -> None:
-        """What a split operator's rows have come to in this task, to the owners of the keys."""
-        partial = self.split.take(node)
+        """What an operator's rows have come to in this task, to the owners of the keys."""
+        partial = self.folds.take(node)
         if partial is not None:
             owners = owners_of(self.program, self.plan, node, partial)
             self.outbox.partials(node.id, partial, owners)

@@ -315,8 +315,8 @@ def test_a_restarted_driver_plans_what_the_dead_one_would_have_planned(tmp_path:
 
     mine, its = at.plan(1), coordinator(tmp_path, clock=clock).plan(1)
 
-    assert replace(mine, tables={}) == replace(its, tables={})
-    assert all(mine.tables[op].same_routes(its.tables[op]) for op in mine.tables)
+    assert replace(mine, routes={}) == replace(its, routes={})
+    assert all(mine.routes[op].table.same_routes(its.routes[op].table) for op in mine.routes)
 
 
 def test_time_never_goes_back_in_the_plan(tmp_path: Path) -> None:
@@ -369,7 +369,7 @@ def test_a_change_of_slots_is_planned_as_a_move_and_only_until_it_is_committed(
     at.run_epoch(2, "q", lambda plan: plans.append(plan) or quiet(plan))
 
     grown = hash_table(2).resized(3)
-    assert plans[0].tables["count"].same_routes(grown)
+    assert plans[0].routes["count"].table.same_routes(grown)
     assert len(plans[0].moves["count"].buckets) == len(moves_between(hash_table(2), grown).buckets)
     assert plans[1].moves == {}
 
@@ -416,7 +416,7 @@ def test_a_change_of_slots_that_a_crash_undid_starts_from_the_last_manifest(tmp_
     again = coordinator(tmp_path, slots=3)
     again.run_epoch(1, "q", lambda plan: plans.append(plan) or quiet(plan))
 
-    assert plans[0].tables["count"].same_routes(hash_table(2).resized(3))
+    assert plans[0].routes["count"].table.same_routes(hash_table(2).resized(3))
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,20 @@ import pytest
 
 from headgate import Count, Flow, Manager
 from headgate.control.facts import EpochFacts, PlanFacts
-from headgate.control.hot_keys import LEARNING_ROWS, STATISTICS_BYTES, HotKeys, WithHotKeys
+from headgate.control.hot_keys import (
+    LEARNING_ROWS,
+    STATISTICS_BYTES,
+    HotDecision,
+    HotKeys,
+    WithHotKeys,
+)
 from headgate.control.manager import plan_with
 from headgate.control.observation import gather
 from headgate.control.planning import Decision, Observed
 from headgate.planner.by_load import expected_loads
 from headgate.routing.hashing import mix
+from headgate.routing.route import Shares
+from headgate.routing.spread import Spread
 from headgate.routing.table import RoutingTable, hash_table
 from headgate.sketch.space_saving import PairSketch
 from headgate.slot.program import Program, compile_flow
@@ -29,6 +37,13 @@ from strategies import run_quickly
 
 SLOTS = 4
 KEYS = np.sort(mix(np.arange(200, dtype=np.uint64)))
+
+
+def spread_of(decision: HotDecision | Decision) -> Spread:
+    assert decision.dispatch is not None
+    dispatch = decision.dispatch["op"]
+    assert isinstance(dispatch, Shares)
+    return dispatch.spread
 
 
 def program(grouping: KeyGrouping = "hash", split: Any = False) -> Program:
@@ -69,18 +84,18 @@ def test_a_hot_key_is_cut_once_and_then_all_is_settled() -> None:
     first = hot.decide({"op": table})
     made = first.tables["op"]
 
-    assert first.spreads["op"].cut.tolist() == [KEYS[7]]
+    assert spread_of(first).cut.tolist() == [KEYS[7]]
     assert made.version == table.version + 1
-    assert int(made.route(KEYS[7:8])[0]) in first.spreads["op"].shares_of(int(KEYS[7]))
+    assert int(made.route(KEYS[7:8])[0]) in spread_of(first).shares_of(int(KEYS[7]))
     (reason,) = first.reasons
     assert reason.startswith("op placed by load: imbalance ") and "-> 1.0" in reason
-    loads = expected_loads(KEYS, one_hot(7), 10_000, made, first.spreads["op"])
+    loads = expected_loads(KEYS, one_hot(7), 10_000, made, spread_of(first))
     assert loads.max() / loads.mean() < 1.03
 
     tell(hot, one_hot(7))
     second = hot.decide({"op": made})
     assert (second.tables, second.reasons) == ({}, ())
-    assert second.spreads["op"] is first.spreads["op"]  # it stays in force
+    assert spread_of(second) is spread_of(first)  # it stays in force
 
 
 def test_another_key_gets_hot() -> None:
@@ -94,10 +109,10 @@ def test_another_key_gets_hot() -> None:
         tell(hot, one_hot(11, share=0.4))
         decision = hot.decide(tables)
         tables.update(decision.tables)
-        cut.append(set(decision.spreads["op"].cut.tolist()))
+        cut.append(set(spread_of(decision).cut.tolist()))
 
     assert cut[-1] == {int(KEYS[11])}
-    loads = expected_loads(KEYS, one_hot(11, 0.4), 10_000, tables["op"], decision.spreads["op"])
+    loads = expected_loads(KEYS, one_hot(11, 0.4), 10_000, tables["op"], spread_of(decision))
     assert loads.max() / loads.mean() < 1.1
 
 
@@ -110,7 +125,7 @@ def test_dkg_learns_first_and_cuts_nothing() -> None:
     tell(hot, one_hot(7))
     made = hot.decide({"op": table})
 
-    assert made.spreads == {}
+    assert made.dispatch == {}
     mine = made.tables["op"].route(KEYS) == made.tables["op"].route(KEYS[7:8])
     assert mine.sum() == 1  # the hot key has a slot to itself
 
@@ -155,7 +170,7 @@ def test_a_manager_of_placement_does_not_see_what_is_not_its_to_place() -> None:
     decision = both.step([one], tables)
 
     assert placing.seen == [{"placed"}]
-    assert set(decision.tables) == {"op"} and decision.spreads is not None
+    assert set(decision.tables) == {"op"} and decision.dispatch is not None
     plan = decision.plan
     assert plan is not None and plan.planner == "mine" and plan.spread == {"op": 1}
     assert str(plan.why).startswith("because; op placed by load")
@@ -166,12 +181,12 @@ def test_other_slots_are_another_problem() -> None:
     both = WithHotKeys(None, program("split"))
     assert both.statistics_bytes == STATISTICS_BYTES
     before = both.step(epoch(one_hot(7)), {"op": hash_table(SLOTS)})
-    assert before.spreads is not None and max(before.spreads["op"].slots) < SLOTS
+    assert before.dispatch is not None and max(spread_of(before).slots) < SLOTS
 
     void = both.step(epoch(one_hot(7)), {"op": hash_table(2)})  # counted with four slots
-    assert void.spreads == {} and void.tables == {}
+    assert void.dispatch == {} and void.tables == {}
     anew = both.step(epoch(one_hot(7), slots=2), {"op": hash_table(2)})
-    assert anew.spreads is not None and set(anew.spreads["op"].slots.tolist()) <= {0, 1}
+    assert anew.dispatch is not None and set(spread_of(anew).slots.tolist()) <= {0, 1}
 
 
 def test_who_needs_it() -> None:

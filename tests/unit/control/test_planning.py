@@ -10,6 +10,7 @@ import pytest
 
 from headgate.control.facts import EpochFacts, OutcomeFacts, PlanFacts
 from headgate.control.planning import Decision, Observed, Planning
+from headgate.routing.route import TO_OWNER
 from headgate.routing.table import RoutingTable, hash_table
 from waiting import PATIENCE_S
 
@@ -85,16 +86,15 @@ def test_a_planner_that_fails_changes_nothing_and_is_told(beside: bool) -> None:
 def test_a_decision_made_for_other_slots_is_void_but_told() -> None:
     class Mover(Thinker):
         def step(self, observed: Any, tables: Any) -> Decision:
-            spreads: Any = {"op": "a spread"}
             plan, outcome = PlanFacts(why="moved"), OutcomeFacts(error=0)
-            return Decision(tables, plan, outcome, slots=7, spreads=spreads)
+            return Decision(tables, plan, outcome, slots=7, dispatch={"op": TO_OWNER})
 
     planning = Planning(Mover(), beside=False)
     planning.observe(epoch(0), TABLES)
 
     decision = planning.take(3)
     assert decision is not None
-    assert (dict(decision.tables), decision.slots, decision.spreads) == ({}, None, None)
+    assert (dict(decision.tables), decision.slots, decision.dispatch) == ({}, None, None)
     assert decision.outcome == OutcomeFacts(error=0)
     assert decision.plan == PlanFacts(why="moved", overtaken="made for 2 slots, there are 3 now")
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
 
 from headgate import Flow
 from headgate.operator.rows import EpochClock
+from headgate.routing.route import TO_OWNER, Dispatch, Route
 from headgate.routing.table import RoutingTable, hash_table
 from headgate.slot.plan import EpochPlan
 from headgate.slot.program import Program, compile_flow
@@ -28,6 +30,7 @@ def plan_for(
     program: Program,
     slots: int = 3,
     tables: dict[str, RoutingTable] | None = None,
+    dispatch: Mapping[str, Dispatch] | None = None,
     **options: Any,
 ) -> EpochPlan:
     keyed = {
@@ -36,11 +39,12 @@ def plan_for(
         if any(e.grouping.keyed for e in program.graph.inputs(n.id))
     }
     chosen = {name: hash_table(slots, BUCKETS) for name in keyed} | (tables or {})
+    usual = {name: may.usual for name, may in program.dispatches.items()} | (dispatch or {})
     given: dict[str, Any] = {
         "epoch": 4,
         "slots": slots,
         "clock": EpochClock(4, 0),
-        "tables": chosen,
+        "routes": {op: Route(chosen[op], usual.get(op, TO_OWNER)) for op in keyed},
         "chains": {},
         "storage_uri": "/nowhere",
         "warm_dir": None,

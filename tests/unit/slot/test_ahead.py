@@ -9,14 +9,15 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.routes import may_be_local
 from tests.scenario.born_local import born_local
 from tests.scenario.like_replay import chain, expected, schema_of, told
 from tests.unit.slot.parts import compiled, nothing, source
 
 import headgate as hg
 from headgate import Count, Flow, Sum
+from headgate.routing.route import TO_OWNER, Stop
 from headgate.routing.table import RoutingTable, hash_table
-from headgate.slot.ahead import Stop
 from headgate.slot.program import Program
 from headgate.testing import ListSource
 from strategies import examples, run_quickly
@@ -27,7 +28,12 @@ KEYS = ("a", "b", "c")
 
 def ahead(program: Program) -> dict[str, list[Stop]]:
     nodes, edges = program.graph.nodes, program.graph.edges
-    return {nodes[edges[e].consumer].name: list(s) for e, s in program.ahead.items()}
+    return {
+        nodes[edges[e].consumer].name: list(stops)
+        for may in program.dispatches.values()
+        if may.local is not None
+        for e, stops in may.local.stops.items()
+    }
 
 
 def pins_of(drawn: dict[int, int]) -> RoutingTable:
@@ -52,7 +58,7 @@ def test_stops_are_those_whose_key_the_row_has_already_next_ones_first() -> None
         "first": [Stop("other", ("d",)), Stop("second", ("b",)), Stop("third", ("c", "a"))],
         "second": [Stop("third", ("c", "a"))],
     }
-    assert program.splittable == {"first", "second", "third", "fourth", "other"}
+    assert may_be_local(program) == {"first", "second", "third", "fourth", "other"}
 
 
 def test_columns_that_a_function_makes_cannot_be_seen() -> None:
@@ -83,16 +89,16 @@ def test_operators_that_need_the_owner_do_not_look_ahead(operator: Any) -> None:
     program = compiled(flow)
 
     assert ahead(program) == {}
-    assert "first" not in program.splittable
+    assert "first" not in may_be_local(program)
 
 
 def test_an_operator_ends_later_only_in_epochs_that_look_ahead() -> None:
     program = compiled(chain(ListSource(schema_of(KEYS), []), KEYS))
     by_name = {n.name: n for n in program.stateful}
-    none, everyone = frozenset[str](), frozenset(KEYS)
+    may = program.dispatches
 
-    assert [program.end_level(by_name[k], none) for k in KEYS] == [1, 2, 3]
-    assert [program.end_level(by_name[k], everyone) for k in KEYS] == [2, 2, 3]
+    assert [program.end_level(by_name[k], may[k].usual) for k in KEYS] == [1, 2, 3]
+    assert [program.end_level(by_name[k], may[k].local or TO_OWNER) for k in KEYS] == [2, 2, 3]
     assert program.levels == 3
 
 
@@ -114,7 +120,9 @@ def test_a_flow_sends_rows_where_replay_does(rows, pins, columns, partitions, lo
     tables = {key: pins_of(drawn) for key, drawn in zip(keys, pins, strict=False)}
     flow = chain(ListSource(schema_of(keys), [given_rows]), keys)
 
-    with born_local((lambda program, _: program.splittable) if local else lambda *_: frozenset()):
+    with born_local(
+        (lambda program, _: may_be_local(program)) if local else lambda *_: frozenset()
+    ):
         done = run_quickly(flow, slots=SLOTS, partitions=partitions, tables=tables)
 
     assert told(done.records[0], keys) == expected(given_rows, tables, born_local=local)

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.routes import local_only, may_be_local
 from tests.scenario.born_local import born_local
 from tests.unit.slot.parts import BUCKETS, compiled, plan_for, source
 
@@ -106,7 +107,13 @@ class Epoch:
         return held
 
 
-def epoch(flow: Flow, folder: Path, owners: RoutingTable, **options: Any) -> Epoch:
+def epoch(
+    flow: Flow,
+    folder: Path,
+    owners: RoutingTable,
+    local: frozenset[str] = frozenset({"second"}),
+    **options: Any,
+) -> Epoch:
     program = compiled(flow)
     first = pinned(range(6), [a % SLOTS for a in range(6)])
     plan = plan_for(
@@ -115,8 +122,9 @@ def epoch(flow: Flow, folder: Path, owners: RoutingTable, **options: Any) -> Epo
         {"first": first, "second": owners},
         storage_uri=str(folder / "state"),
         sink_uris={sink.name: str(folder / sink.name) for sink in program.sinks},
-        **{"away": frozenset({"second"}), **options},
+        **options,
     )
+    plan = local_only(program, plan, local)
     store = StateStore(Storage.at(plan.storage_uri), warm_dir=None, buckets=BUCKETS)
     return Epoch(program, plan, Services(store, clock_ns=lambda: 0))
 
@@ -161,7 +169,7 @@ def test_pinned_keys_go_to_their_pin_as_ever(folder: Path) -> None:
 
 def test_nothing_changes_for_operators_that_the_plan_does_not_name(folder: Path) -> None:
     rows = [{"a": a, "b": b, "v": 0} for a in range(6) for b in (7, 8)]
-    total, sent = epoch(chain(), folder, pinned([], []), away=frozenset()).run(rows)
+    total, sent = epoch(chain(), folder, pinned([], []), local=frozenset()).run(rows)
 
     assert all(t.kind != Kind.PARTIAL for level in sent for t in level)
     assert not total.merge_rows and not total.away_rows
@@ -177,7 +185,7 @@ def test_a_source_task_sends_keys_without_a_pin_to_their_owner(folder: Path) -> 
 
     total, _ = at.run([{"a": a, "b": 7, "v": 0} for a in range(6)])
 
-    assert at.program.splittable == frozenset()
+    assert may_be_local(at.program) == frozenset()
     assert total.loads["second"] == {"0": 6}
     assert not total.merge_rows
 
@@ -232,7 +240,7 @@ def test_splittable_operators_are_mergeable_and_behind_a_slot_or_look_ahead_to_o
     rows.union(first).key_by("b").process(Count(), name="both").to_memory("m6")
     rows.shuffle().key_by("b").process(Count(), name="straight").to_memory("m7")
 
-    assert compiled(flow).splittable == {"first", "count", "rough_sum", "largest", "both"}
+    assert may_be_local(compiled(flow)) == {"first", "count", "rough_sum", "largest", "both"}
 
 
 # --- bad rows ---------------------------------------------------------------------------------

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.routing.hashing import mix
+from headgate.routing.route import Choose, Route, Shares
 from headgate.routing.spread import Spread
-from headgate.routing.table import hash_table
-from headgate.slot.chooser import make_chooser
+from headgate.routing.table import BUCKETS, hash_table
+from headgate.slot.chooser import Chooser, make_chooser
 from headgate.topology.graph import SEVERAL_SLOTS, KeyGrouping
 from strategies import examples
 
@@ -24,6 +25,22 @@ def stream(rows: int, exponent: float, seed: int) -> np.ndarray[tuple[int], np.d
     p = 1 / np.arange(1, 1001) ** exponent
     drawn = np.random.default_rng(seed).choice(1000, rows, p=p / p.sum())
     return mix(drawn.astype(np.uint64))
+
+
+def chooser_of(
+    grouping: KeyGrouping,
+    slots: int = SLOTS,
+    producer: int = 0,
+    spread: Spread | None = None,
+    among: tuple[int, ...] = (),
+) -> Chooser:
+    table = (
+        hash_table(slots)
+        if not among
+        else hash_table(slots).with_buckets(np.resize(np.array(among, np.int32), BUCKETS))
+    )
+    dispatch = Shares(spread or Spread()) if grouping == "split" else Choose(grouping)
+    return make_chooser(Route(table, dispatch, among), producer)
 
 
 def imbalance(targets: np.ndarray[tuple[int], np.dtype[np.int32]]) -> float:
@@ -40,7 +57,7 @@ def test_where_chunks_end_makes_no_difference(
     h = stream(2500, 1.5, 0)
     owner = hash_table(SLOTS).route(h)
     known = Spread.of({int(h[0]): [(1, 1.0), (4, 2.0)]}) if spread else None
-    whole, parts = (make_chooser(grouping, SLOTS, 3, known) for _ in range(2))
+    whole, parts = (chooser_of(grouping, SLOTS, 3, known) for _ in range(2))
 
     at_once = whole.choose(h, owner)
     edges = [0, *sorted(cuts), len(h)]
@@ -54,8 +71,7 @@ def test_more_choices_make_loads_more_even() -> None:
     owner = hash_table(SLOTS).route(h)
 
     found = {
-        grouping: imbalance(make_chooser(grouping, SLOTS, 0, None).choose(h, owner))
-        for grouping in SEVERAL_SLOTS
+        grouping: imbalance(chooser_of(grouping).choose(h, owner)) for grouping in SEVERAL_SLOTS
     }
 
     assert imbalance(owner) > found["pkg"] + 0.5
@@ -76,7 +92,7 @@ def test_a_split_grouping_that_knows_the_frequent_keys_sends_only_cut_ones_away(
     whole = {k: [(int(owner[h == k][0]), 1.0)] for k in others}
     spread = Spread.of({key: [(2, 0.5), (3, 0.25), (5, 0.25)], **whole})
 
-    targets = make_chooser("split", SLOTS, 7, spread).choose(h, owner)
+    targets = chooser_of("split", SLOTS, 7, spread).choose(h, owner)
 
     assert spread.cut.tolist() == [key]
     assert (targets[h != key] == owner[h != key]).all()
@@ -90,7 +106,7 @@ def test_a_key_that_got_hot_since_the_spread_was_made_goes_to_any_slot() -> None
     hottest = frequent(h, 1)[0]
     spread = Spread.of({int(mix(np.array([7_777], np.uint64))[0]): [(0, 1.0), (1, 1.0)]})
 
-    targets = make_chooser("split", SLOTS, 0, spread).choose(h, owner)
+    targets = chooser_of("split", SLOTS, 0, spread).choose(h, owner)
 
     assert imbalance(owner) > 3 and imbalance(targets) < 1.05
     assert len(np.unique(targets[h == hottest])) == SLOTS
@@ -101,7 +117,25 @@ def test_a_key_that_got_hot_since_the_spread_was_made_goes_to_any_slot() -> None
 def test_there_is_a_chooser_for_every_grouping_with_several_slots() -> None:
     assert set(SEVERAL_SLOTS) | {"hash", "dkg"} == set(get_args(KeyGrouping))
     for grouping in SEVERAL_SLOTS:
-        chooser = make_chooser(grouping, 1, 0, None)
+        chooser = chooser_of(grouping, 1)
         nothing = chooser.choose(np.empty(0, np.uint64), np.empty(0, np.int32))
         one = chooser.choose(np.array([3], np.uint64), np.zeros(1, np.int32))
         assert (len(nothing), one.tolist()) == (0, [0])
+
+
+@pytest.mark.parametrize("grouping", SEVERAL_SLOTS)
+def test_slots_without_an_instance_get_no_row_and_the_others_are_as_even(
+    grouping: KeyGrouping,
+) -> None:
+    """Slots 1, 4 and 6 of 8 do what three slots do."""
+    h, among = stream(20_000, 1.6, 4), (1, 4, 6)
+    owner = hash_table(3).route(h)
+    hot = frequent(h, 1)[0]
+    spread = Spread.of({hot: [(0, 2.0), (1, 1.0)]})
+    there = Spread.of({hot: [(1, 2.0), (4, 1.0)]})
+
+    three = chooser_of(grouping, 3, 0, spread).choose(h, owner)
+    of_eight = chooser_of(grouping, 8, 0, there, among)
+    found = of_eight.choose(h, np.array(among, np.int32)[owner])
+
+    assert found.tolist() == np.array(among)[three].tolist()

@@ -161,7 +161,7 @@ def test_a_local_edge_passes_the_very_same_rows() -> None:
 
 def test_rows_that_stay_in_the_slot_never_become_bytes() -> None:
     program = grouped("fields")
-    table = plan_for(program, 2).tables["next"].pin([KEYS], [1] * len(KEYS))
+    table = plan_for(program, 2).routes["next"].table.pin([KEYS], [1] * len(KEYS))
     post = Post(program, plan_for(program, 2, {"next": table}), 1)
 
     with patch.object(outbox_module, "digest_of", nothing):
@@ -357,7 +357,7 @@ def test_nothing_may_be_sent_after_the_last_level() -> None:
 
 def test_more_slots_than_a_byte_can_name_are_routed_right() -> None:
     program = grouped("fields")
-    table = plan_for(program, 1).tables["next"].resized(300)
+    table = plan_for(program, 1).routes["next"].table.resized(300)
     pinned = table.pin([KEYS], [280 + i for i in range(len(KEYS))])
     post = Post(program, plan_for(program, 300, {"next": pinned}), None)
     keys = KEYS.to_pylist()

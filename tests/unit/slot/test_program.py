@@ -71,9 +71,9 @@ def test_a_key_in_several_slots_takes_one_level_more_for_its_partials() -> None:
     told = depths(program)
     assert (told["first"], told["second"], told["third"]) == (2, 3, 2)
     assert program.output_level(program.graph.node("first").id) == 1
-    assert program.spreads == {"first", "second"}
-    assert program.by_load == {"second": "split", "third": "dkg"}
-    assert (program.placed, program.key_pairs) == ((), ())
+    assert program.operators(lambda may: may.be_evened) == ("second", "third")
+    assert program.operators(lambda may: may.be_cut) == ("second",)
+    assert (program.operators(lambda may: may.be_placed), program.key_pairs) == ((), ())
 
 
 def test_an_operator_that_may_be_split_has_the_levels_of_one_that_is_not() -> None:
@@ -88,7 +88,7 @@ def test_an_operator_that_may_be_split_has_the_levels_of_one_that_is_not() -> No
     plain, auto = programs
     assert (plain.depth, plain.rows_level) == (auto.depth, auto.rows_level)
     assert plain.key_pairs == auto.key_pairs
-    assert auto.auto == {"first", "second"}
+    assert auto.operators(lambda may: may.be_split) == ("first", "second")
 
 
 def test_pairs_are_of_operators_that_have_state() -> None:

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.routes import may_be_local
 from tests.scenario.born_local import born_local
 from tests.scenario.splitting import splitting
 from tests.unit.slot.parts import BUCKETS, compiled, nothing, source
@@ -34,7 +35,7 @@ import headgate as hg
 from headgate import Count, Flow, Sum
 from headgate.control.compatibility import check_compatible
 from headgate.errors import DeclarationError, OperatorFailed
-from headgate.slot import split as split_module
+from headgate.slot import fold as split_module
 from headgate.slot import stage
 from headgate.slot.batch_tuple import Kind
 from headgate.slot.program import Program
@@ -126,7 +127,7 @@ def test_split_operators_are_not_born_local_and_do_not_own_the_place_of_rows() -
 
     program = compiled(flow)
 
-    assert program.splittable == {"first", "third", "fourth"}  # "first" looks ahead to "third"
+    assert may_be_local(program) == {"first", "third", "fourth"}  # "first" looks ahead to "third"
     assert program.key_pairs == (("first", "fourth"), ("first", "third"), ("made", "fourth"))
 
 
@@ -167,7 +168,7 @@ def test_split_on_or_off_is_a_compatible_change() -> None:
 # --- one epoch, by hand -----------------------------------------------------------------------
 def test_no_row_is_shuffled_and_one_partial_per_key_and_operator_is(folder: Path) -> None:
     rows = [{"a": a, "b": b, "v": 0} for a in range(6) for b in (7, 7, 8)]
-    at = epoch(chain(), folder, pinned([7], [2]), away=frozenset())
+    at = epoch(chain(), folder, pinned([7], [2]), local=frozenset())
 
     total, sent = at.run(rows)
 
@@ -185,7 +186,7 @@ def test_no_row_is_shuffled_and_one_partial_per_key_and_operator_is(folder: Path
 
 def test_rows_that_come_from_a_slot_are_processed_in_that_slot(folder: Path) -> None:
     rows = [{"a": a, "b": b, "v": 0} for a in range(6) for b in (7, 7, 8)]
-    at = epoch(chain(first=False), folder, pinned([7], [2]))  # named in `away`: no matter
+    at = epoch(chain(first=False), folder, pinned([7], [2]))  # named as local: no matter
 
     total, sent = at.run(rows)
 
@@ -242,7 +243,7 @@ def test_pairs_are_counted_across_an_operator_that_passes_rows_on(folder: Path) 
     first = rows.key_by("a").process(Count(emit="rows"), name="first")
     passed = first.key_by("b").process(Count(emit="rows"), name="passed", split=True)
     passed.key_by("v").process(Count(), name="second").to_memory("out")
-    at = epoch(flow, folder, pinned([], []), statistics_bytes=1 << 16, away=frozenset())
+    at = epoch(flow, folder, pinned([], []), statistics_bytes=1 << 16, local=frozenset())
 
     at.run([{"a": a, "b": 7, "v": 1} for a in (0, 0, 1)])
 

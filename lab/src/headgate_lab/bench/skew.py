@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
 import numpy as np
@@ -26,14 +26,14 @@ from headgate.flow import Flow
 from headgate.operator.count import Count
 from headgate.routing.choices import I32
 from headgate.routing.hashing import U64, hash_columns
-from headgate.routing.spread import Spread
-from headgate.routing.table import hash_table
+from headgate.routing.route import TO_OWNER, Route
+from headgate.routing.table import RoutingTable, hash_table
 from headgate.sketch.space_saving import PairSketch
 from headgate.slot.chooser import make_chooser
 from headgate.slot.program import compile_flow
 from headgate.slot.statistics import TaskStatistics
 from headgate.testing import ListSource, LocalRun, run
-from headgate.topology.graph import SEVERAL_SLOTS, KeyGrouping
+from headgate.topology.graph import KeyGrouping
 
 Say = Callable[[str], None]
 I64 = npt.NDArray[np.int64]
@@ -90,12 +90,16 @@ class GroupedStream:
     grouping: KeyGrouping
     slots: int
     epoch: int = 0
-    spreads: dict[str, Spread] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         program = compile_flow(counting(self.grouping, []).graph())
-        self._hot = HotKeys(program, self.slots) if program.by_load else None
-        self.table = hash_table(self.slots)
+        may = program.dispatches[OPERATOR]
+        self._hot = HotKeys(program, self.slots) if may.be_evened else None
+        self.route = Route(hash_table(self.slots), may.usual)
+
+    @property
+    def table(self) -> RoutingTable:
+        return self.route.table
 
     def run(self, tasks: Sequence[U64]) -> EpochFigures:
         """One epoch: the key hashes of the rows of each source task, in order."""
@@ -122,10 +126,9 @@ class GroupedStream:
     # --- inside ----------------------------------------------------------------------------
     def _route(self, task: int, h: U64) -> I32:
         owner = self.table.route(h)
-        if self.grouping not in SEVERAL_SLOTS:
+        if self.route.dispatch == TO_OWNER:
             return owner
-        spread = self.spreads.get(OPERATOR)
-        return make_chooser(self.grouping, self.slots, task, spread).choose(h, owner)
+        return make_chooser(self.route, task).choose(h, owner)
 
     def _learn(self, hot: HotKeys, key: U64, slot: I64, rows: I64, loads: I64) -> None:
         """What the slots counted, each in its bounded memory, for the epochs to come."""
@@ -140,8 +143,10 @@ class GroupedStream:
         observed = [Observed(facts, told)]
         hot.observe(observed, gather(observed, KEYS_MAX))
         decision = hot.decide({OPERATOR: self.table})
-        self.table = decision.tables.get(OPERATOR, self.table)
-        self.spreads = dict(decision.spreads)
+        self.route = Route(
+            decision.tables.get(OPERATOR, self.table),
+            decision.dispatch.get(OPERATOR, self.route.dispatch),
+        )
 
 
 def counting(grouping: KeyGrouping, epochs: Sequence[pa.Table]) -> Flow:
