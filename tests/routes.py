@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from headgate.routing.route import Dispatch
+import numpy as np
+
+from headgate.routing.route import Dispatch, Route, Shares
+from headgate.routing.table import hash_table
 from headgate.slot.plan import EpochPlan
 from headgate.slot.program import Program
 
@@ -17,6 +21,24 @@ def dispatched(plan: EpochPlan, chosen: Mapping[str, Dispatch]) -> EpochPlan:
         for op, route in plan.routes.items()
     }
     return replace(plan, routes=routes)
+
+
+def with_few_instances(program: Program, plan: EpochPlan, coin: random.Random) -> EpochPlan:
+    """The plan with instances of most operators in some slots only: owners, and a few others."""
+    routes = {}
+    for node in program.graph.nodes:
+        if node.kind in ("source", "sink") or coin.random() < 0.3:
+            continue
+        route = plan.routes.get(node.name)
+        some = set(coin.sample(range(plan.slots), coin.randint(1, plan.slots)))
+        if route is None:
+            owners = np.resize(np.array(sorted(some), np.int32), plan.buckets)
+            route = Route(hash_table(plan.slots, plan.buckets).with_buckets(owners))
+        some |= {*route.table.bucket_slots.tolist(), *route.table.pinned_slots.tolist()}
+        if isinstance(route.dispatch, Shares):
+            some |= set(route.dispatch.spread.slots.tolist())
+        routes[node.name] = replace(route, slots=tuple(sorted(some)))
+    return replace(plan, routes={**plan.routes, **routes})
 
 
 def may_be_local(program: Program) -> frozenset[str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.routes import dispatched
+from tests.routes import dispatched, with_few_instances
 from tests.scenario.oracle import Case
 
 from headgate.control.coordinator import Coordinator
@@ -48,8 +48,11 @@ def choosing(choose: Choose) -> Iterator[None]:
 
 
 @contextmanager
-def restless_plans(case: Case, seed: int) -> Iterator[None]:
-    """Every epoch's plan splits some of the operators that may be, and spreads some keys."""
+def restless_plans(case: Case, seed: int, *, few: bool = False) -> Iterator[None]:
+    """Every epoch's plan splits some of the operators that may be, and spreads some keys.
+
+    `few`: most operators have instances in some slots only.
+    """
     real = Coordinator.plan
 
     def plan(self: Coordinator, *given: int) -> EpochPlan:
@@ -61,7 +64,8 @@ def restless_plans(case: Case, seed: int) -> Iterator[None]:
         for name in sorted(self.program.operators(lambda may: may.be_cut)):
             if coin.random() < 0.7:
                 chosen[name] = Shares(_spread(coin, case, name, made.slots))
-        return dispatched(made, chosen)
+        made = dispatched(made, chosen)
+        return with_few_instances(self.program, made, coin) if few else made
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Coordinator, "plan", plan)

@@ -382,14 +382,15 @@ CASES: Sequence[Callable[[random.Random], Case]] = (
 def random_table(
     rng: random.Random, case: Case, operator: str, slots: int, buckets: int
 ) -> hg.RoutingTable:
-    """Any legal table: buckets anywhere, some keys pinned anywhere."""
+    """Any legal table: buckets and some pinned keys anywhere among some of the slots."""
     import numpy as np
 
-    owners = np.array([rng.randrange(slots) for _ in range(buckets)], np.int32)
+    among = rng.sample(range(slots), rng.randint(1, slots))
+    owners = np.array([rng.choice(among) for _ in range(buckets)], np.int32)
     table = hg.hash_table(slots, buckets).with_buckets(owners)
     schema, keys = case.keys[operator]
     chosen = rng.sample(keys, rng.randrange(len(keys) + 1))
     if not chosen:
         return table
     columns = [pa.array([key[i] for key in chosen], field.type) for i, field in enumerate(schema)]
-    return table.pin(columns, [rng.randrange(slots) for _ in chosen])
+    return table.pin(columns, [rng.choice(among) for _ in chosen])

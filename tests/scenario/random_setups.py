@@ -75,6 +75,7 @@ class Start:
     manager: str
     tables: bool
     away: bool
+    few: bool
     options: dict[str, Any]
 
 
@@ -88,6 +89,7 @@ def draw_starts(rng: random.Random, recipe: Recipe, epochs: int, warm: str | Non
             manager=rng.choice(MANAGERS),
             tables=rng.random() < 0.4,
             away=rng.random() < 0.4,
+            few=rng.random() < 0.6,
             options={
                 "batch": rng.choice([None, None, 1, 7]),
                 "sharing": rng.choice(["auto", "shared", "distinct"]),
@@ -137,7 +139,7 @@ def run_start_by_start(
         }
         with ExitStack() as stack:
             if start.manager == "restless" or start.manager == "none":
-                stack.enter_context(restless_plans(case, recipe.seed))
+                stack.enter_context(restless_plans(case, recipe.seed, few=start.few))
             if start.away and start.manager == "none":
                 stack.enter_context(born_local())
             done = run(
