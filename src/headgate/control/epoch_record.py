@@ -100,7 +100,8 @@ def _is_split(program: Program, plan: EpochPlan, operator: str) -> bool:
 
 def _spreads(plan: EpochPlan) -> dict[str, Spread]:
     dispatched = {op: route.dispatch for op, route in plan.routes.items()}
-    return {op: by.spread for op, by in dispatched.items() if isinstance(by, Shares)}
+    shared = {op: by.spread for op, by in dispatched.items() if isinstance(by, Shares)}
+    return {op: spread for op, spread in shared.items() if len(spread)}
 
 
 def _source_tasks(total: Control) -> int:

@@ -11,7 +11,7 @@ nothing, and `absorb` in the slot that owns the key. They say so with `mergeable
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, ClassVar, Literal
 
@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headgate.errors import DeclarationError, SchemaMismatch, UnknownColumn
-from headgate.operator.partial import Partials, PartialState
+from headgate.operator.partial import Partials
 from headgate.operator.rows import EpochClock, KeyedRows
 from headgate.state.layout import layout_of
 from headgate.state.schema import StateSchema
@@ -151,18 +151,6 @@ class StatefulOperator:
         numbers partials that cannot be merged; there are no rows to pass on.
         """
         raise self._not_mergeable()
-
-    def process_away(self, rows: KeyedRows, clock: EpochClock) -> tuple[Output, pa.RecordBatch]:
-        """`process` in a slot that does not own the keys: what it returns, and the partials.
-
-        No effect outside what it returns. A carry is left out: the owner's `absorb` makes it.
-        """
-        if not self.mergeable(rows.batch.schema, rows.key):
-            raise self._not_mergeable()
-        schema = state_schema(self, rows.batch.schema, rows.key)
-        with PartialState(schema, rows.identity) as partial:
-            output = as_output(self.process(rows, partial.session, clock))
-            return replace(output, carry=None), partial.batch()
 
     def _not_mergeable(self) -> DeclarationError:
         return DeclarationError(

@@ -13,7 +13,7 @@ import pickle
 import re
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -21,13 +21,24 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.operator import EpochClock, KeyedRows, Output, Partials, StatefulOperator
-from headgate.operator.partial import partial_schema
+from headgate.operator.base import as_output, state_schema
+from headgate.operator.partial import PartialState, partial_schema
 from headgate.state.chain import Chain
 from headgate.state.schema import StateSchema
 from headgate.state.storage import Storage
 from headgate.state.store import StateStore
 
 MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
+
+
+def process_away(
+    operator: StatefulOperator, rows: KeyedRows, clock: EpochClock
+) -> tuple[Output, pa.RecordBatch]:
+    """`process` as a slot runs it that does not own the keys: what it returns, and the partials."""
+    schema = state_schema(operator, rows.batch.schema, rows.key)
+    with PartialState(schema, rows.identity) as partial:
+        output = as_output(operator.process(rows, partial.session, clock))
+        return replace(output, carry=None), partial.batch()
 
 
 @dataclass(frozen=True)
@@ -97,7 +108,7 @@ class Slot:
                     batch = call.batch if isinstance(call, Away) else call
                     rows = KeyedRows(batch, self.key)
                     if isinstance(call, Away):
-                        output, partial = operator.process_away(rows, clock)
+                        output, partial = process_away(operator, rows, clock)
                         assert output.carry is None
                         partials.append(self._sent(partial))
                     else:

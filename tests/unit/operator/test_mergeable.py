@@ -13,7 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.operator.checks import KEY_SHAPES
-from tests.unit.operator.harness import Away, Epoch, EpochResult, Slot, batch_of, name_of
+from tests.unit.operator.harness import (
+    Away,
+    Epoch,
+    EpochResult,
+    Slot,
+    batch_of,
+    name_of,
+    process_away,
+)
 
 from headgate.errors import DeclarationError
 from headgate.operator import (
@@ -173,13 +181,10 @@ def test_mergeable_ones_say_so(operator: StatefulOperator) -> None:
 
 
 @pytest.mark.parametrize("operator", NOT_MERGEABLE, ids=name_of)
-def test_the_others_refuse(operator: StatefulOperator) -> None:
+def test_the_others_say_why_not(operator: StatefulOperator) -> None:
     schema = schema_of("text")
     assert not operator.mergeable(schema, ["k"])
-    one = batch([{"key": 2, "n": 0}], "text")
-    clock = EpochClock(0, 0)
-    with pytest.raises(DeclarationError, match="cannot be split over slots"):
-        operator.process_away(KeyedRows(one, ["k"]), clock)
+    assert operator.why_not_mergeable(schema, ["k"])
 
 
 @pytest.mark.parametrize(
@@ -260,7 +265,7 @@ def test_partials_are_one_row_per_key_in_a_fixed_order() -> None:
     made = []
     for order in (keys, keys[::-1]):
         rows = KeyedRows(batch_of(schema, k=order.tolist()), ["k"])
-        output, partial = Count().process_away(rows, clock)
+        output, partial = process_away(Count(), rows, clock)
         assert output.batch is None and output.carry is None
         made.append(partial)
     assert made[0].equals(made[1])
