@@ -38,7 +38,7 @@ def test_a_loaded_program_is_kept_out_of_collections() -> None:
     frozen = gc.get_freeze_count()
     assert frozen > 10_000  # modules, mostly
     assert _load("first") == "first"
-    assert gc.get_freeze_count() == frozen  # once per program, not once per task
+    assert gc.get_freeze_count() <= frozen  # once per program, not per task; some may be freed
 
 
 def test_what_an_earlier_program_left_behind_goes_when_the_next_is_loaded() -> None:
