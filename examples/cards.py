@@ -54,7 +54,7 @@ flow.dead_letters().to_console(rows=3, name="refused")
 
 
 if __name__ == "__main__":
-    from headgate.runtime.session import local_session
+    from headgate import local_session
 
     query = flow.start(local_session("cards"), slots=2, checkpoint="artifacts/cards/checkpoint")
     query.awaitTermination(30)

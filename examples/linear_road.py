@@ -41,7 +41,7 @@ flow.dead_letters().to_table("no_reports")
 
 
 if __name__ == "__main__":
-    from headgate.runtime.session import local_session
+    from headgate import local_session
 
     query = flow.start(
         local_session("linear_road"),

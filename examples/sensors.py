@@ -60,7 +60,7 @@ flow = hg.Flow("sensors")
 
 
 if __name__ == "__main__":
-    from headgate.runtime.session import local_session
+    from headgate import local_session
 
     query = flow.start(local_session("sensors"), slots=2, checkpoint="artifacts/sensors/checkpoint")
     query.awaitTermination(30)

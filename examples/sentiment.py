@@ -40,7 +40,7 @@ sentiment(flow.source(texts, schema=TEXTS, name="spout")).to_table("sentences")
 
 
 if __name__ == "__main__":
-    from headgate.runtime.session import local_session
+    from headgate import local_session
 
     query = flow.start(
         local_session("sentiment"),

@@ -54,7 +54,7 @@ top.to_console(rows=6, name="shown")
 
 
 if __name__ == "__main__":
-    from headgate.runtime.session import local_session
+    from headgate import local_session
 
     query = flow.start(local_session("trends"), slots=4, checkpoint="artifacts/trends/checkpoint")
     query.awaitTermination(60)

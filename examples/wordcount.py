@@ -47,7 +47,7 @@ flow = hg.Flow("wordcount")
 
 
 if __name__ == "__main__":
-    from headgate.runtime.session import local_session
+    from headgate import local_session
 
     query = flow.start(
         local_session("wordcount"), slots=2, checkpoint="artifacts/wordcount/checkpoint"

@@ -8,7 +8,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headgate.control.facts import EpochFacts, OutcomeFacts, PlanFacts
     from headgate.control.manager import Manager
+    from headgate.control.planning import Decides, Decision, Observed
     from headgate.control.scaling import Scaling
     from headgate.errors import HeadgateError
     from headgate.flow import Flow
@@ -33,15 +35,22 @@ if TYPE_CHECKING:
     )
     from headgate.routing.table import RoutingTable, hash_table
     from headgate.routing.table_folder import load_tables
+    from headgate.runtime.query import FlowQuery
+    from headgate.runtime.session import local_session
     from headgate.topology.reader import Reader
+    from headgate.topology.stream import Stream
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Count",
+    "Decides",
+    "Decision",
     "Deduplicate",
     "EpochClock",
+    "EpochFacts",
     "Flow",
+    "FlowQuery",
     "HeadgateError",
     "KeyedRows",
     "Last",
@@ -50,30 +59,44 @@ __all__ = [
     "Mean",
     "MeanOfLast",
     "Min",
+    "Observed",
+    "OutcomeFacts",
     "Output",
     "Partials",
+    "PlanFacts",
     "Reader",
     "RoutingTable",
     "Scaling",
     "StateFields",
     "StatefulOperator",
+    "Stream",
     "Sum",
     "TopK",
     "Tumbling",
     "Update",
     "hash_table",
     "load_tables",
+    "local_session",
 ]
 
 _ELSEWHERE = {
+    "Decides": "control.planning",
+    "Decision": "control.planning",
+    "EpochFacts": "control.facts",
     "Flow": "flow",
+    "FlowQuery": "runtime.query",
     "HeadgateError": "errors",
     "Manager": "control.manager",
+    "Observed": "control.planning",
+    "OutcomeFacts": "control.facts",
+    "PlanFacts": "control.facts",
     "Reader": "topology.reader",
     "RoutingTable": "routing.table",
     "Scaling": "control.scaling",
+    "Stream": "topology.stream",
     "hash_table": "routing.table",
     "load_tables": "routing.table_folder",
+    "local_session": "runtime.session",
 }
 """Where a public name is defined; the others are in `operator`."""
 
