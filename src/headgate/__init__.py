@@ -8,9 +8,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headgate.control.facts import EpochFacts, OutcomeFacts, PlanFacts
+    from headgate.commit.facts import EpochFacts, OutcomeFacts, PlanFacts
+    from headgate.commit.planning import Decides, Decision, Observed
     from headgate.control.manager import Manager
-    from headgate.control.planning import Decides, Decision, Observed
     from headgate.control.scaling import Scaling
     from headgate.errors import HeadgateError
     from headgate.flow import Flow
@@ -80,16 +80,16 @@ __all__ = [
 ]
 
 _ELSEWHERE = {
-    "Decides": "control.planning",
-    "Decision": "control.planning",
-    "EpochFacts": "control.facts",
+    "Decides": "commit.planning",
+    "Decision": "commit.planning",
+    "EpochFacts": "commit.facts",
     "Flow": "flow",
     "FlowQuery": "runtime.query",
     "HeadgateError": "errors",
     "Manager": "control.manager",
-    "Observed": "control.planning",
-    "OutcomeFacts": "control.facts",
-    "PlanFacts": "control.facts",
+    "Observed": "commit.planning",
+    "OutcomeFacts": "commit.facts",
+    "PlanFacts": "commit.facts",
     "Reader": "topology.reader",
     "RoutingTable": "routing.table",
     "Scaling": "control.scaling",

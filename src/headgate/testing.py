@@ -28,12 +28,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headgate.control.checkpoint import Checkpoint
-from headgate.control.coordinator import Coordinator, EpochResult, Settings
+from headgate.commit.checkpoint import Checkpoint
+from headgate.commit.coordinator import Coordinator, EpochResult, Settings
+from headgate.commit.planning import Decides
+from headgate.commit.signing import signer_of
+from headgate.commit.state_view import check_known, read_state
 from headgate.control.manager import Manager, plan_with
-from headgate.control.planning import Decides
-from headgate.control.signing import signer_of
-from headgate.control.state_view import check_known, read_state
 from headgate.errors import DeclarationError, HeadgateError
 from headgate.routing.table import RoutingTable
 from headgate.slot.batch_tuple import BatchTuple, Kind, decode, encode

@@ -17,7 +17,7 @@ from tests.routes import local_only, may_be_local
 from tests.scenario.oracle import Case, Expected, bag
 
 import headgate as hg
-from headgate.control.coordinator import Coordinator
+from headgate.commit.coordinator import Coordinator
 from headgate.slot.plan import EpochPlan
 from headgate.slot.program import Program
 

@@ -15,7 +15,7 @@ import pytest
 from tests.routes import dispatched, with_few_instances
 from tests.scenario.oracle import Case
 
-from headgate.control.coordinator import Coordinator
+from headgate.commit.coordinator import Coordinator
 from headgate.routing.hashing import hash_columns
 from headgate.routing.route import TO_OWNER, Dispatch, Here, Shares
 from headgate.routing.spread import Spread

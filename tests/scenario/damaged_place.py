@@ -29,15 +29,15 @@ from tests.scenario.oracle import START, bag
 
 import headgate as hg
 from headgate import testing
-from headgate.control import journal, published
-from headgate.control.checkpoint import Checkpoint
-from headgate.control.continuity import check_start
-from headgate.control.coordinator import Coordinator, EpochResult, Settings
-from headgate.control.costs_in_use import cost_shapes
-from headgate.control.planning import Decision, Planning
-from headgate.control.published import check_published, rows_published
-from headgate.control.publishing import STAGING_GRACE_EPOCHS, publish, staging_uri
-from headgate.control.table_compaction import TableCompaction, published_files, visible
+from headgate.commit import journal, published
+from headgate.commit.checkpoint import Checkpoint
+from headgate.commit.continuity import check_start
+from headgate.commit.coordinator import Coordinator, EpochResult, Settings
+from headgate.commit.costs_in_use import cost_shapes
+from headgate.commit.planning import Decision, Planning
+from headgate.commit.published import check_published, rows_published
+from headgate.commit.publishing import STAGING_GRACE_EPOCHS, publish, staging_uri
+from headgate.commit.table_compaction import TableCompaction, published_files, visible
 from headgate.control.tuning_file import SavedTuning, load_tuning, save_tuning
 from headgate.planner.tuning.calibration import Calibration
 from headgate.planner.tuning.cost_model import EngineCosts

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headgate.control.coordinator import EngineAborted, EpochResult
+from headgate.commit.coordinator import EngineAborted, EpochResult
 from headgate.slot.batch_tuple import BatchTuple, Kind
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program

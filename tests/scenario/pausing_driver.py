@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tests.scenario.oracle import Case, chain
 
-from headgate.control.checkpoint import Checkpoint
-from headgate.control.coordinator import Coordinator, Settings
-from headgate.control.publishing import publish, staging_uri
+from headgate.commit.checkpoint import Checkpoint
+from headgate.commit.coordinator import Coordinator, Settings
+from headgate.commit.publishing import publish, staging_uri
 from headgate.errors import Overtaken
 from headgate.slot.program import compile_flow
 from headgate.state.storage import Storage

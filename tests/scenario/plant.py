@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 import headgate as hg
+from headgate.commit.facts import EpochFacts, StateSize
+from headgate.commit.planning import Observed
 from headgate.control.allocation_manager import AllocationManager
-from headgate.control.facts import EpochFacts, StateSize
-from headgate.control.planning import Observed
 from headgate.planner.allocation.greedy import greedy
 from headgate.planner.allocation.model import Situation
 from headgate.planner.allocation.plan import Limits, Plan, describe

@@ -8,8 +8,8 @@ from typing import Any
 from tests.routes import may_be_local
 from tests.scenario.oracle import Case, random_table
 
-from headgate.control.facts import PlanFacts
-from headgate.control.planning import Decision
+from headgate.commit.facts import PlanFacts
+from headgate.commit.planning import Decision
 from headgate.slot.program import Program
 
 

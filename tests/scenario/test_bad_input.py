@@ -20,7 +20,7 @@ import pytest
 from tests.scenario.oracle import bag, chain
 
 import headgate as hg
-from headgate.control.checkpoint import IDENTITY, Checkpoint
+from headgate.commit.checkpoint import IDENTITY, Checkpoint
 from headgate.errors import (
     ForeignCheckpoint,
     IncompatibleFlow,

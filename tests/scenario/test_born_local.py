@@ -17,7 +17,7 @@ from tests.scenario.fault_engine import TAMPERINGS, Faults, Killed
 from tests.scenario.oracle import CASES, random_table
 from tests.scenario.test_seeded_faults import BUCKETS, Driver
 
-from headgate.control.coordinator import Coordinator
+from headgate.commit.coordinator import Coordinator
 from headgate.slot.program import Program
 from strategies import quick_folder
 
@@ -66,7 +66,7 @@ def test_any_seed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         if faults.happens(crash, f"driver dies: {point}@{epoch}"):
             raise Killed(f"{point}@{epoch}")
 
-    monkeypatch.setattr("headgate.control.coordinator.reach", reach)
+    monkeypatch.setattr("headgate.commit.coordinator.reach", reach)
     with quick_folder() as folder, born_local(chosen_by(rng)):
         driver = MovingDriver(case, faults, folder, warm=rng.random() < 0.5)
         faults.wrap_storage(monkeypatch)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import headgate as hg
-from headgate.control.inspection import Inspection
+from headgate.commit.inspection import Inspection
 from headgate.routing.identity import Identity
 from headgate.testing import ListSource, LocalRun, run
 from unit.routing.test_identity import TWINS

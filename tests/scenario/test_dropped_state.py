@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import headgate as hg
-from headgate.control import coordinator as commit_path
-from headgate.control.faults import CRASH_POINTS
+from headgate.commit import coordinator as commit_path
+from headgate.commit.faults import CRASH_POINTS
 from headgate.errors import DeclarationError, IncompatibleFlow, UnknownName
 from headgate.testing import ListSource, LocalRun, run
 

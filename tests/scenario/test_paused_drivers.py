@@ -22,8 +22,8 @@ from tests.scenario.oracle import bag
 from tests.scenario.pausing_driver import CHECKPOINT, EPOCHS, LOG, OUT, OVERTAKEN
 from tests.spark.feeding import stored_state
 
-from headgate.control.faults import CRASH_POINTS, PAUSE_VARIABLE, VARIABLE
-from headgate.control.generation import Generation
+from headgate.commit.faults import CRASH_POINTS, PAUSE_VARIABLE, VARIABLE
+from headgate.commit.generation import Generation
 from headgate.errors import CheckpointError, Overtaken
 from headgate.state.storage import Storage
 

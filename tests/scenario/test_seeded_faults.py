@@ -30,10 +30,10 @@ from tests.scenario.oracle import (
 )
 from tests.scenario.restless import Restless
 
-from headgate.control.checkpoint import Checkpoint
-from headgate.control.coordinator import Coordinator, EpochResult, Settings
-from headgate.control.faults import CRASH_POINTS
-from headgate.control.planning import Planning
+from headgate.commit.checkpoint import Checkpoint
+from headgate.commit.coordinator import Coordinator, EpochResult, Settings
+from headgate.commit.faults import CRASH_POINTS
+from headgate.commit.planning import Planning
 from headgate.errors import Overtaken
 from headgate.slot.plan import EpochPlan
 from headgate.slot.program import compile_flow
@@ -206,7 +206,7 @@ def test_any_seed(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
         if faults.happens(crash, f"driver dies: {point}@{epoch}"):
             raise Killed(f"{point}@{epoch}")
 
-    monkeypatch.setattr("headgate.control.coordinator.reach", reach)
+    monkeypatch.setattr("headgate.commit.coordinator.reach", reach)
     driver = Driver(case, faults, folder, warm=rng.random() < 0.6)
 
     done = driver.run()
@@ -231,7 +231,7 @@ def test_any_seed_with_drivers_that_are_paused_and_overtaken(
             with suppress(Overtaken):  # another one may be paused, and overtaken, in its turn
                 driver.run_another()
 
-    monkeypatch.setattr("headgate.control.coordinator.reach", reach)
+    monkeypatch.setattr("headgate.commit.coordinator.reach", reach)
     driver = Driver(case, faults, folder, warm=rng.random() < 0.6)
 
     driver.check_all(driver.run())
@@ -257,7 +257,7 @@ def test_the_driver_dies_once_at_every_point(
             died.append(at)
             raise Killed(at)
 
-    monkeypatch.setattr("headgate.control.coordinator.reach", reach)
+    monkeypatch.setattr("headgate.commit.coordinator.reach", reach)
     driver = Driver(case, faults, folder, warm=True)
 
     done = driver.run()

@@ -12,10 +12,10 @@ import pytest
 from tests.scenario.oracle import bag
 
 import headgate as hg
-from headgate.control.checkpoint import Checkpoint
-from headgate.control.identity_file import IDENTITY
-from headgate.control.inspection import Inspection
-from headgate.control.signing import VARIABLE, signer_of
+from headgate.commit.checkpoint import Checkpoint
+from headgate.commit.identity_file import IDENTITY
+from headgate.commit.inspection import Inspection
+from headgate.commit.signing import VARIABLE, signer_of
 from headgate.errors import DeclarationError, HeadgateError, UntrustedCheckpoint
 from headgate.state.digest import digest_of, is_strong, seal, unseal
 from headgate.testing import ListSource, LocalRun, run

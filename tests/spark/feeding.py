@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from tests.scenario.oracle import Case, bag
 
-from headgate.control.checkpoint import Checkpoint
-from headgate.control.coordinator import Coordinator
+from headgate.commit.checkpoint import Checkpoint
+from headgate.commit.coordinator import Coordinator
 from headgate.flow import Flow
 from headgate.runtime.query import FlowQuery
 from headgate.slot.program import compile_flow

@@ -12,7 +12,7 @@ from tests.scenario.born_local import born_local, deep
 from tests.scenario.oracle import random_table
 from tests.spark.feeding import Collected, check, run_case, write_case
 
-from headgate.control.custody import settle
+from headgate.commit.custody import settle
 from headgate.routing.table import BUCKETS
 from headgate.slot.plan import Control, EpochPlan
 
@@ -27,7 +27,7 @@ def test_state_and_output_are_those_of_the_fold(
         merged.update(total.merge_rows)
         return total
 
-    monkeypatch.setattr("headgate.control.coordinator.settle", watched)
+    monkeypatch.setattr("headgate.commit.coordinator.settle", watched)
     rng = random.Random(5)
     case = deep(rng, epochs=3, rows=400)
     write_case(case, tmp_path / "in")

@@ -24,7 +24,7 @@ from tests.scenario.oracle import bag
 from tests.spark.feeding import stored_state, write_case
 from tests.spark.programs.crash_driver import CHECKPOINT, EPOCHS, LOG, OUT, case
 
-from headgate.control.faults import CRASH_POINTS, PAUSE_VARIABLE, VARIABLE
+from headgate.commit.faults import CRASH_POINTS, PAUSE_VARIABLE, VARIABLE
 
 LOCAL = "local"
 PROGRAM = Path(__file__).parent / "programs" / "crash_driver.py"

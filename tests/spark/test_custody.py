@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from tests.scenario.oracle import chain
 from tests.spark.feeding import Collected, check, run_case, write_case
 
-from headgate.control.coordinator import ATTEMPTS_MAX, EngineAborted
+from headgate.commit.coordinator import ATTEMPTS_MAX, EngineAborted
 from headgate.errors import CustodyMismatch, EngineError
 from headgate.runtime.engine import SparkEngine
 

@@ -15,7 +15,7 @@ from tests.spark.feeding import ONCE, read_files, write_epoch
 from tests.waiting import PATIENCE_S
 
 import headgate as hg
-from headgate.control import table_compaction
+from headgate.commit import table_compaction
 from headgate.errors import SinkFailed, StateFileError, UnknownName
 
 SCHEMA = "k bigint, v bigint"

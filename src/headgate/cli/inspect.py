@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from headgate.cli.console import STDOUT, fail, safe, speaker, told_plainly, write_json
-from headgate.control.facts import EpochFacts
-from headgate.control.inspection import FoundKey, Inspection, OperatorState
+from headgate.commit.facts import EpochFacts
+from headgate.commit.inspection import FoundKey, Inspection, OperatorState
 from headgate.offline.epoch_view import EpochView
 from headgate.offline.number_text import short
 from headgate.topology.plain_text import plain_text

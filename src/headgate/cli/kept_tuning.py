@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from headgate.cli.tuning_text import counted
-from headgate.control.facts import TuningFacts, facts_of
-from headgate.control.json_codec import Json
+from headgate.commit.facts import TuningFacts, facts_of
+from headgate.commit.json_codec import Json
 from headgate.control.tuning_file import FILE, SavedTuning, load_tuning, save_tuning
 from headgate.errors import HeadgateError
 from headgate.planner.tuning.calibration import Calibration

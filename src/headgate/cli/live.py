@@ -19,7 +19,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from headgate.control.facts import EpochFacts
+from headgate.commit.facts import EpochFacts
 from headgate.offline.epoch_view import EpochView, RunView
 from headgate.offline.number_text import short
 

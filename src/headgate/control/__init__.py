@@ -1,1 +1,1 @@
-"""Between epochs: plan, check, commit, remember."""
+"""Decisions between epochs: who places, cuts, scales and sizes. No engine, no storage."""

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from headgate.commit.facts import CutFacts, OutcomeFacts, PlanFacts
+from headgate.commit.planning import Decision, Observed, slots_of
 from headgate.control.adaptation import Adaptation, Adapted
-from headgate.control.facts import CutFacts, OutcomeFacts, PlanFacts
-from headgate.control.planning import Decision, Observed, slots_of
 from headgate.control.split_units import SplitUnits, by_unit
 from headgate.control.unit_index import UnitIndex
 from headgate.control.unit_statistics import Capacity, Measured, MigrationCost, Period

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from headgate.control.facts import EpochFacts
+from headgate.commit.facts import EpochFacts
 from headgate.control.measured_flow import in_tasks_s
 from headgate.planner.tuning.rescaler import Load
 

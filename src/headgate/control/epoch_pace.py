@@ -22,7 +22,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from headgate.control.facts import EpochFacts
+from headgate.commit.facts import EpochFacts
 
 F64 = npt.NDArray[np.float64]
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from headgate.control.facts import PlanFacts
+from headgate.commit.facts import PlanFacts
+from headgate.commit.planning import Decides, Decision, Observed, PlacesUnits
 from headgate.control.observation import gather
-from headgate.control.planning import Decides, Decision, Observed, PlacesUnits
 from headgate.planner.by_load import Layout, expected_loads, lay_out_split, lay_out_whole
 from headgate.planner.observation import KeyLoads, Observation
 from headgate.planner.split_or_key import Seen, SplitOrKey, excess, partials_expected

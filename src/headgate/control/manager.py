@@ -15,10 +15,10 @@ from datetime import timedelta
 import numpy as np
 import numpy.typing as npt
 
-from headgate.control.facts import OutcomeFacts, PlanFacts
+from headgate.commit.facts import OutcomeFacts, PlanFacts
+from headgate.commit.planning import Decides, Decision, Observed, PlacesUnits, Planning
 from headgate.control.hot_keys import WithHotKeys
 from headgate.control.observation import gather
-from headgate.control.planning import Decides, Decision, Observed, PlacesUnits, Planning
 from headgate.control.scaling import Scaling
 from headgate.errors import DeclarationError
 from headgate.planner.allocation.measures import Balance

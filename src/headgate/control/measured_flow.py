@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from headgate.control.epoch_line import line_of, tells_apart
+from headgate.commit.epoch_line import line_of, tells_apart
+from headgate.commit.facts import EngineFacts, EpochFacts
 from headgate.control.epoch_pace import arriving_per_s, overhead_s
-from headgate.control.facts import EngineFacts, EpochFacts
 from headgate.errors import DeclarationError
 from headgate.planner.tuning.cost_model import EngineCosts, FlowModel, Step, Stream
 from headgate.planner.tuning.epoch_model import EpochModel

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from headgate.control.planning import Observed
+from headgate.commit.planning import Observed
 from headgate.planner.observation import KeyLoads, Observation, Pairs
 from headgate.sketch.space_saving import PairSketch
 

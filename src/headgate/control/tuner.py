@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
 
+from headgate.commit.facts import EpochFacts, TuningFacts
 from headgate.control.epoch_load import load_between
 from headgate.control.epoch_pace import Pace, pace_of
-from headgate.control.facts import EpochFacts, TuningFacts
 from headgate.control.measured_flow import Measured, measure_flow
 from headgate.control.rows_told import EpochRows, RowsTold
 from headgate.control.slots_tried import SlotsTried

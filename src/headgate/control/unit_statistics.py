@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from headgate.control.facts import StateSize
+from headgate.commit.facts import StateSize
+from headgate.commit.planning import Observed
 from headgate.control.observation import gather
-from headgate.control.planning import Observed
 from headgate.control.unit_index import UnitIndex
 from headgate.errors import DeclarationError
 from headgate.planner.adjacency import F64, I64

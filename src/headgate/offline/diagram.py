@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from headgate.control.facts import EpochFacts
+from headgate.commit.facts import EpochFacts
 from headgate.offline.number_text import short
 
 _BOX_W, _BOX_H, _GAP_X, _GAP_Y, _PAD = 148, 54, 132, 26, 10

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 
-from headgate.control.facts import EpochFacts, epochs_of
-from headgate.control.json_codec import Json
+from headgate.commit.facts import EpochFacts, epochs_of
+from headgate.commit.json_codec import Json
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from headgate.control.facts import EpochFacts
+from headgate.commit.facts import EpochFacts
 from headgate.offline.drawing import (
     INK,
     REFERENCE,

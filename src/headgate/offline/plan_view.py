@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from headgate.control.facts import OutcomeFacts, PlanFacts, facts_of
-from headgate.control.json_codec import Json
+from headgate.commit.facts import OutcomeFacts, PlanFacts, facts_of
+from headgate.commit.json_codec import Json
 
 
 @dataclass(frozen=True)

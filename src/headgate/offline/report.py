@@ -8,9 +8,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from headgate.control.facts import EpochFacts, StartFacts, StateSize, facts_of
-from headgate.control.inspection import Inspection
-from headgate.control.json_codec import Json
+from headgate.commit.facts import EpochFacts, StartFacts, StateSize, facts_of
+from headgate.commit.inspection import Inspection
+from headgate.commit.json_codec import Json
 from headgate.offline.diagram import draw
 from headgate.offline.epoch_view import EpochView, RunView, each_epoch
 from headgate.offline.need_figures import need_figures

@@ -19,8 +19,8 @@ from typing import Any, Literal
 
 from pyspark.sql import SparkSession
 
-from headgate.control.checkpoint import Checkpoint
-from headgate.control.facts import TunedStart
+from headgate.commit.checkpoint import Checkpoint
+from headgate.commit.facts import TunedStart
 from headgate.control.tuner import Tuner
 from headgate.control.tuning_file import SavedTuning, load_tuning, read_calibration, save_tuning
 from headgate.errors import DeclarationError

@@ -17,11 +17,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from headgate.control.checkpoint import Checkpoint
-from headgate.control.manifest import Manifest
-from headgate.control.published import check_published, missing_files, rows_published
-from headgate.control.publishing import publish, published_glob, staging_uri
-from headgate.control.table_compaction import (
+from headgate.commit.checkpoint import Checkpoint
+from headgate.commit.manifest import Manifest
+from headgate.commit.published import check_published, missing_files, rows_published
+from headgate.commit.publishing import publish, published_glob, staging_uri
+from headgate.commit.table_compaction import (
     CompactionsBeside,
     TableCompaction,
     published_files,

@@ -18,8 +18,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
-from headgate.control.coordinator import Coordinator
-from headgate.control.facts import ElasticFacts
+from headgate.commit.coordinator import Coordinator
+from headgate.commit.facts import ElasticFacts
 from headgate.errors import EngineError
 from headgate.runtime.engine import SparkEngine
 from headgate.runtime.executors import Executor, Executors, enough_for

@@ -19,8 +19,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from headgate.control.coordinator import EngineAborted, EpochResult
-from headgate.control.facts import EngineFacts
+from headgate.commit.coordinator import EngineAborted, EpochResult
+from headgate.commit.facts import EngineFacts
 from headgate.errors import EngineError
 from headgate.runtime.anchor import (
     ANCHOR_CONF,

@@ -20,8 +20,8 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from headgate.control.coordinator import Coordinator, EngineAborted, EpochResult
-from headgate.control.facts import EpochFacts, LastTrigger
+from headgate.commit.coordinator import Coordinator, EngineAborted, EpochResult
+from headgate.commit.facts import EpochFacts, LastTrigger
 from headgate.errors import HeadgateError, SinkFailed
 from headgate.runtime.engine import SparkEngine
 from headgate.runtime.last_trigger import last_trigger

@@ -12,7 +12,7 @@ from typing import Any
 
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-from headgate.control.facts import LastTrigger
+from headgate.commit.facts import LastTrigger
 
 
 def last_trigger(progress: StreamingQueryProgress | None, epoch: int) -> LastTrigger:

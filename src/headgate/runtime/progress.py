@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from headgate.control.facts import EngineFacts, EpochFacts
+from headgate.commit.facts import EngineFacts, EpochFacts
 
 _EPOCH_0 = datetime(1970, 1, 1, tzinfo=UTC)
 

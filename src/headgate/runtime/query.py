@@ -14,9 +14,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headgate.control.coordinator import Coordinator
-from headgate.control.facts import EpochFacts
-from headgate.control.state_view import check_known, read_state
+from headgate.commit.coordinator import Coordinator
+from headgate.commit.facts import EpochFacts
+from headgate.commit.state_view import check_known, read_state
 from headgate.control.tuning_file import SavedTuning, save_tuning
 from headgate.errors import EngineError, HeadgateError, Overtaken
 from headgate.runtime.auto import AutoStart

@@ -12,16 +12,16 @@ from typing import Any, Literal
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headgate.control.checkpoint import Checkpoint
-from headgate.control.continuity import TICK, check_sources, check_start, has_old_tick
-from headgate.control.coordinator import Coordinator, Settings
-from headgate.control.facts import DamageFacts, StartFacts
-from headgate.control.journal import KEEP_RECORDS
+from headgate.commit.checkpoint import Checkpoint
+from headgate.commit.continuity import TICK, check_sources, check_start, has_old_tick
+from headgate.commit.coordinator import Coordinator, Settings
+from headgate.commit.facts import DamageFacts, StartFacts
+from headgate.commit.journal import KEEP_RECORDS
+from headgate.commit.manifest import Manifest
+from headgate.commit.planning import Decides
+from headgate.commit.processing_time import SteadyClock
+from headgate.commit.signing import signer_of
 from headgate.control.manager import Manager, plan_with
-from headgate.control.manifest import Manifest
-from headgate.control.planning import Decides
-from headgate.control.processing_time import SteadyClock
-from headgate.control.signing import signer_of
 from headgate.errors import DeclarationError, EngineError
 from headgate.planner.tuning.calibration import Calibration
 from headgate.routing.table import BUCKETS, RoutingTable

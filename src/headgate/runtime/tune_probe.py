@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from pyspark.sql import SparkSession
 
-from headgate.control.facts import EpochFacts, epochs_of
+from headgate.commit.facts import EpochFacts, epochs_of
 from headgate.control.measured_flow import Measured, measure_flow
 from headgate.planner.tuning.calibration import Calibration
 from headgate.runtime.calibration import cores_of

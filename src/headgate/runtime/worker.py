@@ -22,8 +22,8 @@ import pyarrow as pa
 import xxhash
 from pyspark import Accumulator, Broadcast, TaskContext
 
-from headgate.control.cost_files import CostFiles
-from headgate.control.table_files import TableFiles
+from headgate.commit.cost_files import CostFiles
+from headgate.commit.table_files import TableFiles
 from headgate.errors import EngineError, StateFileError
 from headgate.routing.route import Route
 from headgate.runtime.anchor import slot_labels

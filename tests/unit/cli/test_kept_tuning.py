@@ -8,7 +8,7 @@ import pytest
 
 from headgate.cli.console import write_json
 from headgate.cli.kept_tuning import begin_with, keep_costs, kept_in, load_costs, tuning_lines
-from headgate.control.facts import TuningFacts
+from headgate.commit.facts import TuningFacts
 from headgate.control.tuning_file import SavedTuning, load_tuning, save_tuning
 from headgate.planner.tuning.calibration import Calibration
 from headgate.planner.tuning.cost_model import EngineCosts

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import headgate as hg
 from headgate.cli.main import app
-from headgate.control.inspection import Inspection
+from headgate.commit.inspection import Inspection
 from headgate.offline.report import Extra, render
 from headgate.testing import ListSource, run
 

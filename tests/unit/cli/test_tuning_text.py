@@ -18,7 +18,7 @@ from headgate.cli.tuning_text import (
     tell_tuning,
     ways,
 )
-from headgate.control.facts import EngineFacts, epochs_of
+from headgate.commit.facts import EngineFacts, epochs_of
 from headgate.control.measured_flow import Measured, measure_flow
 from headgate.planner.tuning.calibration import Calibration
 from headgate.planner.tuning.cost_model import EngineCosts, FlowModel, Step, Stream

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.control.type_text import parse_type, state_schema
+from headgate.commit.type_text import parse_type, state_schema
 from headgate.errors import UnsupportedVersion
 from headgate.state.schema import StateSchema
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from headgate.control.facts import EdgeFacts, EngineFacts, EpochFacts, LastTrigger
+from headgate.commit.facts import EdgeFacts, EngineFacts, EpochFacts, LastTrigger
 from headgate.control.tuner import Advice, Tuner
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headgate.commit.facts import EngineFacts, EpochFacts, LastTrigger
 from headgate.control.epoch_pace import overhead_s, pace_of
-from headgate.control.facts import EngineFacts, EpochFacts, LastTrigger
 
 BESIDE_S = 0.2
 

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 from headgate import Count, Flow, Manager
-from headgate.control.facts import EpochFacts, PlanFacts
+from headgate.commit.facts import EpochFacts, PlanFacts
+from headgate.commit.planning import Decision, Observed
 from headgate.control.hot_keys import (
     LEARNING_ROWS,
     STATISTICS_BYTES,
@@ -22,7 +23,6 @@ from headgate.control.hot_keys import (
 )
 from headgate.control.manager import plan_with
 from headgate.control.observation import gather
-from headgate.control.planning import Decision, Observed
 from headgate.planner.by_load import expected_loads
 from headgate.routing.hashing import mix
 from headgate.routing.route import Shares

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 import headgate as hg
-from headgate.control.facts import EngineFacts, EpochFacts, epochs_of
+from headgate.commit.facts import EngineFacts, EpochFacts, epochs_of
 from headgate.control.measured_flow import measure_flow
 from headgate.errors import DeclarationError
 from headgate.planner.tuning.cost_model import EngineCosts

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import headgate as hg
+from headgate.commit.facts import EdgeFacts, EngineFacts, EpochFacts
 from headgate.control.epoch_load import load_between
-from headgate.control.facts import EdgeFacts, EngineFacts, EpochFacts
 from headgate.control.slots_tried import REFUSED_EPOCHS
 from headgate.control.tuner import RETUNE_EPOCHS, Advice, Tuner
 from headgate.control.tuning_file import SavedTuning, load_tuning, save_tuning

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 import headgate as hg
-from headgate.control.facts import EdgeFacts, EngineFacts, EpochFacts, StateSize
-from headgate.control.planning import Decision, Observed
+from headgate.commit.facts import EdgeFacts, EngineFacts, EpochFacts, StateSize
+from headgate.commit.planning import Decision, Observed
 from headgate.control.unit_index import UnitIndex
 from headgate.control.unit_statistics import Capacity, MigrationCost, Period
 from headgate.errors import DeclarationError

@@ -17,7 +17,7 @@ import pytest
 
 import headgate
 from headgate import errors, testing
-from headgate.control.faults import CRASH_POINTS
+from headgate.commit.faults import CRASH_POINTS
 
 ROOT = Path(__file__).parents[3]
 PAGES = sorted([ROOT / "README.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").rglob("*.md")])

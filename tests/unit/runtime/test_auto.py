@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import headgate as hg
-from headgate.control.checkpoint import Checkpoint
+from headgate.commit.checkpoint import Checkpoint
 from headgate.control.tuning_file import SavedTuning, load_tuning, save_tuning
 from headgate.errors import DeclarationError
 from headgate.planner.tuning.calibration import Calibration

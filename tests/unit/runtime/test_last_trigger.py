@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-from headgate.control.facts import LastTrigger
+from headgate.commit.facts import LastTrigger
 from headgate.runtime.last_trigger import last_trigger
 
 

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 import headgate as hg
-from headgate.control.facts import EngineFacts, EpochFacts
+from headgate.commit.facts import EngineFacts, EpochFacts
 from headgate.runtime.progress import Trigger, progress_of
 from headgate.testing import ListSource, run
 

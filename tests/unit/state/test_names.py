@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from headgate.control.checkpoint import Checkpoint
-from headgate.control.collector import Collector
-from headgate.control.manifest import Manifest
+from headgate.commit.checkpoint import Checkpoint
+from headgate.commit.collector import Collector
+from headgate.commit.manifest import Manifest
 from headgate.errors import UnsafeName
 from headgate.state.chain import StateFile
 from headgate.state.storage import Storage

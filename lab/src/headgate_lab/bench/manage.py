@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from headgate.control.facts import EpochFacts, PlanFacts, epochs_of
+from headgate.commit.facts import EpochFacts, PlanFacts, epochs_of
+from headgate.commit.planning import Decides, Decision, Observed
 from headgate.control.manager import Manager
-from headgate.control.planning import Decides, Decision, Observed
 from headgate.demo.machine import Machine
 from headgate.demo.workload import EpochFiles, write_epochs
 from headgate.flow import Flow

@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headgate.control.facts import EpochFacts
+from headgate.commit.facts import EpochFacts
+from headgate.commit.planning import Observed
 from headgate.control.hot_keys import KEYS_MAX, STATISTICS_BYTES, HotKeys
 from headgate.control.observation import gather
-from headgate.control.planning import Observed
 from headgate.demo.machine import Machine
 from headgate.flow import Flow
 from headgate.operator.count import Count

@@ -30,7 +30,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from headgate.control.facts import EpochFacts
+from headgate.commit.facts import EpochFacts
 from headgate.control.measured_flow import measure_flow
 from headgate.control.tuner import GROWTH
 from headgate.demo.machine import Machine

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headgate.control.facts import EpochFacts, epochs_of
+from headgate.commit.facts import EpochFacts, epochs_of
 from headgate.demo.workload import EpochFiles, write_epochs
 from headgate.flow import Flow
 from headgate.slot.batching import BatchRows

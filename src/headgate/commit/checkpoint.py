@@ -1,0 +1,280 @@
+"""A flow's checkpoint on storage: who it belongs to, its manifests, tables and marks.
+
+headgate.json            the flow that lives here: name, buckets, the secret of its keys, sources,
+                         and its operators as they were before the first epoch (later ones: see
+                         the last manifest); names that starts were told to drop
+spark/                   Spark's own checkpoint (offsets, commits)
+generations/g….json      who holds the checkpoint: the driver of the highest number
+manifests/e…-g….json     one per epoch (and generation; the higher counts): the commit point
+marks/e…-SINK            the sink has been called for that epoch
+routing/OPERATOR-….arrow routing tables and changes of them, named by content
+costs/OPERATOR-….arrow   what rows cost, measured; named by content
+state/OPERATOR/SLOT/     deltas, runs, snapshots
+sinks/SINK/              rows of sinks, named by manifests
+tables/SINK/             published rows of table sinks
+journal/….jsonl          what happened, in segments
+tuning.json              what the engine charges and what was chosen; only advice
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from headgate.commit.compatibility import check_compatible, check_dropped, check_gone
+from headgate.commit.cost_files import CostFiles
+from headgate.commit.generation import Generation
+from headgate.commit.identity_file import (
+    IDENTITY,
+    create_identity,
+    read_identity,
+    tell_identity,
+)
+from headgate.commit.manifest import FORMAT, Manifest
+from headgate.commit.signing import Signer, missing_key, untrusted
+from headgate.commit.spark_files import newest_plan, spark_offsets, spark_query_id
+from headgate.commit.table_files import TableFiles
+from headgate.errors import (
+    DamagedManifest,
+    ForeignCheckpoint,
+    UnsupportedVersion,
+    UntrustedCheckpoint,
+)
+from headgate.routing.identity import Identity
+from headgate.slot.program import Program
+from headgate.state.digest import NotSigned, Sign
+from headgate.state.storage import Storage
+
+# A first start writes its identity before anything in these; later ones delete what none names.
+_COLLECTED = ("manifests", "routing", "costs", "state", "sinks", "marks")
+_MANIFEST = re.compile(r"e(\d{9})(?:-g(\d{9}))?\.json")
+
+
+class Checkpoint:
+    """Reads and writes the folder above. Knows layout and compatibility, decides nothing else."""
+
+    def __init__(self, uri: str, signer: Signer | None = None) -> None:
+        self.storage = Storage.at(uri)
+        self._signer = signer
+        self._id: str | None = None
+        self.state = self.storage.child("state")
+        self.sinks = self.storage.child("sinks")
+        self.journal = self.storage.child("journal")
+        self.spark_uri = self.storage.child("spark").uri
+        self._manifests = self.storage.child("manifests")
+        self._marks = self.storage.child("marks")
+        self.tables = TableFiles(self.storage.child("routing"))
+        self.costs = CostFiles(self.storage.child("costs"))
+
+    # --- identity --------------------------------------------------------------------------
+    def identity(self) -> dict[str, Any] | None:
+        """What `headgate.json` says, or None in a new folder."""
+        return read_identity(self.storage, self._signer)
+
+    @property
+    def signed(self) -> bool:
+        """Has it a key, so that all that is written must be told apart from forgeries?"""
+        return self._signer is not None
+
+    def _sign(self, name: str) -> Sign | None:
+        """How a file of this checkpoint is signed."""
+        if self._signer is None:
+            return None
+        if self._id is None:
+            self._id = str((self.identity() or {}).get("id", ""))
+        return self._signer.of(self._id, name)
+
+    def adopt(
+        self,
+        program: Program,
+        buckets: int,
+        drop_state: Collection[str] = (),
+        identity: Identity | None = None,
+    ) -> int:
+        """Make this the checkpoint of the flow, or check that it is; returns its bucket count.
+
+        Stored state belongs to the flow that the last manifest describes: what a start declares
+        becomes true with the first epoch that it commits. A new one tells keys apart by `identity`
+        (None: with a secret of its own).
+        """
+        self.storage.check_trusted()
+        wanted = json.loads(json.dumps(program.describe()))  # as it will be read back
+        told = self.identity()
+        described, dropped = wanted, list[str]()
+        if told is not None:
+            if told.get("signed") and self._signer is None:
+                raise missing_key(self.storage.uri)
+            last = self.last_manifest()
+            stored = told["describe"] if last is None or not last.describe else last.describe
+            dropped = told.get("dropped", [])
+            if last is not None and last.keys not in (None, Identity.from_json(told).fingerprint):
+                raise ForeignCheckpoint(
+                    f"{IDENTITY} in {self.storage.uri} has not the secret by which the keys of its "
+                    "state are told apart: it is another checkpoint's. Bring its own back from a "
+                    "copy, or start with a new checkpoint folder",
+                    uri=self.storage.uri,
+                )
+            check_gone(stored, wanted, drop_state)
+            check_compatible(stored, wanted, self.storage.uri, drop_state)
+            check_dropped(stored, drop_state, dropped)
+            buckets = int(told["buckets"])
+            described = wanted if last is None else told["describe"]
+        elif self.storage.exists("spark/metadata") or any(
+            self.storage.list(f"{folder}/") for folder in _COLLECTED
+        ):
+            raise ForeignCheckpoint(
+                f"{self.storage.uri} has files where a checkpoint has its own, but no {IDENTITY}: "
+                "it is not a headgate checkpoint, or its identity was deleted. Choose another "
+                "folder, or restore that file",
+                uri=self.storage.uri,
+            )
+        elif self.storage.exists("metadata") and (
+            self.storage.list("offsets/") or self.storage.list("commits/")
+        ):
+            raise ForeignCheckpoint(
+                f"{self.storage.uri} is the checkpoint of a plain Spark query. Its state cannot be "
+                "taken over, and its source would be read from the start: choose a new folder",
+                uri=self.storage.uri,
+            )
+        else:
+            check_gone(None, wanted, drop_state)
+        dropped = sorted({*dropped, *drop_state})
+        facts: dict[str, Any] = {"dropped": dropped} if dropped else {}
+        facts |= {"format": FORMAT, "buckets": buckets, "describe": described}
+        if told is not None:
+            tell_identity(self.storage, self._signer, **facts)
+            return buckets
+        keys = (Identity.new() if identity is None else identity).to_json()
+        if not create_identity(self.storage, self._signer, **facts, **keys):
+            return self.adopt(program, buckets, drop_state)  # another start was first
+        return buckets
+
+    def keys(self) -> Identity:
+        """How this checkpoint tells keys apart; it is adopted, and this never changes."""
+        return Identity.from_json(self.identity() or {})
+
+    def spark_sources(self, unsaid: Sequence[str] = ()) -> list[str] | None:
+        """The sources as Spark numbers them; None if it has not planned any epoch with them.
+
+        Checkpoints of format 2 tell only those that were declared, and not `unsaid` ones.
+        """
+        told = self.identity()
+        if told is None or not self.storage.list("spark/offsets/"):
+            return None
+        return list(told.get("spark_sources", [*told["describe"]["sources"], *unsaid]))
+
+    def keep_spark_sources(self, names: Sequence[str]) -> None:
+        """Note the sources in their order, before Spark plans an epoch with them."""
+        tell_identity(self.storage, self._signer, spark_sources=list(names))
+
+    def spark_query_id(self) -> str | None:
+        return spark_query_id(self.storage)
+
+    def spark_offsets(self, epoch: int) -> str | None:
+        return spark_offsets(self.storage, epoch)
+
+    # --- manifests -------------------------------------------------------------------------
+    def claim(self, now_ms: int) -> Generation:
+        """Take the checkpoint over; who held it before stops when it notices."""
+        return Generation.claim(self.storage.child("generations"), now_ms)
+
+    def epochs(self) -> list[int]:
+        return sorted(self._manifest_names())
+
+    def _manifest_names(self) -> dict[int, str]:
+        """The manifest of each epoch: of several drivers' that of the highest generation."""
+        found = {name: _MANIFEST.fullmatch(name) for name in self._manifests.list()}
+        by_generation = sorted((int(m[2] or 0), int(m[1]), n) for n, m in found.items() if m)
+        return {epoch: name for _, epoch, name in by_generation}
+
+    def last_epoch(self) -> int | None:
+        epochs = self.epochs()
+        return epochs[-1] if epochs else None
+
+    def manifest(self, epoch: int) -> Manifest | None:
+        name = self._manifest_names().get(epoch)
+        try:
+            return None if name is None else self._read_manifest(name)
+        except FileNotFoundError:
+            return None
+
+    def _read_manifest(self, name: str) -> Manifest:
+        data, file = self._manifests.read(name), f"{self._manifests.uri}/{name}"
+        try:
+            return Manifest.from_bytes(data, file, self._sign(name))
+        except NotSigned as problem:
+            if self._signer is None or not self._signer.trust_unsigned:
+                raise untrusted(self.storage.uri, f"manifests/{name}", problem) from problem
+            return Manifest.from_bytes(data, file)
+
+    def last_manifest(self) -> Manifest | None:
+        """What is true now. If it is damaged, the error says which older one is whole."""
+        last = self.last_epoch()
+        try:
+            return None if last is None else self.manifest(last)
+        except DamagedManifest as problem:
+            whole = [epoch for epoch in self.epochs()[:-1] if self._is_whole(epoch)]
+            older = f"the last whole one is of epoch {whole[-1]}" if whole else "no older is whole"
+            raise DamagedManifest(
+                f"{problem.message}, or start with a new checkpoint folder. Of the manifests "
+                f"beside it {older}; going back to one is not safe: Spark has read on since then, "
+                "so the rows of the epochs between would be missing from the state",
+                **problem.fields,
+                epoch=last,
+                whole=whole,
+            ) from problem
+
+    def _is_whole(self, epoch: int) -> bool:
+        try:
+            return self.manifest(epoch) is not None
+        except (DamagedManifest, UnsupportedVersion, UntrustedCheckpoint):
+            return False
+
+    def flush(self, manifest: Manifest, sink_uris: Mapping[str, str]) -> None:
+        """Make durable what a manifest is about to name, and Spark's plan of its epoch."""
+        new = (
+            file.name
+            for by_slot in manifest.chains.values()
+            for chain in by_slot.values()
+            for file in chain
+            if file.epoch == manifest.epoch
+        )
+        paths = self.state.paths_to_flush(new)
+        for sink, files in manifest.sinks.items():
+            if sink in sink_uris:
+                staged = Storage.at(sink_uris[sink])
+                paths |= staged.paths_to_flush(file["name"] for file in files)
+        spark = newest_plan(self.storage) if self.storage.is_local else ()
+        self.storage.flush_paths(paths | self.storage.paths_to_flush(spark))
+
+    def commit(self, manifest: Manifest) -> None:
+        """The commit point of an epoch, if the driver still holds its generation afterwards."""
+        name = f"e{manifest.epoch:09d}-g{manifest.generation:09d}.json"
+        data = manifest.to_bytes(self._sign(name))
+        made = self._manifests.create(name, data)
+        # an object store may have kept what it did not confirm, and then finds it there
+        assert made or self._manifests.read(name) == data, f"{name} is there, and is another"
+
+    def forget(self, epoch: int) -> None:
+        """Drop the manifests of an old epoch and its marks."""
+        for name in self._manifests.list(f"e{epoch:09d}"):
+            self._manifests.delete(name)
+        for name in self._marks.list(f"e{epoch:09d}-"):
+            self._marks.delete(name)
+
+    def is_marked(self, epoch: int, sink: str) -> bool:
+        name = f"e{epoch:09d}-{sink}"
+        if not self._marks.exists(name):
+            return False
+        return self._signer is None or self._marks.read(name) == self._mark(name)
+
+    def mark(self, epoch: int, sink: str) -> None:
+        """Not flushed: a mark lost with the machine only means that the sink is called again."""
+        name = f"e{epoch:09d}-{sink}"
+        self._marks.write(name, self._mark(name))
+
+    def _mark(self, name: str) -> bytes:
+        sign = self._sign(f"marks/{name}")
+        return b"done\n" if sign is None else f"{sign(b'done')}\n".encode()

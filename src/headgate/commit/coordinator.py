@@ -1,0 +1,519 @@
+"""Run one epoch: plan, execute, check, commit, deliver. The same for every engine.
+
+The steps and their order are the exactly-once protocol; each is a named crash point (`faults`).
+The manifest is the commit point: before it nothing of the epoch exists, after it nothing of the
+epoch is computed again, sinks are called until each is marked. Only the driver that holds the
+checkpoint's newest generation goes on (`generation`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from headgate.commit.checkpoint import Checkpoint
+from headgate.commit.collector import Collector
+from headgate.commit.compatibility import check_names
+from headgate.commit.continuity import check_epoch, check_sinks
+from headgate.commit.costs_in_use import CostsInUse
+from headgate.commit.custody import settle
+from headgate.commit.epoch_record import epoch_facts
+from headgate.commit.facts import (
+    CostFacts,
+    DamageFacts,
+    EngineFacts,
+    EpochFacts,
+    LastTrigger,
+    RetryFacts,
+    ScaleFacts,
+)
+from headgate.commit.faults import reach
+from headgate.commit.journal import KEEP_RECORDS, Journal
+from headgate.commit.manifest import Manifest, next_manifest
+from headgate.commit.planning import Decision, Observed, Planning
+from headgate.commit.processing_time import epoch_time
+from headgate.commit.tables_in_use import TablesInUse
+from headgate.commit.undelivered import damaged_files, refuse
+from headgate.errors import (
+    CustodyMismatch,
+    EngineError,
+    HeadgateError,
+    Overtaken,
+    SinkFailed,
+)
+from headgate.operator.rows import EpochClock
+from headgate.operator.user_code import reason_of
+from headgate.routing.identity import Identity
+from headgate.routing.route import TO_OWNER, Dispatch, Route, Shares
+from headgate.routing.table import BUCKETS, RoutingTable, hash_table
+from headgate.slot.batching import BYTE_S, MESSAGE_S, BatchRows, Scheme, batching_of
+from headgate.slot.event_time import clocks_behind_windows
+from headgate.slot.plan import Control, EpochPlan
+from headgate.slot.program import Program
+from headgate.slot.statistics import TaskStatistics
+from headgate.slot.task import Timing
+from headgate.state.storage import Storage
+from headgate.topology.declared import check_count
+from headgate.topology.graph import Node
+
+ATTEMPTS_MAX = 4
+
+
+class EngineAborted(Exception):
+    """The engine gave up on an epoch for a reason that is not the user's code; it is run again."""
+
+
+@dataclass(frozen=True)
+class EpochResult:
+    """What an engine brings back from an epoch."""
+
+    controls: list[Control]
+    timings: list[Timing] = field(default_factory=list)
+    engine: EngineFacts = field(default_factory=EngineFacts)
+    trigger: LastTrigger = field(default_factory=LastTrigger)
+    statistics: Sequence[TaskStatistics] = ()
+
+
+class Deliver(Protocol):
+    """Calls a sink with the files of an epoch; at least once, always with the same rows."""
+
+    def __call__(self, sink: Node, epoch: int, files: list[dict[str, Any]]) -> None: ...
+
+
+RunTasks = Callable[[EpochPlan], EpochResult]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a flow runs; validated once, here.
+
+    `last_epoch` is the one with which the input ends, and all windows close (None: it does not).
+    `identity` is how a new checkpoint tells keys apart (None: with a secret of its own).
+    """
+
+    slots: int
+    buckets: int = BUCKETS
+    warm_dir: str | None = None
+    tables: Mapping[str, RoutingTable] = field(default_factory=dict)
+    drop_state: Collection[str] = ()
+    keep_manifests: int = 8
+    keep_journal: int = KEEP_RECORDS
+    durable: bool = True
+    statistics_bytes: int = 0
+    racks: Mapping[str, str] = field(default_factory=dict)
+    batch: BatchRows = None
+    sharing: Scheme = "auto"
+    message_s: float = MESSAGE_S
+    byte_s: float = BYTE_S
+    last_epoch: int | None = None
+    identity: Identity | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("slots", "buckets", "keep_manifests", "keep_journal"):
+            count = check_count(getattr(self, name), f"{name}=", error=EngineError)
+            object.__setattr__(self, name, count)
+        if self.buckets & (self.buckets - 1) or self.buckets > 65536:
+            raise EngineError(f"buckets={self.buckets}; it must be a power of two up to 65536")
+        check_names(self.drop_state)
+
+
+class Coordinator:
+    """Owns the checkpoint of one running flow and takes it from epoch to epoch.
+
+    `check` is the engine's word on the last manifest: what it raises refuses the start, before any
+    driver that runs is overtaken.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        checkpoint: Checkpoint,
+        settings: Settings,
+        deliver: Deliver,
+        *,
+        clock_ms: Callable[[], int],
+        sink_uris: Mapping[str, str],
+        planning: Planning | None = None,
+        check: Callable[[Manifest | None], None] = lambda last: None,
+    ) -> None:
+        self.program, self.checkpoint, self.settings = program, checkpoint, settings
+        self._planning = planning
+        self._dispatch: Mapping[str, Dispatch] = {}
+        self.slots = settings.slots
+        self.batching = batching_of(
+            program.graph,
+            settings.batch,
+            settings.sharing,
+            message_s=settings.message_s,
+            byte_s=settings.byte_s,
+        )
+        self._wanted: deque[tuple[int, str]] = deque(maxlen=1)  # other threads ask
+        self.elastic: Callable[[int, str], None] = self.resize
+        self._deliver, self._clock_ms, self._sink_uris = deliver, clock_ms, sink_uris
+        self.buckets = checkpoint.adopt(
+            program, settings.buckets, settings.drop_state, settings.identity
+        )
+        self.identity = checkpoint.keys()
+        self.journal = Journal(checkpoint.journal, settings.keep_journal)
+        last = checkpoint.last_manifest()
+        check_sinks(checkpoint, last, program, settings.drop_state)
+        check(last)
+        # A start that is refused must not stop a flow that runs: claim last, then look again.
+        self.generation = checkpoint.claim(clock_ms())
+        checkpoint.tables.generation = self.generation.number
+        self.last = checkpoint.last_manifest()
+        self._found = -1 if self.last is None else self.last.epoch
+        self._settled = self.last is None
+        self._collector = Collector(checkpoint, settings.keep_manifests)
+        self._routing = TablesInUse(
+            program,
+            checkpoint.tables,
+            slots=settings.slots,
+            buckets=self.buckets,
+            chosen=settings.tables,
+            stored={} if self.last is None else self.last.tables,
+            share_pins=planning is None,
+        )
+        stored_costs = {} if self.last is None else self.last.costs
+        self._costs = CostsInUse(program, checkpoint.costs, stored_costs)
+        for op, lost in self._costs.damaged.items():
+            done = "costs are measured anew"
+            self.journal.append(DamageFacts(lost.file, str(lost), done, operator=op))
+        self._collector.sweep()
+        if self.last is not None and self.last.record is not None:
+            self.journal.append_epoch(self.last.record)
+
+    @property
+    def _statistics_bytes(self) -> int:
+        managed = 0 if self._planning is None else self._planning.manager.statistics_bytes
+        return max(self.settings.statistics_bytes, managed)
+
+    @property
+    def tables(self) -> dict[str, RoutingTable]:
+        """Who owns which key, by operator, in the coming epoch."""
+        return self._routing.tables
+
+    def resize(self, slots: int, why: str = "asked for") -> None:
+        """Run with so many slots from the next epoch on; state moves with that epoch."""
+        self._wanted.append((check_count(slots, "slots=", error=EngineError), why))
+
+    def run_epoch(self, batch: int, query_id: str, run: RunTasks) -> EpochFacts:
+        """Bring a batch of the input to its end, whatever of it happened before; its facts.
+
+        Its epoch has the same number, and one more for every tick before it.
+        """
+        last = self.last
+        epoch = batch if last is None else batch + last.ticks
+        with self._holding(f"epoch {epoch}"):
+            reach("epoch-begun", epoch)
+            offsets = self.checkpoint.spark_offsets(batch)
+            check_epoch(self.checkpoint, last, batch, query_id, offsets)
+            if last is None or epoch > last.epoch:
+                self._compute(epoch, query_id, offsets, run)
+            return self._settled_facts()
+
+    def tick(self, run: RunTasks, *, silent: bool) -> EpochFacts:
+        """Run an epoch without input after the last one: time goes on, complete windows close.
+
+        `silent`: it counts as one in which the sources were silent (see `idle_after`).
+        """
+        last = self.last
+        assert last is not None, "before the first epoch there is nothing that time could change"
+        epoch = last.epoch + 1
+        with self._holding(f"epoch {epoch}, a tick"):
+            reach("epoch-begun", epoch)
+            self._compute(epoch, last.query_id, last.offsets, run, tick=True, silent=silent)
+            return self._settled_facts()
+
+    def settle(self) -> None:
+        """Do what is left to do for the last epoch that was committed.
+
+        A start does it too: the engine is told of a batch again, and nobody of a tick.
+        """
+        with self._holding("calling sinks"):
+            self._settle()
+
+    def _settled_facts(self) -> EpochFacts:
+        self._settle()
+        assert self.last is not None
+        return self.last.record or EpochFacts(self.last.epoch)
+
+    def _settle(self) -> None:
+        manifest = self.last
+        if manifest is None:
+            return
+        self._call_sinks(manifest)
+        self.generation.hold(f"noting epoch {manifest.epoch} in the journal")
+        if manifest.record is not None:
+            self.journal.append_epoch(manifest.record)
+        reach("journal-written", manifest.epoch)
+        self.generation.hold("deleting files that are no longer needed")
+        self._collector.after_commit(manifest)
+        reach("files-collected", manifest.epoch)
+        self._settled = True
+
+    def plan(self, epoch: int, attempt: int = 0) -> EpochPlan:
+        """The epoch as its tasks will see it: a function of the last manifest and the clock."""
+        last = self.last
+        now_ms, clock_behind = epoch_time(self._clock_ms(), last)
+        clock = EpochClock(
+            epoch,
+            now_ms,
+            watermark_us=None if last is None else last.watermark_us,
+            previous_watermark_us=None if last is None else last.used_watermark_us,
+            input_ends=epoch == self.settings.last_epoch,
+        )
+        self._costs.fit(self.slots)
+        return EpochPlan(
+            epoch=epoch,
+            slots=self.slots,
+            clock=clock,
+            clock_behind=clock_behind,
+            clocks=clocks_behind_windows(self.program, clock),
+            routes=self._routes(),
+            moves=self._routing.moves,
+            table_files=dict(self._routing.names),
+            tables_uri=self.checkpoint.tables.uri,
+            statistics_bytes=self._statistics_bytes,
+            unit_statistics=frozenset() if self._planning is None else self._planning.units_of,
+            racks=self.settings.racks,
+            costs=dict(self._costs.models),
+            cost_files=dict(self._costs.names),
+            costs_uri=self._costs.uri,
+            batching=self.batching,
+            chains={} if last is None else last.chains,
+            storage_uri=self.checkpoint.state.uri,
+            warm_dir=self.settings.warm_dir,
+            buckets=self.buckets,
+            sink_uris=self._sink_uris,
+            signed=self.checkpoint.signed,
+            identity=self.identity,
+            attempt=attempt,
+        )
+
+    def rehearsal(self, slots: int) -> EpochPlan:
+        """The coming epoch with so many slots, without state: for an engine to warm up with."""
+        table = hash_table(slots, self.buckets)
+        routes = {op: Route(table, self._usual(op)) for op in self._routing.tables}
+        plan = self.plan(0 if self.last is None else self.last.epoch + 1)
+        return replace(
+            plan,
+            slots=slots,
+            routes=routes,
+            table_files={},
+            moves={},
+            chains={},
+            warm_dir="off",
+            statistics_bytes=0,
+            unit_statistics=frozenset(),
+            costs={},
+            cost_files={},
+        )
+
+    def close(self) -> None:
+        """Let the planning thread go; what it was thinking about is forgotten."""
+        if self._planning is not None:
+            self._planning.close()
+
+    # --- inside ----------------------------------------------------------------------------
+    def _routes(self) -> dict[str, Route]:
+        local = frozenset() if self._planning is None else self._planning.manager.born_local
+        routes = {}
+        for operator, table in self._routing.tables.items():
+            dispatch = self._dispatch.get(operator, self._usual(operator))
+            if operator in local:
+                dispatch = self.program.dispatches[operator].local or dispatch
+            routes[operator] = Route(table, dispatch)
+        return routes
+
+    def _usual(self, operator: str) -> Dispatch:
+        """How rows find their slots while nothing is decided; without state, they go to owners."""
+        may = self.program.dispatches.get(operator)
+        return TO_OWNER if may is None else may.usual
+
+    @contextmanager
+    def _holding(self, what: str) -> Iterator[None]:
+        """Do something only as the newest driver, and say so if it fails because another is newer.
+
+        Who was overtaken fails in many ways: files are gone, Spark's offsets are others.
+        """
+        self.generation.hold(f"running {what}")
+        try:
+            yield
+        except Overtaken:
+            raise
+        except Exception:
+            self.generation.hold(f"{what} was done")
+            raise
+
+    def _compute(
+        self,
+        epoch: int,
+        query_id: str,
+        offsets: str | None,
+        run: RunTasks,
+        *,
+        tick: bool = False,
+        silent: bool = True,
+    ) -> None:
+        if not self._settled:
+            self._settle()  # the epoch before may be a tick, of which nobody tells us again
+        self._install_decision(epoch)
+        plan, total, result, attempts = self._attempt(epoch, run)
+        reach("custody-checked", epoch)
+        facts = epoch_facts(
+            self.program,
+            plan,
+            total,
+            timings=result.timings,
+            engine=result.engine,
+            trigger=result.trigger,
+            costs=self._learn_costs(plan, total, result),
+            attempts=attempts,
+            tick=tick,
+            before=None if self.last is None else self.last.record,
+        )
+        manifest = next_manifest(
+            self.program,
+            plan,
+            total,
+            query_id=query_id,
+            before=self.last,
+            record=facts,
+            costs=self._costs.names,
+            offsets=offsets,
+            tick=tick,
+            silent=silent,
+            generation=self.generation.number,
+        )
+        if self.settings.durable:
+            self.checkpoint.flush(manifest, self._sink_uris)
+        self.checkpoint.commit(manifest)
+        reach("manifest-written", epoch)
+        self.generation.hold(f"showing anybody the rows of epoch {epoch}")
+        self.last, self._settled = manifest, False
+        self._routing.committed()
+        if self._planning is not None:
+            self._planning.observe(Observed(facts, result.statistics), self.tables)
+
+    def _learn_costs(
+        self, plan: EpochPlan, total: Control, result: EpochResult
+    ) -> dict[str, CostFacts]:
+        """Estimated against measured times, for the journal; the next plan knows them."""
+        told = self._costs.record(plan, total, result.statistics)
+        self._costs.observe(result.statistics, plan.slots)
+        return told
+
+    def _install_decision(self, epoch: int) -> None:
+        """Take the manager's tables if it has new ones, and save all before an epoch uses them."""
+        self._take_size(epoch)
+        decision = None if self._planning is None else self._planning.take(self.slots)
+        if decision is not None:
+            self._routing.install(decision.tables)
+            self._dispatch = self._dispatch if decision.dispatch is None else decision.dispatch
+        self._routing.save()
+        if decision is not None:
+            self._tell(epoch, decision)
+            if decision.slots is not None:
+                self.elastic(decision.slots, decision.scaling)
+        reach("tables-saved", epoch)
+
+    def _tell(self, epoch: int, decision: Decision) -> None:
+        if decision.outcome is not None:
+            self.journal.append(replace(decision.outcome, epoch=epoch))
+        if decision.plan is not None:
+            moves = {op: len(m.routes) + len(m.buckets) for op, m in self._routing.moves.items()}
+            self.journal.append(replace(decision.plan, epoch=epoch, moves=moves))
+
+    def _take_size(self, epoch: int) -> None:
+        """Change the number of slots if that was asked for; a plan for the old number is void."""
+        if not self._wanted:
+            return
+        slots, why = self._wanted.pop()
+        if slots == self.slots:
+            return
+        self.journal.append(ScaleFacts(epoch, self.slots, slots, why))
+        placed = frozenset() if self._planning is None else self._planning.units_of
+        self._routing.resize(slots, fill=not placed)
+        self._dispatch = {
+            op: chosen for op, chosen in self._dispatch.items() if not isinstance(chosen, Shares)
+        }
+        self.slots = slots
+
+    def _attempt(self, epoch: int, run: RunTasks) -> tuple[EpochPlan, Control, EpochResult, int]:
+        """Run the tasks until an attempt settles; errors of user code are never retried."""
+        for attempt in range(ATTEMPTS_MAX):
+            plan = self.plan(epoch, attempt)
+            reach("planned", epoch)
+            try:
+                result = run(plan)
+                reach("tasks-done", epoch)
+                return plan, settle(plan, result.controls), result, attempt + 1
+            except (CustodyMismatch, EngineAborted) as problem:
+                self.journal.append(RetryFacts(epoch, attempt, str(problem)[:2000]))
+                if attempt + 1 == ATTEMPTS_MAX:
+                    if isinstance(problem, HeadgateError):
+                        raise
+                    raise EngineError(
+                        f"epoch {epoch} failed {ATTEMPTS_MAX} times; last reason: {problem}. "
+                        "Nothing of it was committed",
+                        epoch=epoch,
+                    ) from problem
+        raise AssertionError("unreachable")
+
+    def _call_sink(self, sink: Node, manifest: Manifest) -> None:
+        try:
+            self._deliver(sink, manifest.epoch, self._intact_files(sink.name, manifest))
+        except HeadgateError:
+            raise
+        except Exception as problem:
+            reason = reason_of(problem)
+            raise SinkFailed(
+                f"sink {sink.name!r} failed in epoch {manifest.epoch}: {reason}"
+                f"{f' ({reason.where})' if reason.where else ''}. The epoch is committed and "
+                "nothing is lost: the next start from the same checkpoint calls the sink again "
+                "with the same rows",
+                sink=sink.name,
+                epoch=manifest.epoch,
+                reason=str(reason),
+                where=reason.where,
+                trace=reason.trace,
+            ) from problem
+
+    def _intact_files(self, sink: str, manifest: Manifest) -> list[dict[str, Any]]:
+        """The epoch's files for a sink, each checked; damaged ones only if they may be lost.
+
+        Elsewhere than on a local disk, where it means a download, only files that were there when
+        this driver started: those stores check what they keep, too.
+        """
+        files = manifest.sinks.get(sink, [])
+        uri = self._sink_uris.get(sink)
+        if uri is None or (manifest.epoch > self._found and not Storage.at(uri).is_local):
+            return files
+        damaged = damaged_files(self.program.graph.name, sink, files, uri)
+        if damaged and sink not in self.settings.drop_state:
+            raise refuse(sink, manifest.epoch, damaged, uri)
+        if damaged and sink in manifest.published:  # they are given up, and not missed later
+            lost = sum(file["rows"] for file in files if file["name"] in damaged)
+            left = {**manifest.published, sink: manifest.published[sink] - lost}
+            self.last = replace(manifest, published=left)
+        for name, reason in damaged.items():
+            self.journal.append(
+                DamageFacts(name, reason, "left out", epoch=manifest.epoch, sink=sink)
+            )
+        return [file for file in files if file["name"] not in damaged]
+
+    def _call_sinks(self, manifest: Manifest) -> None:
+        for sink in self.program.sinks:
+            if self.checkpoint.is_marked(manifest.epoch, sink.name):
+                continue
+            self.generation.hold(f"calling sink {sink.name!r} for epoch {manifest.epoch}")
+            self._call_sink(sink, manifest)
+            reach("sink-called", manifest.epoch)
+            self.generation.hold(f"marking sink {sink.name!r} as done for epoch {manifest.epoch}")
+            self.checkpoint.mark(manifest.epoch, sink.name)
+            reach("sink-marked", manifest.epoch)
+        reach("sinks-done", manifest.epoch)

@@ -1,0 +1,142 @@
+"""The cost models a flow schedules with: measured by slots, replaced between epochs.
+
+Every slot's measurements of an epoch arrive as sketches and go through the state machine of that
+instance (`sketch.stability`). Only when it says so does the plan's frozen copy change: a new model
+is saved, the next epoch's tasks read it, and the manifest names it, so a restart begins with it.
+
+What tasks schedule is corrected by what they measure: models hold real times only, per instance,
+and each epoch starts with idle slots. So the paper's synchronisation, which settles old debts of
+estimated against real time, is the speed of an instance here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from headgate.commit.cost_files import CostFiles
+from headgate.commit.facts import CostFacts
+from headgate.errors import StateFileError
+from headgate.sketch.cost_model import CostModel
+from headgate.sketch.count_min import CostSketch, SketchShape
+from headgate.sketch.stability import InstanceCosts
+from headgate.slot.plan import Control, EpochPlan
+from headgate.slot.program import Program
+from headgate.slot.statistics import TaskStatistics
+from headgate.topology.cost import CostOptions
+
+log = logging.getLogger("headgate")
+
+
+class CostsInUse:
+    """Models by operator and their files; what every instance has measured since."""
+
+    def __init__(self, program: Program, files: CostFiles, stored: Mapping[str, str]) -> None:
+        self._files = files
+        self._shapes = cost_shapes(program)
+        self._instances: dict[str, dict[int, InstanceCosts]] = {op: {} for op in self._shapes}
+        self.models: dict[str, CostModel] = {}
+        self.names: dict[str, str] = {}
+        self._sent: dict[str, int] = {}
+        self.damaged: dict[str, StateFileError] = {}
+        for operator, name in stored.items():
+            if operator in self._shapes:
+                self._adopt(operator, name)
+
+    @property
+    def uri(self) -> str:
+        return self._files.uri
+
+    def fit(self, slots: int) -> None:
+        """Make the models those of so many slots; new slots count as mean ones."""
+        for operator, model in self.models.items():
+            if model.instances != slots:
+                self._use(operator, model.resized(slots))
+
+    def observe(self, statistics: Iterable[TaskStatistics], slots: int) -> None:
+        """Take in what an epoch's tasks measured; replaces models whose instances say so."""
+        for operator, by_slot in measured(statistics).items():
+            if operator not in self._shapes:
+                continue
+            instances = self._instances[operator]
+            told = 0
+            for slot, sketch in sorted(by_slot.items()):
+                if slot not in instances:
+                    instances[slot] = InstanceCosts(self._shapes[operator])
+                told += instances[slot].add(sketch)
+            if told:
+                self._sent[operator] = self._sent.get(operator, 0) + told
+                empty = CostSketch(self._shapes[operator])
+                sketches = [
+                    instances[s].sent or empty if s in instances else empty for s in range(slots)
+                ]
+                self._use(operator, CostModel.of(sketches))
+
+    def record(
+        self, plan: EpochPlan, total: Control, statistics: Iterable[TaskStatistics]
+    ) -> dict[str, CostFacts]:
+        """Per operator, estimated and measured milliseconds of every slot."""
+        told: dict[str, CostFacts] = {}
+        found = measured(statistics)
+        for operator in self._shapes:
+            estimated, real = total.estimated_us.get(operator, {}), found.get(operator, {})
+            model = plan.costs.get(operator)
+            slots = range(plan.slots)
+            told[operator] = CostFacts(
+                estimated_ms=tuple(
+                    estimated.get(str(s), 0) / 1000 if model else None for s in slots
+                ),
+                measured_ms=tuple(round(real[s].total_ms, 3) if s in real else 0.0 for s in slots),
+                rows=tuple(int(real[s].rows) if s in real else 0 for s in slots),
+                speed=None if model is None else tuple(round(x, 3) for x in model.speed.tolist()),
+                sketches_sent=self._sent.get(operator, 0),
+            )
+        return told
+
+    # --- inside ----------------------------------------------------------------------------
+    def _use(self, operator: str, model: CostModel) -> None:
+        self.models[operator] = model
+        self.names[operator] = self._files.save(operator, model)
+
+    def _adopt(self, operator: str, name: str) -> None:
+        """Begin with a stored model; it is advice, so one that does not fit is left out."""
+        try:
+            model = self._files.load(name)
+        except StateFileError as problem:
+            log.warning("%s; costs are measured anew", problem)
+            self.damaged[operator] = problem
+            return
+        if model.shape != self._shapes[operator]:
+            return
+        self.models[operator], self.names[operator] = model, name
+        for slot in range(model.instances):
+            sketch = CostSketch(model.shape, model.frequency[slot], model.time_ms[slot])
+            sketch.rows = float(model.rows[slot])
+            sketch.total_ms = float(model.time_ms[slot].sum() / model.shape.depth)
+            instance = InstanceCosts(model.shape)
+            instance.adopt(sketch)
+            self._instances[operator][slot] = instance
+
+
+def measured(statistics: Iterable[TaskStatistics]) -> dict[str, dict[int, CostSketch]]:
+    """What an epoch's tasks measured, by operator and slot, levels added up."""
+    found: dict[str, dict[int, CostSketch]] = {}
+    for task in statistics:
+        for operator, sketch in task.costs.items():
+            by_slot = found.setdefault(operator, {})
+            if task.slot in by_slot:
+                by_slot[task.slot].merge(sketch)
+            else:
+                by_slot[task.slot] = sketch.copy()
+    return found
+
+
+def cost_shapes(program: Program) -> dict[str, SketchShape]:
+    """Operators with a cost-aware input, and the shape of their sketches."""
+    shapes = {}
+    for edge in program.graph.edges:
+        if edge.grouping.kind == "cost":
+            options = edge.grouping.cost or CostOptions()
+            operator = program.graph.nodes[edge.consumer].name
+            shapes[operator] = SketchShape.within(options.epsilon, options.delta)
+    return shapes

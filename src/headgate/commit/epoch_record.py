@@ -1,0 +1,205 @@
+"""What is known of one epoch: what was sent, where it went, what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from headgate.commit.facts import (
+    BatchFacts,
+    CostFacts,
+    EdgeFacts,
+    EngineFacts,
+    EpochFacts,
+    LastTrigger,
+    StateSize,
+)
+from headgate.planner.distance import CLASSES, Distances
+from headgate.routing.route import Here, Shares
+from headgate.routing.spread import Spread
+from headgate.slot.batching import edge_name
+from headgate.slot.plan import Control, EpochPlan, parse_pair
+from headgate.slot.program import Program
+from headgate.slot.task import Timing
+
+
+def epoch_facts(
+    program: Program,
+    plan: EpochPlan,
+    total: Control,
+    *,
+    timings: Sequence[Timing],
+    engine: EngineFacts,
+    trigger: LastTrigger,
+    costs: Mapping[str, CostFacts],
+    attempts: int,
+    tick: bool,
+    before: EpochFacts | None,
+) -> EpochFacts:
+    """What is known of one epoch, for the journal and for who decides about the next ones.
+
+    `before` is the epoch before: state sizes of slots that had nothing to do are what they were
+    then.
+    """
+    edges = _edges(program, total)
+    slot_edges = [e for e in edges.values() if e.between_slots]
+    local = sum(e.local_rows for e in slot_edges)
+    remote = sum(e.remote_rows for e in slot_edges)
+    loads = {
+        op: tuple(by_slot.get(str(s), 0) for s in range(plan.slots))
+        for op, by_slot in sorted(total.loads.items())
+    }
+    working = [t for t in timings if not t.is_moving]
+    return EpochFacts(
+        epoch=plan.epoch,
+        flow=program.graph.name,
+        slots=plan.slots,
+        rows=sum(total.source_rows.values()),
+        source_rows=total.source_rows,
+        source_tasks=_source_tasks(total),
+        edges=edges,
+        locality=local / (local + remote) if local + remote else None,
+        bytes_shuffled=sum(e.remote_bytes for e in edges.values())
+        + sum(total.merge_bytes.values()),
+        bytes_local=sum(e.local_bytes for e in edges.values()),
+        messages=sum(counts[0] for counts in total.sent.values()),
+        message_bytes=sum(counts[3] for counts in total.sent.values()),
+        batches=_batches(program, total),
+        bytes_by_distance=_bytes_by_distance(plan, total, edges, engine.hosts),
+        away_rows=_by_operator(total.away_rows),
+        merge_rows=_by_operator(total.merge_rows),
+        merge_bytes=total.merge_bytes,
+        split=tuple(op for op in sorted(plan.routes) if _is_split(program, plan, op)),
+        spread_keys={op: len(spread.cut) for op, spread in sorted(_spreads(plan).items())},
+        loads=loads,
+        imbalance={op: imbalance(by_slot) for op, by_slot in loads.items()},
+        operator_ms=_operator_ms(working, plan.slots),
+        moving_ms=_operator_ms((t for t in timings if t.is_moving), plan.slots),
+        operator_rows=_operator_rows(working),
+        state=_state_sizes(program, plan, total, {} if before is None else before.state),
+        sink_rows={s: sum(f["rows"] for f in files) for s, files in total.sinks.items()},
+        late_rows=total.late,
+        dead_rows=total.dead,
+        moved_rows=total.moved,
+        routing_version=plan.routing_version,
+        watermark_us=plan.clock.watermark_us,
+        now_ms=plan.clock.now_ms,
+        attempts=attempts,
+        tick=tick,
+        costs=costs,
+        engine=engine,
+        trigger=trigger,
+    )
+
+
+def _is_split(program: Program, plan: EpochPlan, operator: str) -> bool:
+    """Is it folded where its rows are because the plan chose so?"""
+    may = program.dispatches.get(operator)
+    chosen = may is not None and may.be_split
+    return chosen and isinstance(plan.routes[operator].dispatch, Here)
+
+
+def _spreads(plan: EpochPlan) -> dict[str, Spread]:
+    dispatched = {op: route.dispatch for op, route in plan.routes.items()}
+    shared = {op: by.spread for op, by in dispatched.items() if isinstance(by, Shares)}
+    return {op: spread for op, spread in shared.items() if len(spread)}
+
+
+def _source_tasks(total: Control) -> int:
+    """Source tasks that had something to send."""
+    return len({producer for level, producer, _ in map(parse_pair, total.sent) if level == 0})
+
+
+def _by_operator(counts: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+    return {op: sum(by_slot.values()) for op, by_slot in sorted(counts.items())}
+
+
+def imbalance(loads: Sequence[int]) -> float | None:
+    """Busiest slot over the mean; None without load."""
+    total = sum(loads)
+    return max(loads) * len(loads) / total if total else None
+
+
+def _state_sizes(
+    program: Program,
+    plan: EpochPlan,
+    total: Control,
+    before: Mapping[str, Mapping[int, StateSize]],
+) -> dict[str, dict[int, StateSize]]:
+    sizes = {}
+    for node in program.stateful:
+        by_slot = {s: size for s, size in before.get(node.name, {}).items() if s < plan.slots}
+        for slot, (rows, size) in total.state.get(node.name, {}).items():
+            by_slot[int(slot)] = StateSize(rows, size)
+        sizes[node.name] = by_slot
+    return sizes
+
+
+def _bytes_by_distance(
+    plan: EpochPlan,
+    total: Control,
+    edges: Mapping[str, EdgeFacts],
+    hosts: Sequence[str],
+) -> dict[str, int]:
+    """Bytes between slots: that never left the slot, its host, its rack, and the rest.
+
+    As placed: a task that Spark ran elsewhere still counts where its slot belongs. Without hosts
+    (no cluster) all slots are on one.
+    """
+    known = hosts if len(hosts) == plan.slots else ["here"] * plan.slots
+    near = Distances.of(known, plan.racks or None).near
+    spent = dict.fromkeys(CLASSES, 0)
+    spent["slot"] = sum(e.local_bytes for e in edges.values() if e.between_slots)
+    for name, counts in total.sent.items():
+        level, producer, slot = parse_pair(name)
+        if level > 0 and producer != slot:
+            spent[CLASSES[near[producer, slot]]] += counts[3]
+    return spent
+
+
+def _edges(program: Program, total: Control) -> dict[str, EdgeFacts]:
+    told = {}
+    for edge in program.graph.edges:
+        counts = total.edges.get(str(edge.id))
+        if counts is None:
+            continue
+        local_rows, remote_rows, local_bytes, remote_bytes = counts
+        told[edge_name(program.graph, edge)] = EdgeFacts(
+            local_rows=local_rows,
+            remote_rows=remote_rows,
+            local_bytes=local_bytes,
+            remote_bytes=remote_bytes,
+            locality=local_rows / (local_rows + remote_rows) if local_rows + remote_rows else None,
+            between_slots=program.output_level(edge.producer) > 0,
+            grouping=edge.grouping.kind if edge.grouping.by == "hash" else edge.grouping.by,
+        )
+    return told
+
+
+def _batches(program: Program, total: Control) -> dict[str, BatchFacts]:
+    """Batch tuples of rows by edge; of shared ones by all the edges they are for."""
+    told = {}
+    for name, (tuples, rows, size) in sorted(total.batches.items()):
+        if name.startswith("s"):
+            channel = int(name[1:])
+            edges = program.shared_channels[channel].edges_of(channel)
+            consumers = "+".join(program.graph.nodes[e.consumer].name for e in edges)
+            name = f"{program.graph.nodes[edges[0].producer].name}->{consumers} (shared)"
+        else:
+            name = edge_name(program.graph, program.graph.edges[int(name)])
+        told[name] = BatchFacts(tuples, rows, size)
+    return told
+
+
+def _operator_ms(timings: Iterable[Timing], slots: int) -> dict[str, tuple[float, ...]]:
+    spent: dict[str, list[float]] = {}
+    for t in timings:
+        by_slot = spent.setdefault(t.operator, [0.0] * slots)
+        by_slot[t.producer % slots if t.level == 0 else t.producer] += t.nanoseconds / 1e6
+    return {op: tuple(round(ms, 3) for ms in by_slot) for op, by_slot in sorted(spent.items())}
+
+
+def _operator_rows(timings: Iterable[Timing]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for t in timings:
+        counts[t.operator] = counts.get(t.operator, 0) + t.rows
+    return dict(sorted(counts.items()))

@@ -1,0 +1,297 @@
+"""Look into a checkpoint without an engine: what lives there, how much, and one key's rows.
+
+Reads `headgate.json`, the last manifest, routing tables, state files and the journal; writes
+nothing, so it is safe beside a running flow.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headgate.commit.checkpoint import Checkpoint
+from headgate.commit.facts import StateSize
+from headgate.commit.journal import Journal
+from headgate.commit.manifest import Manifest
+from headgate.commit.signing import signer_of
+from headgate.commit.state_view import expired_at
+from headgate.commit.type_text import state_schema
+from headgate.errors import CheckpointError
+from headgate.routing.hashing import bucket_of, hash_columns
+from headgate.routing.table import RoutingTable, hash_table
+from headgate.state.chain import Chain
+from headgate.state.schema import StateSchema, shown_names
+from headgate.state.store import StateStore
+from headgate.topology.place import absolute, scheme_of
+
+NULL = r"\N"
+
+
+@dataclass(frozen=True)
+class SlotState:
+    """One operator's state in one slot; rows and bytes are those of the last epoch it worked in."""
+
+    slot: int
+    rows: int | None
+    bytes: int | None
+    files: Mapping[str, int]
+    file_bytes: int
+    last_epoch: int | None
+
+
+@dataclass(frozen=True)
+class OperatorState:
+    name: str
+    kind: str
+    key: tuple[str, ...]
+    columns: tuple[tuple[str, str], ...]
+    routing_version: int
+    pinned_keys: int
+    slots: tuple[SlotState, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(slot.rows or 0 for slot in self.slots)
+
+    @property
+    def bytes(self) -> int:
+        return sum(slot.bytes or 0 for slot in self.slots)
+
+    @property
+    def chain_length(self) -> int:
+        """Files of the longest chain: what a cold slot has to read."""
+        return max((sum(slot.files.values()) for slot in self.slots), default=0)
+
+
+@dataclass(frozen=True)
+class FoundKey:
+    """Where a key lives, and its state rows (none if the key is not known, or its TTL is over)."""
+
+    operator: str
+    key: tuple[Any, ...]
+    slot: int
+    bucket: int
+    pinned: bool
+    route: int
+    rows: pa.RecordBatch
+
+
+class Inspection:
+    """A checkpoint as its last manifest tells it."""
+
+    def __init__(self, uri: str) -> None:
+        uri = absolute(uri)
+        if scheme_of(uri) is None and not Path(uri).is_dir():
+            raise CheckpointError(f"there is no folder {uri}", uri=uri)
+        self.checkpoint = Checkpoint(uri, signer_of())
+        told = self.checkpoint.identity()
+        if told is None:
+            raise CheckpointError(
+                f"{uri} is not a headgate checkpoint: it has no headgate.json. Give the folder "
+                "that was passed as checkpoint=",
+                uri=uri,
+            )
+        self.buckets = int(told["buckets"])
+        self.manifest: Manifest | None = self.checkpoint.last_manifest()
+        described = {} if self.manifest is None else dict(self.manifest.describe)
+        self.describe: dict[str, Any] = described or told["describe"]
+
+    @cached_property
+    def journal(self) -> list[dict[str, Any]]:
+        """All records; `tail` is cheaper."""
+        return Journal(self.checkpoint.journal).read()
+
+    def tail(self, count: int) -> list[dict[str, Any]]:
+        """The newest records of the journal, oldest first."""
+        return Journal(self.checkpoint.journal).tail(count)
+
+    @property
+    def flow(self) -> str:
+        return str(self.describe["flow"])
+
+    def operators(self) -> list[OperatorState]:
+        return [self.operator(name) for name in self.describe["operators"]]
+
+    def operator(self, name: str) -> OperatorState:
+        told, table = self._told(name), self._table(name)
+        schema = told["state"]
+        key, values = [*schema["key"], *schema["sub"]], schema["values"]
+        names = shown_names([name for name, _ in key], [name for name, _ in values])
+        kinds = [kind for _, kind in (*key, *values)]
+        sizes = self._sizes(name)
+        return OperatorState(
+            name=name,
+            kind=str(told["settings"].get("operator", "?")),
+            key=tuple(told["key"]),
+            columns=tuple(zip(names, kinds, strict=True)),
+            routing_version=table.version,
+            pinned_keys=len(table.pinned_h),
+            slots=tuple(
+                _slot_state(slot, chain, sizes.get(slot))
+                for slot, chain in self._chains(name).items()
+            ),
+        )
+
+    def schema(self, operator: str) -> StateSchema:
+        return state_schema(self._told(operator)["state"])
+
+    def rows(self, operator: str, limit: int) -> pa.Table:
+        """The first live state rows, slot by slot; reads whole slots until it has enough."""
+        schema, store, over = self.schema(operator), self._store(), self._expired_at(operator)
+        batches: list[pa.RecordBatch] = []
+        for slot, chain in self._chains(operator).items():
+            missing = limit - sum(batch.num_rows for batch in batches)
+            if missing <= 0:
+                break
+            found = store.scan(operator, slot, schema, chain, expired_at_ms=over)
+            batches.append(found.slice(0, missing))
+        empty = schema.shown.empty_table()
+        return pa.Table.from_batches(batches) if batches else empty
+
+    def find(self, operator: str, values: Sequence[str]) -> FoundKey:
+        r"""The state rows of one key, given as text, a value per key column.
+
+        `\N` is null, binary is hex (as it is shown).
+        """
+        schema = self.schema(operator)
+        columns = parse_key(schema.key, values, operator)
+        h = hash_columns(columns, 1)
+        table, route = self._table(operator), int(h[0])
+        slot = int(table.route(h)[0])
+        chain = self._chains(operator).get(slot, ())
+        rows = self._store().lookup(
+            operator, slot, schema, chain, route, expired_at_ms=self._expired_at(operator)
+        )
+        return FoundKey(
+            operator=operator,
+            key=tuple(column[0].as_py() for column in columns),
+            slot=slot,
+            bucket=int(bucket_of(h, self.buckets)[0]),
+            pinned=bool((table.pinned_h == h[0]).any()),
+            route=route,
+            rows=rows.filter(pa.array(self._is_key(rows, columns))),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        manifest = self.manifest
+        return {
+            "flow": self.flow,
+            "checkpoint": self.checkpoint.storage.uri,
+            "epoch": None if manifest is None else manifest.epoch,
+            "slots": None if manifest is None else manifest.slots,
+            "buckets": self.buckets,
+            "query_id": None if manifest is None else manifest.query_id,
+            "watermark_us": None if manifest is None else manifest.watermark_us,
+            "manifests": self.checkpoint.epochs(),
+            "operators": [_operator_json(state) for state in self.operators()],
+            "sources": self.describe["sources"],
+            "sinks": self.describe["sinks"],
+        }
+
+    # --- inside ----------------------------------------------------------------------------
+    def _told(self, operator: str) -> dict[str, Any]:
+        known: dict[str, dict[str, Any]] = self.describe["operators"]
+        if operator not in known:
+            raise CheckpointError(
+                f"flow {self.flow!r} has no stateful operator {operator!r}; "
+                f"it has {', '.join(known) or 'none'}",
+                operator=operator,
+            )
+        return known[operator]
+
+    def _chains(self, operator: str) -> Mapping[int, Chain]:
+        return {} if self.manifest is None else self.manifest.chains.get(operator, {})
+
+    def _table(self, operator: str) -> RoutingTable:
+        manifest = self.manifest
+        if manifest is None or operator not in manifest.tables:
+            return hash_table(1 if manifest is None else manifest.slots, self.buckets)
+        return self.checkpoint.tables.load(manifest.tables[operator])
+
+    def _expired_at(self, operator: str) -> int | None:
+        if self.manifest is None:
+            return None
+        return expired_at(self.manifest, self._told(operator).get("ttl_ms"))
+
+    def _store(self) -> StateStore:
+        return StateStore(self.checkpoint.state, warm_dir=None, buckets=self.buckets)
+
+    def _is_key(self, rows: pa.RecordBatch, key: list[pa.Array]) -> npt.NDArray[np.bool_]:
+        """Which rows are of this key: another one may have the same hash."""
+        identity = self.checkpoint.keys()
+        wanted = identity.check(identity.marks(key, [], 1), 1)
+        held = identity.marks(rows.columns[: len(key)], [], rows.num_rows)
+        same: npt.NDArray[np.bool_] = identity.check(held, rows.num_rows) == wanted
+        return same
+
+    def _sizes(self, operator: str) -> Mapping[int, StateSize]:
+        """Rows and bytes per slot; the last epoch's facts have those of idle slots too."""
+        facts = None if self.manifest is None else self.manifest.record
+        return {} if facts is None else facts.state.get(operator, {})
+
+
+def parse_key(key: pa.Schema, values: Sequence[str], operator: str) -> list[pa.Array]:
+    """A one-row array per key column from text, cast to the column's type."""
+    if len(values) != len(key):
+        raise CheckpointError(
+            f"the key of {operator!r} is ({', '.join(key.names)}): give {len(key)} "
+            f"{'value' if len(key) == 1 else 'values'}, not {len(values)}",
+            operator=operator,
+        )
+    return [_parse_value(field, text) for field, text in zip(key, values, strict=True)]
+
+
+def _parse_value(field: pa.Field, text: str) -> pa.Array:
+    if text == NULL:
+        return pa.nulls(1, field.type)
+    try:
+        if pa.types.is_timestamp(field.type) and field.type.tz is not None:
+            plain = pa.array([text]).cast(pa.timestamp(field.type.unit))
+            return plain.cast(field.type)  # a bare time is UTC, as timestamps are stored
+        if _is_binary(field.type):
+            return pa.array([bytes.fromhex(text)], field.type)
+        return pa.array([text]).cast(field.type)
+    except (pa.ArrowException, ValueError) as problem:
+        raise CheckpointError(
+            f"{text!r} is not a {_kind(field.type)}, the type of key column {field.name!r}: "
+            f"{problem}",
+            column=field.name,
+        ) from problem
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(
+        types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind)
+    )
+
+
+def _kind(kind: pa.DataType) -> str:
+    return f"{kind} in hex" if _is_binary(kind) else str(kind)
+
+
+def _slot_state(slot: int, chain: Chain, size: StateSize | None) -> SlotState:
+    return SlotState(
+        slot=slot,
+        rows=None if size is None else size.rows,
+        bytes=None if size is None else size.bytes,
+        files=dict(sorted(Counter(file.kind for file in chain).items())),
+        file_bytes=sum(file.bytes for file in chain),
+        last_epoch=max((file.epoch for file in chain), default=None),
+    )
+
+
+def _operator_json(state: OperatorState) -> dict[str, Any]:
+    return asdict(state) | {
+        "rows": state.rows,
+        "bytes": state.bytes,
+        "chain_length": state.chain_length,
+    }

@@ -1,0 +1,253 @@
+"""The manifest of an epoch: everything that the epoch made true, in one atomic file.
+
+State after epoch e is what manifest e names; a file that no manifest names does not exist. The
+next epoch's plan is a function of the last manifest, so a restarted driver plans what the dead
+one would have planned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from headgate.commit.facts import EpochFacts
+from headgate.commit.publishing import staged_at
+from headgate.errors import DamagedManifest, UnsupportedVersion
+from headgate.slot.plan import Control, EpochPlan
+from headgate.slot.program import Program
+from headgate.state.chain import Chain, StateFile
+from headgate.state.digest import DamagedFile, NotSigned, Sign, seal, unseal
+
+FORMAT = 4
+# 2 had no digest, no description of the flow and no digest of Spark's offsets; 3 knew no ticks and
+# no generations
+READABLE = (2, 3, 4)
+
+
+@dataclass(frozen=True)
+class SourceTime:
+    """Event time of one source: the latest seen, and for how many epochs it has been silent."""
+
+    latest_us: int | None = None
+    silent_epochs: int = 0
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """`describe`: the flow that the chains belong to.
+
+    `ticks`: how many epochs so far had no batch of the input; `offsets`: a digest of Spark's plan
+    of the last batch; `generation`: that of the driver (0: from before there were any); `keys`:
+    a fingerprint of the secret by which its keys are told apart; `clock_behind`: in how many epochs
+    in a row the clock was behind `now_ms`; `published`: rows of each table sink so far, those of
+    this epoch too.
+    """
+
+    epoch: int
+    query_id: str
+    slots: int
+    tables: Mapping[str, tuple[str, ...]]
+    chains: Mapping[str, Mapping[int, Chain]]
+    sinks: Mapping[str, list[dict[str, Any]]]
+    sources: Mapping[str, SourceTime] = field(default_factory=dict)
+    used_watermark_us: int | None = None
+    watermark_us: int | None = None
+    now_ms: int = 0
+    clock_behind: int = 0
+    record: EpochFacts | None = None
+    costs: Mapping[str, str] = field(default_factory=dict)
+    describe: Mapping[str, Any] = field(default_factory=dict)
+    offsets: str | None = None
+    keys: str | None = None
+    ticks: int = 0
+    generation: int = 0
+    published: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def batch(self) -> int:
+        """The last batch of the input that the state holds."""
+        return self.epoch - self.ticks
+
+    def state_files(self) -> Iterator[str]:
+        """Names of all state files this manifest may need, fallbacks included."""
+        for by_slot in self.chains.values():
+            for chain in by_slot.values():
+                for file in chain:
+                    yield file.name
+                    yield from (old.name for old in file.replaces)
+
+    def to_bytes(self, sign: Sign | None = None) -> bytes:
+        told = {
+            "format": FORMAT,
+            "epoch": self.epoch,
+            "query_id": self.query_id,
+            "slots": self.slots,
+            "tables": {operator: list(names) for operator, names in self.tables.items()},
+            "chains": {
+                operator: {str(s): [f.to_json() for f in chain] for s, chain in by_slot.items()}
+                for operator, by_slot in self.chains.items()
+            },
+            "sinks": dict(self.sinks),
+            "sources": {name: asdict(time) for name, time in self.sources.items()},
+            "used_watermark_us": self.used_watermark_us,
+            "watermark_us": self.watermark_us,
+            "now_ms": self.now_ms,
+            "clock_behind": self.clock_behind,
+            "record": {} if self.record is None else self.record.to_json(),
+            "costs": dict(self.costs),
+            "describe": dict(self.describe),
+            "offsets": self.offsets,
+            "keys": self.keys,
+            "ticks": self.ticks,
+            "generation": self.generation,
+            "published": dict(self.published),
+        }
+        return seal(told, sign)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, file: str = "manifest", sign: Sign | None = None) -> Manifest:
+        """The manifest back; `file` is named in the error if it is not whole."""
+        try:
+            told, sealed = unseal(data, sign)
+            version = told.pop("format")
+            if version not in READABLE:
+                raise UnsupportedVersion(
+                    f"{file} has format {version}; this headgate reads {READABLE}. Use the version "
+                    "that wrote it, or start with a new checkpoint folder",
+                    found=version,
+                    supported=FORMAT,
+                )
+            if not sealed and version != 2:
+                raise DamagedFile("it has no digest")
+            return cls._from_json(told)
+        except NotSigned:
+            raise
+        except (DamagedFile, ValueError, KeyError, TypeError, AttributeError) as problem:
+            reason = f"{type(problem).__name__}: {problem}"
+            raise DamagedManifest(
+                f"{file} is damaged ({reason}); bring it back from a copy", file=file, reason=reason
+            ) from problem
+
+    @classmethod
+    def _from_json(cls, told: dict[str, Any]) -> Manifest:
+        told["chains"] = {
+            operator: {
+                int(s): tuple(StateFile.from_json(f) for f in files) for s, files in by_slot.items()
+            }
+            for operator, by_slot in told["chains"].items()
+        }
+        told["tables"] = {operator: tuple(names) for operator, names in told["tables"].items()}
+        told["record"] = EpochFacts.from_json(told["record"]) if told.get("record") else None
+        told["sources"] = {name: SourceTime(**time) for name, time in told["sources"].items()}
+        return cls(**told)
+
+
+def next_manifest(
+    program: Program,
+    plan: EpochPlan,
+    total: Control,
+    *,
+    query_id: str,
+    before: Manifest | None,
+    record: EpochFacts | None,
+    costs: Mapping[str, str] | None = None,
+    offsets: str | None = None,
+    tick: bool = False,
+    silent: bool = True,
+    generation: int = 0,
+) -> Manifest:
+    """What becomes true if this epoch commits."""
+    sources = _source_times(program, total, before, silent)
+    previous = None if before is None else before.watermark_us
+    return Manifest(
+        epoch=plan.epoch,
+        query_id=query_id,
+        slots=plan.slots,
+        tables=dict(plan.table_files),
+        chains=_chains(program, plan, total),
+        sinks=_sinks(program, plan, total),
+        sources=sources,
+        used_watermark_us=plan.clock.watermark_us,
+        watermark_us=watermark_after(program, sources, previous),
+        now_ms=plan.clock.now_ms,
+        clock_behind=plan.clock_behind,
+        record=record,
+        costs=dict(costs or {}),
+        describe=program.describe(),
+        offsets=offsets,
+        keys=plan.identity.fingerprint,
+        ticks=tick + (0 if before is None else before.ticks),
+        generation=generation,
+        published=_published(program, total, before),
+    )
+
+
+def watermark_after(
+    program: Program, sources: Mapping[str, SourceTime], previous: int | None
+) -> int | None:
+    """Least over the sources that are not idle of (latest event time - delay); never backwards."""
+    marks: list[int] = []
+    for node in program.sources:
+        if node.spec.event_time is None:
+            continue
+        time = sources.get(node.name, SourceTime())
+        if time.silent_epochs >= node.spec.idle_after:
+            continue
+        if time.latest_us is None:
+            return previous
+        marks.append(time.latest_us - node.spec.delay_us)
+    if not marks:
+        return previous
+    return min(marks) if previous is None else max(previous, min(marks))
+
+
+def _sinks(program: Program, plan: EpochPlan, total: Control) -> dict[str, list[dict[str, Any]]]:
+    """Files of each sink; those outside of the checkpoint with their place, as it may change."""
+    flow = program.graph.name
+    outside = {sink.name for sink in program.sinks if sink.spec.kind == "parquet"}
+    return {
+        name: staged_at(plan.sink_uris[name], flow, name, files) if name in outside else files
+        for name, files in total.sinks.items()
+    }
+
+
+def _published(program: Program, total: Control, before: Manifest | None) -> dict[str, int]:
+    """Rows of every table sink so far; not of one that had some before they were counted."""
+    counted = {} if before is None else dict(before.published)
+    had = {} if before is None else before.describe.get("sinks", {})
+    for sink in program.sinks:
+        if sink.spec.kind == "table" and (sink.name in counted or sink.name not in had):
+            rows = sum(file["rows"] for file in total.sinks.get(sink.name, ()))
+            counted[sink.name] = counted.get(sink.name, 0) + rows
+    return counted
+
+
+def _source_times(
+    program: Program, total: Control, before: Manifest | None, silent: bool
+) -> dict[str, SourceTime]:
+    """`silent`: an epoch without rows of a source counts as a silent one."""
+    times = {}
+    for node in program.sources:
+        old = SourceTime() if before is None else before.sources.get(node.name, SourceTime())
+        latest = total.event_time.get(node.name)
+        if latest is not None and old.latest_us is not None:
+            latest = max(latest, old.latest_us)
+        epochs = 0 if total.source_rows.get(node.name) else old.silent_epochs + silent
+        times[node.name] = SourceTime(old.latest_us if latest is None else latest, epochs)
+    return times
+
+
+def _chains(program: Program, plan: EpochPlan, total: Control) -> dict[str, dict[int, Chain]]:
+    """Old chains of the slots that stay, replaced by what the tasks announced."""
+    chains: dict[str, dict[int, Chain]] = {}
+    for node in program.stateful:
+        kept = {
+            slot: chain
+            for slot, chain in plan.chains.get(node.name, {}).items()
+            if slot < plan.slots
+        }
+        for slot, files in total.chains.get(node.name, {}).items():
+            kept[int(slot)] = tuple(StateFile.from_json(f) for f in files)
+        chains[node.name] = dict(sorted(kept.items()))
+    return chains

@@ -1,0 +1,143 @@
+"""Planning beside the epochs: the stream never waits for a planner.
+
+After every epoch its facts and statistics go to the manager, which works in a thread of its own. A
+decision that is ready when the next epoch begins is installed with it; one that is not yet waits
+for a later epoch, and what was observed meanwhile goes into the next one. At most one decision is
+under way, so it always starts from the tables in use; if the number of slots changes meanwhile, the
+decision is void.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Protocol, runtime_checkable
+
+from headgate.commit.facts import EpochFacts, OutcomeFacts, PlanFacts
+from headgate.routing.route import Dispatch
+from headgate.routing.table import RoutingTable
+from headgate.slot.statistics import TaskStatistics
+
+log = logging.getLogger("headgate")
+
+
+@dataclass(frozen=True)
+class Observed:
+    """One committed epoch, as the manager sees it."""
+
+    facts: EpochFacts
+    statistics: Sequence[TaskStatistics]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Tables to install (none: all stay), and what the journal should know about it.
+
+    `plan` says what was decided and why; None: there is nothing to tell. `outcome` is what came of
+    the decision before: promised and achieved. `slots` is how many there
+    should be, if that is to change, and `scaling` why; the engine may need some epochs to get ready
+    for it. `dispatch`
+    is how rows of some operators find their slots in the plans to come; None: as they did.
+    """
+
+    tables: Mapping[str, RoutingTable] = field(default_factory=dict)
+    plan: PlanFacts | None = None
+    outcome: OutcomeFacts | None = None
+    slots: int | None = None
+    scaling: str = "the manager's plan"
+    dispatch: Mapping[str, Dispatch] | None = None
+
+
+class Decides(Protocol):
+    """Who decides: pure code, epochs in, a decision out."""
+
+    @property
+    def statistics_bytes(self) -> int:
+        """What every slot may spend on statistics."""
+        ...
+
+    @property
+    def born_local(self) -> frozenset[str]:
+        """Operators whose unowned keys are processed where their rows are, from now on."""
+        ...
+
+    def step(
+        self, observed: Sequence[Observed], tables: Mapping[str, RoutingTable]
+    ) -> Decision: ...
+
+
+@runtime_checkable
+class PlacesUnits(Protocol):
+    """A manager that places whole units: buckets and pinned keys of these operators."""
+
+    @property
+    def units_of(self) -> frozenset[str]: ...
+
+
+class Planning:
+    """Runs a manager beside the epochs, or between them (`beside=False`, for tests)."""
+
+    def __init__(self, manager: Decides, *, beside: bool = True) -> None:
+        self.manager = manager
+        self._waiting: list[Observed] = []
+        self._under_way: Future[Decision] | None = None
+        self._slots = 0
+        self._thread = ThreadPoolExecutor(1, "headgate-planning") if beside else None
+
+    @property
+    def units_of(self) -> frozenset[str]:
+        """Operators of which units are counted, and placed, in place of keys."""
+        return self.manager.units_of if isinstance(self.manager, PlacesUnits) else frozenset()
+
+    def prepare(self, work: Callable[[], None]) -> None:
+        """Do what planning needs once, before the first epoch asks for it."""
+        if self._thread is not None:
+            self._thread.submit(work)
+
+    def observe(self, observed: Observed, tables: Mapping[str, RoutingTable]) -> None:
+        """An epoch was committed: let the manager think about it, and all since it last did."""
+        self._waiting.append(observed)
+        if self._under_way is not None:
+            return
+        seen, self._waiting = self._waiting, []
+        self._slots = slots_of(tables)
+        if self._thread is not None:
+            self._under_way = self._thread.submit(self.manager.step, seen, dict(tables))
+            return
+        self._under_way = Future()
+        try:
+            self._under_way.set_result(self.manager.step(seen, dict(tables)))
+        except Exception as problem:
+            self._under_way.set_exception(problem)
+
+    def take(self, slots: int) -> Decision | None:
+        """The decision that is ready, if there is one. A planner that failed changes nothing.
+
+        Of a decision that was made for another number of slots only what it says is left.
+        """
+        if self._under_way is None or not self._under_way.done():
+            return None
+        done, self._under_way = self._under_way, None
+        try:
+            decision = done.result()
+        except Exception as problem:
+            log.exception("planning failed; the routing tables stay as they are")
+            return Decision(plan=PlanFacts(failed=f"{type(problem).__name__}: {problem}"))
+        if self._slots in (0, slots):
+            return decision
+        plan = decision.plan
+        if plan is not None:
+            overtaken = f"made for {self._slots} slots, there are {slots} now"
+            plan = replace(plan, overtaken=overtaken)
+        return Decision(plan=plan, outcome=decision.outcome)
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def slots_of(tables: Mapping[str, RoutingTable]) -> int:
+    """The number of slots that tables are for; 0 if there is none."""
+    return next((table.slots for table in tables.values()), 0)
