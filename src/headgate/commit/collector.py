@@ -14,6 +14,7 @@ from headgate.commit.manifest import Manifest
 from headgate.errors import DamagedManifest, UntrustedCheckpoint
 
 SWEEP_EVERY = 64
+UNFINISHED_S = 3_600  # no file takes an hour to write
 _EPOCH = re.compile(r"(?:^|/)e(\d{9})-")
 
 
@@ -59,6 +60,7 @@ class Collector:
 
     def sweep(self) -> int:
         """List everything and delete the orphans that are older than the oldest manifest."""
+        self._sweep_unfinished()
         if not self._retained:
             return 0
         horizon = self._retained[0].epoch
@@ -82,6 +84,12 @@ class Collector:
                 self._checkpoint.sinks.delete(name)
                 deleted += 1
         return deleted
+
+    def _sweep_unfinished(self) -> None:
+        """Delete what killed writers left of a file; Spark's own are Spark's to delete."""
+        storage = self._checkpoint.storage
+        names = [n for n in storage.unfinished(UNFINISHED_S) if not n.startswith("spark/")]
+        storage.delete(*names)
 
     def _sweep_tables(self) -> int:
         """Delete routing tables and cost models without a manifest; only who won an epoch may.

@@ -12,8 +12,9 @@ is absolute, has `..`, an empty part or a NUL, or passes a link that leads out, 
 from __future__ import annotations
 
 import errno
+import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -137,6 +138,16 @@ class Storage:
         with self._trouble_named(folder):
             found = self._files.list(self._checked(folder) if folder else "")
             return sorted(n for n in found if n.startswith(prefix) and not _is_temporary(n))
+
+    def unfinished(self, older_than_s: float) -> Iterator[str]:
+        """Names of temporaries on a local disk whose writers are dead, or very slow."""
+        if not self.is_local:
+            return
+        before = time.time() - older_than_s
+        for name in filter(_is_temporary, self._files.list("")):
+            with suppress(FileNotFoundError):
+                if self._files.modified_s(name) < before:
+                    yield name
 
     def size(self, name: str) -> int:
         with self._trouble_named(name):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -204,3 +205,19 @@ def test_a_flow_that_runs_long_keeps_few_files_and_all_of_its_state(keep: int) -
         retained = [checkpoint.manifest(e) for e in checkpoint.epochs()]
         needed = {name for m in retained if m is not None for name in m.state_files()}
         assert names(checkpoint.state) == needed
+
+
+def test_what_killed_writers_left_is_deleted_when_it_is_old(tmp_path: Path) -> None:
+    old = ["state/count/0/.e1.7.ab.tmp", "manifests/.e2.7.cd.tmp", "tables/t/.part.7.ef.tmp"]
+    young, sparks = "state/count/0/.e3.7.aa.tmp", "spark/offsets/.0.uuid.tmp"
+    for name in (*old, young, sparks):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"half")
+        if name != young:
+            os.utime(path, (1e9, 1e9))
+
+    Collector(Checkpoint(str(tmp_path))).sweep()
+
+    left = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*.tmp")}
+    assert left == {young, sparks}
