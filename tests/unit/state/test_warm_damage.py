@@ -22,6 +22,7 @@ import pytest
 
 from headgate.state import Chain, StateSchema, StateSession, StateStore, Storage
 from headgate.state.layout import RowLayout
+from headgate.state.memory import MappedMemory, PrivateMemory
 from headgate.state.rows import StateRows
 from headgate.state.seal import WarmCopyDamaged
 from headgate.state.table import home_of
@@ -568,6 +569,90 @@ def test_a_row_that_seems_gone_is_not_overwritten(folder: Path) -> None:
         store.open("op", 0, schema, chain, epoch=1, level=1, now_ms=0) as session,
     ):
         session.write(keys(new), {})
+
+
+def _flip_in_live_row(state: State, file: str, row: int) -> None:
+    live = np.flatnonzero(~np.isin(state.marks(), (0, 2)))
+
+    def change(cells: Any) -> None:
+        cells[live[row], 0] ^= 1
+
+    state.change(file, change)
+
+
+@pytest.mark.parametrize("row", [0, 50, 98])
+@pytest.mark.parametrize("file", ["c000", "c001", "c002-valid", "c003", "seal"])
+def test_a_damaged_row_is_still_known_where_a_rebuild_took_it(
+    folder: Path, file: str, row: int
+) -> None:
+    """It moves unseen, and its seal with it: the session after is told."""
+    state = State(folder, SHAPES["numbers"])
+    grown = expected(state, state.chain, [_grow])
+    state.be_clean()
+    _flip_in_live_row(state, file, row)
+    generation = state.path("h")
+    assert outcome(state, state.chain, [_grow], state.store) == grown, "checked before it moved"
+    assert not generation.exists(), "not rebuilt"
+    if row:
+        forget_mappings()
+    chain = state.work(state.store.cold(), state.chain, 5, _grow)[1]
+    with pytest.raises(WarmCopyDamaged):
+        state.work(state.store, chain, 6, _look)
+
+
+@pytest.mark.parametrize("full", ["no room", "h", "seal"])
+def test_a_damaged_row_is_still_known_in_a_table_that_left_the_files(
+    folder: Path, full: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no room for the rebuilt table, or none for one of its last files."""
+    state = State(folder, SHAPES["numbers"])
+    install = MappedMemory.install
+
+    def fail(memory: MappedMemory, name: str, array: Any) -> Any:
+        if full in ("no room", name):
+            raise OSError
+        return install(memory, name, array)
+
+    def grow_and_look(shape: Shape, session: StateSession, epoch: int) -> Any:
+        _grow(shape, session, epoch)
+        assert isinstance(session._table.memory, PrivateMemory)
+        return _look(shape, session, epoch)
+
+    right = state.work(state.store.cold(), state.chain, 5, grow_and_look)[0]
+    monkeypatch.setattr(MappedMemory, "install", fail)
+    state.be_clean()
+    assert state.work(state.store, state.chain, 5, grow_and_look)[0] == right
+    for file in ("c000", "c001", "seal"):
+        state.be_clean()
+        _flip_in_live_row(state, file, row=7)
+        with pytest.raises(WarmCopyDamaged):
+            state.work(state.store, state.chain, 5, grow_and_look)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_no_row_is_lost_or_changed_by_a_rebuild(folder: Path, name: str) -> None:
+    """A damaged hash would take its row to where nobody looks, a damaged mark leave it behind, and
+    a damaged reference would be replaced by a right one, to another value."""
+    state = State(folder, SHAPES[name])
+    state.go_on(4, _remove)
+    marks = state.marks()
+    empty, removed, live = marks == 0, marks == 2, ~np.isin(marks, (0, 2))
+
+    def rebuild(shape: Shape, session: StateSession, epoch: int) -> None:
+        session._table._rebuild(session.rows)
+
+    references = [file for file in state.files() if file.endswith("-ref")]
+    for file in ("h", "check", *references):
+        for which in (empty, removed, live) if file == "check" else (live,):
+            for at in np.flatnonzero(which)[[0, -1]]:
+
+                def change(cells: Any, at: int = at) -> None:
+                    cells[at, 0] ^= 4
+
+                state.be_clean()
+                state.change(file, change)
+                with pytest.raises(WarmCopyDamaged):
+                    state.work(state.store, state.chain, 5, rebuild)
 
 
 def test_a_damaged_copy_is_built_anew(folder: Path) -> None:
