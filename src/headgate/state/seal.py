@@ -3,8 +3,7 @@
 A seal is the upper half of a sum, modulo 2**64, of the words of a row (or of a value's bytes), each
 times a factor of its own; where the row lies is one of the words. So the same words elsewhere have
 another seal, and any single flipped bit changes it, for certain: the factors are chosen so, and a
-test tries every bit. Damage of other kinds has one chance in 2**32 per row to pass. The factor of
-the place has an empty lower half, so the seal of a row elsewhere is known without the row (`way`).
+test tries every bit. Damage of other kinds has one chance in 2**32 per row to pass.
 
 Against accidents only: whoever may write the files can write seals too (see `warm_copy`).
 """
@@ -44,15 +43,6 @@ def factors(count: int) -> U64:
     return (state ^ (state >> np.uint64(31))) | np.uint64(1)
 
 
-_PLACE = (factors(2)[1] >> _HALF | np.uint64(1)) << _HALF
-
-
-def way(old: Array, new: Array) -> U32:
-    """What to add to a seal when its row goes elsewhere; one that was wrong stays wrong."""
-    distance: U64 = (new - old).view(np.uint64) * _PLACE
-    return (distance >> _HALF).astype(np.uint32)
-
-
 def row_seals(h: U64, check: Array, pos: Array, *groups: Sequence[Values]) -> list[U32]:
     """Seals of rows, an array for each group of columns: of identity, position and the group."""
     seals = [np.empty(len(h), np.uint32) for _ in groups]
@@ -61,7 +51,7 @@ def row_seals(h: U64, check: Array, pos: Array, *groups: Sequence[Values]) -> li
     for start in range(0, len(h), _CHUNK_ROWS):
         rows = slice(start, start + _CHUNK_ROWS)
         identity = h[rows] * factor[0]
-        identity += pos[rows].view(np.uint64) * _PLACE
+        identity += pos[rows].view(np.uint64) * factor[1]
         identity += _weighted(check[rows], factor[2:])
         for number, group in enumerate(groups):
             total = identity.copy() if group else identity
@@ -117,10 +107,8 @@ def _sums_of_bytes(bounds: I64, body: Array, ordinals: I64) -> U64:
 
 def _weighted(words: Array, factor: U64) -> U64:
     """Each word folded onto itself, so that its top bits count twice, then times its factor."""
-    if words.dtype != np.uint64:  # nothing to fold
-        short: U64 = words.astype(np.uint64)
-        short *= factor[0]
-        return short
+    if words.dtype != np.uint64:
+        words = words.astype(np.uint64)
     folded = words >> _HALF
     folded ^= words
     if words.ndim == 1:

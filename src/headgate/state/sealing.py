@@ -6,15 +6,10 @@ its identity, so its row seal says that it is live and holds what was written. T
 is believed when the index seals of all positions its probe passed are right: none of them is that
 row, damaged, and the probe did not end too early. An empty position has the index seal 0.
 
-A session checks each row once, at its first lookup (or all of them, before a scan), and then takes
-its memory to hold still. Seals of all rows cost more than the scan itself: columns that were
-compared in a scan get a digest as a whole when the session ends, and the next one checks that as it
-begins.
-
-In a rebuild the seals move along with their rows. A damaged row is then as suspect as before, and
-its seal as wrong. Only index seals are checked first, or a damaged `h` would take its row to where
-nobody looks for it; and rows with places in a heap, which a rebuild changes. A table that was never
-in files has no seals, one that had to leave them keeps its own.
+A session checks each row once, at its first lookup (or all of them, before a scan or a rebuild),
+and then takes its memory to hold still. Seals of all rows cost more than the scan itself: columns
+that were compared in a scan get a digest as a whole when the session ends, and the next one checks
+that as it begins. A table that lives in one process only has no seals.
 """
 
 from __future__ import annotations
@@ -25,12 +20,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xxhash
 
-from headgate.state.column import FixedColumn, HeapColumn, Positions
-from headgate.state.layout import Array, Mask, Values
+from headgate.state.column import FixedColumn, Positions
+from headgate.state.layout import Mask, Values
 from headgate.state.memory import MappedMemory, Memory
 from headgate.state.rows import RowIds
 from headgate.state.schema import U64
-from headgate.state.seal import U32, WarmCopyDamaged, row_seals, way
+from headgate.state.seal import U32, WarmCopyDamaged, row_seals
 
 if TYPE_CHECKING:
     from headgate.state.table import HashTable
@@ -44,66 +39,28 @@ _NONE: Mapping[str, Values] = {}
 
 
 class Seals:
-    """The seals of one table; none if it was built as a private one."""
+    """The seals of one table; none if it is private, or rebuilt as one."""
 
     def __init__(self, table: HashTable) -> None:
         self._table = table
-        self._on = self._index_suspect = self._keys_suspect = self._rows_suspect = False
+        self._on = self._keys_suspect = self._rows_suspect = False
         self._keep(np.zeros((0, 2), np.uint64), np.zeros(0, _SEAL))
         self._scanned: set[str] = set()
         self._key_names = table.layout.key_names
         self._row_names = [name for name in table.columns if name not in self._key_names]
-        heaps = {name for name, kept in table.columns.items() if isinstance(kept, HeapColumn)}
-        self._key_heaps = not heaps.isdisjoint(self._key_names)
-        self._row_heaps = not heaps.isdisjoint(self._row_names)
 
     @property
     def rows_suspect(self) -> bool:
         """May a row differ from what was written, for all this session knows?"""
         return self._rows_suspect
 
-    def wanted(self, memory: Memory) -> bool:
-        """Is a table to be sealed that moves there?"""
-        return self._on or memory.sealed
-
     def build(
-        self,
-        memory: Memory,
-        words: U64,
-        ids: RowIds,
-        pos: Positions,
-        cells: Mapping[str, Values],
-        before: Positions,
-    ) -> U64:
-        """Seal rows of a new table, or move the seals that they had at positions `before`.
-
-        Returns the installed words. Only then are the old seals gone: there may be no room.
-        """
-        if not self.wanted(memory):
-            return memory.install("h", words)
-        key = np.zeros(len(words), _SEAL)
+        self, memory: Memory, words: U64, ids: RowIds, pos: Positions, cells: Mapping[str, Values]
+    ) -> None:
+        self._on, self._keys_suspect, self._rows_suspect = memory.sealed, False, False
         if self._on:
-            self._move(words, key, before, pos)
-            keys = self._key_names if self._key_heaps else []
-            rows = self._row_names if self._row_heaps else []
-            cells = {name: cells[name] for name in (*keys, *rows)}
-        if cells or not self._on:
-            self._write(_parts(words, key), ids, pos, cells)
-        words, key = memory.install("h", words), memory.install("seal", key)
-        self._keep(words, key)
-        self._on = True
-        return words
-
-    def _move(self, words: U64, key: U32, before: Positions, pos: Positions) -> None:
-        """In parts, so that what is made on the way stays in the cache."""
-        for start in range(0, len(pos), _CHUNK):
-            old, new = before[start : start + _CHUNK], pos[start : start + _CHUNK]
-            distance = way(old, new)
-            both = self._words[old, 1]
-            for half in (0, 1):
-                both.view(_SEAL)[half::2] += distance
-            words[new, 1] = both
-            key[new] = self._key[old] + distance
+            self._keep(words, memory.install("seal", np.zeros(len(words), _SEAL)))
+            self.write(ids, pos, cells)
 
     def describe(self) -> dict[str, str]:
         """Digests of the columns that are scanned, as they are now."""
@@ -113,7 +70,7 @@ class Seals:
         """Seals of an earlier session: nothing is believed yet but what has a digest."""
         if not self._on or len(self._key) != len(words):
             self._keep(words, memory.attach("seal", _SEAL, (len(words),)))
-        self._on = self._index_suspect = self._keys_suspect = self._rows_suspect = True
+        self._on = self._keys_suspect = self._rows_suspect = True
         self._scanned = set(digests)
         if self.describe() != digests:
             raise WarmCopyDamaged
@@ -124,28 +81,20 @@ class Seals:
 
     def write(self, ids: RowIds, pos: Positions, cells: Mapping[str, Values]) -> None:
         """Seal rows of which these cells were written; the others must have been checked."""
-        if self._on:
-            self._write((self._index, self._key, self._row), ids, pos, cells)
-
-    def _write(
-        self,
-        kept: tuple[U32, U32, U32],
-        ids: RowIds,
-        pos: Positions,
-        cells: Mapping[str, Values],
-    ) -> None:
+        if not self._on:
+            return
         groups: list[Sequence[Values]] = []
         seals: list[U32] = []
         if any(name in cells for name in self._key_names):
             groups += [(), self._key_columns(ids.route, pos, cells)]
-            seals += kept[:2]
+            seals += [self._index, self._key]
         only_keys = cells and all(name in self._key_names for name in cells)
         if not only_keys or not self._row_names:
             groups.append(self._row_columns(pos, cells))
-            seals.append(kept[2])
+            seals.append(self._row)
         made = row_seals(ids.h, ids.check, pos, *groups)
-        for old, new in zip(seals, made, strict=True):
-            old[pos] = new
+        for kept, new in zip(seals, made, strict=True):
+            kept[pos] = new
 
     def remove(self, pos: Positions) -> None:
         if self._on:
@@ -161,29 +110,21 @@ class Seals:
 
     def check_passed(self, first: Positions, last: Positions) -> None:
         """The positions from where probes began to where they ended in vain, at an empty one."""
-        if self._index_suspect:
+        if self._keys_suspect:
             self.check_free(last)
             counts = last - first
             ends = np.cumsum(counts)
             pos = np.arange(ends[-1] if len(ends) else 0)
             pos += np.repeat(last - ends, counts)
-            _check_index(self._words.take(pos, axis=0), self._table.check.take(pos), pos)
+            check, words = self._table.check.take(pos), self._words.take(pos, axis=0)
+            [index] = row_seals(words[:, 0], check, pos, ())
+            index[check == REMOVED] = _REMOVED_SEAL
+            _refuse(index != words.view(_SEAL)[:, 2])
 
     def check_free(self, pos: Positions) -> None:
         """Positions that say they are empty."""
-        if self._index_suspect:
+        if self._keys_suspect:
             _refuse(self._index[pos] != _EMPTY_SEAL)
-
-    def check_move(self) -> None:
-        """Before a rebuild: what would be lost by it, or no longer be known as damaged."""
-        if self._key_heaps or self._row_heaps:
-            self.check_all(rows=self._row_heaps)
-        size = len(self._words) if self._index_suspect else 0
-        for start in range(0, size, _CHUNK):
-            part = slice(start, min(size, start + _CHUNK))
-            pos = np.arange(part.start, part.stop)
-            _check_index(self._words[part], self._table.check[part], pos)
-        self._index_suspect = False
 
     def check_keys(self, pos: Positions) -> None:
         """Identity, route and key columns of some rows; of those not live, that they are not."""
@@ -204,7 +145,7 @@ class Seals:
         size = len(self._table.h) if self._keys_suspect or (rows and self._rows_suspect) else 0
         for start in range(0, size, _CHUNK):
             self._check(np.arange(start, min(size, start + _CHUNK)), keys=True, rows=rows)
-        self._index_suspect = self._keys_suspect = False
+        self._keys_suspect = False
         self._rows_suspect &= not rows
 
     def _check(self, pos: Positions, keys: bool, rows: bool = False) -> None:
@@ -248,21 +189,9 @@ class Seals:
         return xxhash.xxh3_128_hexdigest(column.data.data) + valid.hex()
 
     def _keep(self, words: U64, key: U32) -> None:
-        self._words = words
-        self._index, self._key, self._row = _parts(words, key)
-
-
-def _parts(words: U64, key: U32) -> tuple[U32, U32, U32]:
-    """Index, key and row seal; two are the word beside each `h`, which is read just before."""
-    halves = words.view(_SEAL)
-    return halves[:, 2], key, halves[:, 3]
-
-
-def _check_index(words: U64, check: Array, pos: Positions) -> None:
-    [index] = row_seals(words[:, 0], check, pos, ())
-    index *= check != EMPTY  # an empty one has 0
-    index[check == REMOVED] = _REMOVED_SEAL
-    _refuse(index != words.view(_SEAL)[:, 2])
+        """Index and row seal are the second word beside each `h`, which is read just before."""
+        self._words, self._key = words, key
+        self._index, self._row = words.view(_SEAL)[:, 2], words.view(_SEAL)[:, 3]
 
 
 def _refuse(wrong: Mask) -> None:

@@ -59,7 +59,7 @@ class HashTable:
     ) -> HashTable:
         """A table of distinct rows, made without probing: sort by home, then step past others."""
         table = cls(layout, memory)
-        table._lay_out(ids, values, np.zeros(len(ids), np.intp), len(ids))
+        table._lay_out(ids, values, len(ids))
         return table
 
     def sample_routes(self, positions_max: int) -> U64:
@@ -253,16 +253,14 @@ class HashTable:
     def _rebuild(self, rows: int, grow: bool = False, check_max: int = 0) -> None:
         if self.before_move is not None:
             self.before_move()
-        self.seals.check_move()
+        self.seals.check_all(rows=True)
         pos = self.live_positions()
-        values = {name: self.values(name, c.cells(pos)) for name, c in self.columns.items()}
-        self._lay_out(self.ids(pos), values, pos, rows, grow, check_max)
+        self._lay_out(self.ids(pos), self.gather(pos), rows, grow, check_max)
 
     def _lay_out(
         self,
         ids: RowIds,
         values: Mapping[str, Values],
-        before: Positions,
         rows: int,
         grow: bool = False,
         check_max: int = 0,
@@ -278,14 +276,12 @@ class HashTable:
             capacity += capacity // 4
             order, pos, size = _places(ids.h, capacity)
         ids, values = ids.take(order), {name: v.take(order) for name, v in values.items()}
-        before = before[order]
         check_type = np.uint8 if narrow else np.uint64
         byte_count = size * (32 + sum(column.row_bytes for column in self.columns.values()))
         try:
-            memory = self.memory.fresh(byte_count)
-            self._install(memory, ids, values, before, pos, size, check_type)
+            self._install(self.memory.fresh(byte_count), ids, values, pos, size, check_type)
         except OSError:
-            self._install(PrivateMemory(), ids, values, before, pos, size, check_type)
+            self._install(PrivateMemory(), ids, values, pos, size, check_type)
         self.capacity = capacity
         self.live, self.removed = len(ids), 0
         self.version += 1
@@ -295,7 +291,6 @@ class HashTable:
         memory: Memory,
         ids: RowIds,
         values: Mapping[str, Values],
-        before: Positions,
         pos: Positions,
         size: int,
         check_type: type[np.unsignedinteger[Any]],
@@ -305,14 +300,16 @@ class HashTable:
             array[pos] = content
             return array
 
+        words = np.zeros((size, 2 if memory.sealed else 1), np.uint64)
+        words[pos, 0] = ids.h
+        words = memory.install("h", words)
         check = memory.install("check", spread(ids.check, check_type))
         route = None
         if self.layout.has_route:
             route = memory.install("route", spread(ids.route, np.uint64))
+        self._use(words, check, route)
         cells = {n: c.build(memory, size, pos, values[n]) for n, c in self.columns.items()}
-        words = np.zeros((size, 2 if self.seals.wanted(memory) else 1), np.uint64)
-        words[pos, 0] = ids.h
-        self._use(self.seals.build(memory, words, ids, pos, cells, before), check, route)
+        self.seals.build(memory, words, ids, pos, cells)
         self.memory = memory
 
     def _use(self, words: U64, check: Array, route: U64 | None) -> None:

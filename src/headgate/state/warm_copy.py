@@ -34,7 +34,7 @@ from headgate.state.layout import RowLayout
 from headgate.state.memory import MappedMemory, open_own
 from headgate.state.table import HashTable
 
-_MAGIC = "headgate-warm-4"
+_MAGIC = "headgate-warm-3"
 _HEAD_START = 20  # length and digest of what follows
 _RETAINED_MAX = 64
 _retained: OrderedDict[str, tuple[str, str, HashTable]] = OrderedDict()

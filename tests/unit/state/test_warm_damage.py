@@ -580,26 +580,6 @@ def _flip_in_live_row(state: State, file: str, row: int) -> None:
     state.change(file, change)
 
 
-@pytest.mark.parametrize("row", [0, 50, 98])
-@pytest.mark.parametrize("file", ["c000", "c001", "c002-valid", "c003", "seal"])
-def test_a_damaged_row_is_still_known_where_a_rebuild_took_it(
-    folder: Path, file: str, row: int
-) -> None:
-    """It moves unseen, and its seal with it: the session after is told."""
-    state = State(folder, SHAPES["numbers"])
-    grown = expected(state, state.chain, [_grow])
-    state.be_clean()
-    _flip_in_live_row(state, file, row)
-    generation = state.path("h")
-    assert outcome(state, state.chain, [_grow], state.store) == grown, "checked before it moved"
-    assert not generation.exists(), "not rebuilt"
-    if row:
-        forget_mappings()
-    chain = state.work(state.store.cold(), state.chain, 5, _grow)[1]
-    with pytest.raises(WarmCopyDamaged):
-        state.work(state.store, chain, 6, _look)
-
-
 @pytest.mark.parametrize("full", ["no room", "h", "seal"])
 def test_a_damaged_row_is_still_known_in_a_table_that_left_the_files(
     folder: Path, full: str, monkeypatch: pytest.MonkeyPatch
