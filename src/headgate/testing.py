@@ -29,8 +29,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headgate.commit.checkpoint import Checkpoint
-from headgate.commit.coordinator import Coordinator, EpochResult, Settings
+from headgate.commit.coordinator import Coordinator, EpochResult
 from headgate.commit.planning import Decides
+from headgate.commit.settings import Settings
 from headgate.commit.signing import signer_of
 from headgate.commit.state_view import check_known, read_state
 from headgate.control.manager import Manager, plan_with

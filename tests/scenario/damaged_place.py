@@ -32,11 +32,12 @@ from headgate import testing
 from headgate.commit import journal, published
 from headgate.commit.checkpoint import Checkpoint
 from headgate.commit.continuity import check_start
-from headgate.commit.coordinator import Coordinator, EpochResult, Settings
+from headgate.commit.coordinator import Coordinator, EpochResult
 from headgate.commit.costs_in_use import cost_shapes
 from headgate.commit.planning import Decision, Planning
 from headgate.commit.published import check_published, rows_published
 from headgate.commit.publishing import STAGING_GRACE_EPOCHS, publish, staging_uri
+from headgate.commit.settings import Settings
 from headgate.commit.table_compaction import TableCompaction, published_files, visible
 from headgate.control.tuning_file import SavedTuning, load_tuning, save_tuning
 from headgate.planner.tuning.calibration import Calibration

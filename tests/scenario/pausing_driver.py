@@ -22,8 +22,9 @@ import pyarrow.parquet as pq
 from tests.scenario.oracle import Case, chain
 
 from headgate.commit.checkpoint import Checkpoint
-from headgate.commit.coordinator import Coordinator, Settings
+from headgate.commit.coordinator import Coordinator
 from headgate.commit.publishing import publish, staging_uri
+from headgate.commit.settings import Settings
 from headgate.errors import Overtaken
 from headgate.slot.program import compile_flow
 from headgate.state.storage import Storage

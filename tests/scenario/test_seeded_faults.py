@@ -31,9 +31,10 @@ from tests.scenario.oracle import (
 from tests.scenario.restless import Restless
 
 from headgate.commit.checkpoint import Checkpoint
-from headgate.commit.coordinator import Coordinator, EpochResult, Settings
+from headgate.commit.coordinator import Coordinator, EpochResult
 from headgate.commit.faults import CRASH_POINTS
 from headgate.commit.planning import Planning
+from headgate.commit.settings import Settings
 from headgate.errors import Overtaken
 from headgate.slot.plan import EpochPlan
 from headgate.slot.program import compile_flow

@@ -9,14 +9,12 @@ checkpoint's newest generation goes on (`generation`).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
 
 from headgate.commit.checkpoint import Checkpoint
 from headgate.commit.collector import Collector
-from headgate.commit.compatibility import check_names
 from headgate.commit.continuity import check_epoch, check_sinks
 from headgate.commit.costs_in_use import CostsInUse
 from headgate.commit.custody import settle
@@ -31,33 +29,29 @@ from headgate.commit.facts import (
     ScaleFacts,
 )
 from headgate.commit.faults import reach
-from headgate.commit.journal import KEEP_RECORDS, Journal
+from headgate.commit.journal import Journal
 from headgate.commit.manifest import Manifest, next_manifest
 from headgate.commit.planning import Decision, Observed, Planning
 from headgate.commit.processing_time import epoch_time
+from headgate.commit.settings import Settings
+from headgate.commit.sink_calls import Deliver, SinkCalls
 from headgate.commit.tables_in_use import TablesInUse
-from headgate.commit.undelivered import damaged_files, refuse
 from headgate.errors import (
     CustodyMismatch,
     EngineError,
     HeadgateError,
     Overtaken,
-    SinkFailed,
 )
 from headgate.operator.rows import EpochClock
-from headgate.operator.user_code import reason_of
-from headgate.routing.identity import Identity
-from headgate.routing.route import TO_OWNER, Dispatch, Route, Shares
-from headgate.routing.table import BUCKETS, RoutingTable, hash_table
-from headgate.slot.batching import BYTE_S, MESSAGE_S, BatchRows, Scheme, batching_of
+from headgate.routing.route import Dispatch, Shares
+from headgate.routing.table import RoutingTable
+from headgate.slot.batching import batching_of
 from headgate.slot.event_time import clocks_behind_windows
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
 from headgate.slot.statistics import TaskStatistics
 from headgate.slot.task import Timing
-from headgate.state.storage import Storage
 from headgate.topology.declared import check_count
-from headgate.topology.graph import Node
 
 ATTEMPTS_MAX = 4
 
@@ -77,47 +71,7 @@ class EpochResult:
     statistics: Sequence[TaskStatistics] = ()
 
 
-class Deliver(Protocol):
-    """Calls a sink with the files of an epoch; at least once, always with the same rows."""
-
-    def __call__(self, sink: Node, epoch: int, files: list[dict[str, Any]]) -> None: ...
-
-
 RunTasks = Callable[[EpochPlan], EpochResult]
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How a flow runs; validated once, here.
-
-    `last_epoch` is the one with which the input ends, and all windows close (None: it does not).
-    `identity` is how a new checkpoint tells keys apart (None: with a secret of its own).
-    """
-
-    slots: int
-    buckets: int = BUCKETS
-    warm_dir: str | None = None
-    tables: Mapping[str, RoutingTable] = field(default_factory=dict)
-    drop_state: Collection[str] = ()
-    keep_manifests: int = 8
-    keep_journal: int = KEEP_RECORDS
-    durable: bool = True
-    statistics_bytes: int = 0
-    racks: Mapping[str, str] = field(default_factory=dict)
-    batch: BatchRows = None
-    sharing: Scheme = "auto"
-    message_s: float = MESSAGE_S
-    byte_s: float = BYTE_S
-    last_epoch: int | None = None
-    identity: Identity | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("slots", "buckets", "keep_manifests", "keep_journal"):
-            count = check_count(getattr(self, name), f"{name}=", error=EngineError)
-            object.__setattr__(self, name, count)
-        if self.buckets & (self.buckets - 1) or self.buckets > 65536:
-            raise EngineError(f"buckets={self.buckets}; it must be a power of two up to 65536")
-        check_names(self.drop_state)
 
 
 class Coordinator:
@@ -152,7 +106,7 @@ class Coordinator:
         )
         self._wanted: deque[tuple[int, str]] = deque(maxlen=1)  # other threads ask
         self.elastic: Callable[[int, str], None] = self.resize
-        self._deliver, self._clock_ms, self._sink_uris = deliver, clock_ms, sink_uris
+        self._clock_ms, self._sink_uris = clock_ms, sink_uris
         self.buckets = checkpoint.adopt(
             program, settings.buckets, settings.drop_state, settings.identity
         )
@@ -165,7 +119,16 @@ class Coordinator:
         self.generation = checkpoint.claim(clock_ms())
         checkpoint.tables.generation = self.generation.number
         self.last = checkpoint.last_manifest()
-        self._found = -1 if self.last is None else self.last.epoch
+        self._sinks = SinkCalls(
+            program,
+            checkpoint,
+            deliver,
+            sink_uris,
+            self.journal,
+            self.generation,
+            found=-1 if self.last is None else self.last.epoch,
+            may_lose=settings.drop_state,
+        )
         self._settled = self.last is None
         self._collector = Collector(checkpoint, settings.keep_manifests)
         self._routing = TablesInUse(
@@ -190,6 +153,10 @@ class Coordinator:
     def _statistics_bytes(self) -> int:
         managed = 0 if self._planning is None else self._planning.manager.statistics_bytes
         return max(self.settings.statistics_bytes, managed)
+
+    @property
+    def _born_local(self) -> frozenset[str]:
+        return frozenset() if self._planning is None else self._planning.manager.born_local
 
     @property
     def tables(self) -> dict[str, RoutingTable]:
@@ -245,7 +212,7 @@ class Coordinator:
         manifest = self.last
         if manifest is None:
             return
-        self._call_sinks(manifest)
+        manifest = self.last = self._sinks.call_all(manifest)
         self.generation.hold(f"noting epoch {manifest.epoch} in the journal")
         if manifest.record is not None:
             self.journal.append_epoch(manifest.record)
@@ -273,7 +240,7 @@ class Coordinator:
             clock=clock,
             clock_behind=clock_behind,
             clocks=clocks_behind_windows(self.program, clock),
-            routes=self._routes(),
+            routes=self._routing.routes(self._dispatch, self._born_local),
             moves=self._routing.moves,
             table_files=dict(self._routing.names),
             tables_uri=self.checkpoint.tables.uri,
@@ -296,13 +263,11 @@ class Coordinator:
 
     def rehearsal(self, slots: int) -> EpochPlan:
         """The coming epoch with so many slots, without state: for an engine to warm up with."""
-        table = hash_table(slots, self.buckets)
-        routes = {op: Route(table, self._usual(op)) for op in self._routing.tables}
         plan = self.plan(0 if self.last is None else self.last.epoch + 1)
         return replace(
             plan,
             slots=slots,
-            routes=routes,
+            routes=self._routing.usual_routes(slots),
             table_files={},
             moves={},
             chains={},
@@ -319,21 +284,6 @@ class Coordinator:
             self._planning.close()
 
     # --- inside ----------------------------------------------------------------------------
-    def _routes(self) -> dict[str, Route]:
-        local = frozenset() if self._planning is None else self._planning.manager.born_local
-        routes = {}
-        for operator, table in self._routing.tables.items():
-            dispatch = self._dispatch.get(operator, self._usual(operator))
-            if operator in local:
-                dispatch = self.program.dispatches[operator].local or dispatch
-            routes[operator] = Route(table, dispatch)
-        return routes
-
-    def _usual(self, operator: str) -> Dispatch:
-        """How rows find their slots while nothing is decided; without state, they go to owners."""
-        may = self.program.dispatches.get(operator)
-        return TO_OWNER if may is None else may.usual
-
     @contextmanager
     def _holding(self, what: str) -> Iterator[None]:
         """Do something only as the newest driver, and say so if it fails because another is newer.
@@ -463,57 +413,3 @@ class Coordinator:
                         epoch=epoch,
                     ) from problem
         raise AssertionError("unreachable")
-
-    def _call_sink(self, sink: Node, manifest: Manifest) -> None:
-        try:
-            self._deliver(sink, manifest.epoch, self._intact_files(sink.name, manifest))
-        except HeadgateError:
-            raise
-        except Exception as problem:
-            reason = reason_of(problem)
-            raise SinkFailed(
-                f"sink {sink.name!r} failed in epoch {manifest.epoch}: {reason}"
-                f"{f' ({reason.where})' if reason.where else ''}. The epoch is committed and "
-                "nothing is lost: the next start from the same checkpoint calls the sink again "
-                "with the same rows",
-                sink=sink.name,
-                epoch=manifest.epoch,
-                reason=str(reason),
-                where=reason.where,
-                trace=reason.trace,
-            ) from problem
-
-    def _intact_files(self, sink: str, manifest: Manifest) -> list[dict[str, Any]]:
-        """The epoch's files for a sink, each checked; damaged ones only if they may be lost.
-
-        Elsewhere than on a local disk, where it means a download, only files that were there when
-        this driver started: those stores check what they keep, too.
-        """
-        files = manifest.sinks.get(sink, [])
-        uri = self._sink_uris.get(sink)
-        if uri is None or (manifest.epoch > self._found and not Storage.at(uri).is_local):
-            return files
-        damaged = damaged_files(self.program.graph.name, sink, files, uri)
-        if damaged and sink not in self.settings.drop_state:
-            raise refuse(sink, manifest.epoch, damaged, uri)
-        if damaged and sink in manifest.published:  # they are given up, and not missed later
-            lost = sum(file["rows"] for file in files if file["name"] in damaged)
-            left = {**manifest.published, sink: manifest.published[sink] - lost}
-            self.last = replace(manifest, published=left)
-        for name, reason in damaged.items():
-            self.journal.append(
-                DamageFacts(name, reason, "left out", epoch=manifest.epoch, sink=sink)
-            )
-        return [file for file in files if file["name"] not in damaged]
-
-    def _call_sinks(self, manifest: Manifest) -> None:
-        for sink in self.program.sinks:
-            if self.checkpoint.is_marked(manifest.epoch, sink.name):
-                continue
-            self.generation.hold(f"calling sink {sink.name!r} for epoch {manifest.epoch}")
-            self._call_sink(sink, manifest)
-            reach("sink-called", manifest.epoch)
-            self.generation.hold(f"marking sink {sink.name!r} as done for epoch {manifest.epoch}")
-            self.checkpoint.mark(manifest.epoch, sink.name)
-            reach("sink-marked", manifest.epoch)
-        reach("sinks-done", manifest.epoch)

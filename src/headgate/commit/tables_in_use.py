@@ -7,10 +7,11 @@ key with one owner.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from headgate.commit.table_files import Names, TableFiles
 from headgate.errors import ForeignCheckpoint, UnknownSlot
+from headgate.routing.route import TO_OWNER, Dispatch, Route
 from headgate.routing.table import Moves, RoutingTable, hash_table, moves_between
 from headgate.slot.program import Program
 
@@ -30,7 +31,7 @@ class TablesInUse:
         share_pins: bool = False,
     ) -> None:
         self._files, self._share_pins = files, share_pins
-        self._stateful = {node.name for node in program.stateful}
+        self._dispatches, self._buckets = program.dispatches, buckets
         routed = sorted(routed_operators(program))
         _check_chosen(chosen, routed, slots, buckets)
         self._committed = {op: files.load(names) for op, names in stored.items() if op in routed}
@@ -46,6 +47,28 @@ class TablesInUse:
                     hash_table(slots, buckets) if before is None else self._resized(before, slots)
                 )
             self.tables[operator] = table
+
+    def routes(
+        self, chosen: Mapping[str, Dispatch], born_local: Collection[str]
+    ) -> dict[str, Route]:
+        """How rows find their slots in the coming epoch, by what was chosen or as usual."""
+        found = {}
+        for operator, table in self.tables.items():
+            may = self._dispatches.get(operator)
+            dispatch = chosen.get(operator, self._usual(operator))
+            if operator in born_local and may is not None:
+                dispatch = may.local or dispatch
+            found[operator] = Route(table, dispatch)
+        return found
+
+    def usual_routes(self, slots: int) -> dict[str, Route]:
+        """Those of so many slots, before anything was moved or chosen."""
+        table = hash_table(slots, self._buckets)
+        return {operator: Route(table, self._usual(operator)) for operator in self.tables}
+
+    def _usual(self, operator: str) -> Dispatch:
+        may = self._dispatches.get(operator)  # none of an operator without state
+        return TO_OWNER if may is None else may.usual
 
     def install(self, changed: Mapping[str, RoutingTable]) -> None:
         """Use these tables from the next epoch on."""
@@ -73,7 +96,7 @@ class TablesInUse:
         self.moves = {}
         for operator, old in self._committed.items():
             new = self.tables[operator]
-            if operator in self._stateful and new is not old:
+            if operator in self._dispatches and new is not old:
                 moves = moves_between(old, new)
                 if moves or old.slots != new.slots:
                     self.moves[operator] = moves

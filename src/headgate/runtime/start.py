@@ -14,12 +14,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headgate.commit.checkpoint import Checkpoint
 from headgate.commit.continuity import TICK, check_sources, check_start, has_old_tick
-from headgate.commit.coordinator import Coordinator, Settings
+from headgate.commit.coordinator import Coordinator
 from headgate.commit.facts import DamageFacts, StartFacts
 from headgate.commit.journal import KEEP_RECORDS
 from headgate.commit.manifest import Manifest
 from headgate.commit.planning import Decides
 from headgate.commit.processing_time import SteadyClock
+from headgate.commit.settings import Settings
 from headgate.commit.signing import signer_of
 from headgate.control.manager import Manager, plan_with
 from headgate.errors import DeclarationError, EngineError

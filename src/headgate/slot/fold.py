@@ -15,7 +15,7 @@ import pyarrow as pa
 from headgate.operator.base import Output, as_output
 from headgate.operator.partial import Partials, PartialState
 from headgate.routing.identity import Identity
-from headgate.routing.route import Here, ToOwner
+from headgate.routing.route import ToOwner
 from headgate.routing.table import I32
 from headgate.slot.failure import DeadLetters
 from headgate.slot.plan import EpochPlan
@@ -61,13 +61,13 @@ class Folds:
 
 
 def divide(plan: EpochPlan, node: Node, rows: Rows, slot: int) -> tuple[Rows | None, Rows | None]:
-    """Rows to process on the state of this slot, and rows to fold away from home; None for none."""
+    """Rows to process on the state of this slot, and rows to fold away from home; None for none.
+
+    What is folded wherever it is (`Here`) never comes to be divided.
+    """
     route = plan.routes[node.name]
-    match route.dispatch:
-        case ToOwner():
-            return rows, None
-        case Here():
-            return None, rows
+    if isinstance(route.dispatch, ToOwner):
+        return rows, None
     rows = rows.hashed_by(node.key)
     owned = route.table.route(rows.hashes_by(node.key)) == slot
     if owned.all():

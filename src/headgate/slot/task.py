@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -32,6 +32,7 @@ from headgate.slot.statistics import Counting, TaskStatistics
 from headgate.state.store import StateStore
 from headgate.topology.graph import Node
 
+Made = TypeVar("Made")
 MOVING = "moving "  # before an operator's name: the time in which its state moved
 
 
@@ -172,7 +173,6 @@ class Task:
         self.count_late(node, output)
         self.services.timed(self.level, self.producer, node.name, len(rows), start)
         self.dispatch(node, made)
-        assert isinstance(keyed, KeyedRows)
         return keyed
 
     def send_partials(self, node: Node) -> None:
@@ -195,7 +195,7 @@ class Task:
         slot = "source" if self.slot is None else str(self.slot)
         by_slot[slot] = by_slot.get(slot, 0) + rows
 
-    def guard(self, node: Node, sample: pa.RecordBatch | None, run: Callable[[], Any]) -> Any:
+    def guard(self, node: Node, sample: pa.RecordBatch | None, run: Callable[[], Made]) -> Made:
         """Run user code; whatever it raises becomes an error that names operator and place."""
         try:
             return run()

@@ -8,7 +8,8 @@ from typing import Any
 
 from headgate import Count, Flow
 from headgate.commit.checkpoint import Checkpoint
-from headgate.commit.coordinator import Coordinator, EpochResult, Settings
+from headgate.commit.coordinator import Coordinator, EpochResult
+from headgate.commit.settings import Settings
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program, compile_flow
 from headgate.testing import ManualClock

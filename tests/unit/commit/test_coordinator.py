@@ -14,9 +14,10 @@ from tests.unit.commit.parts import Calls, coordinator, program, quiet
 
 from headgate import Count, Flow
 from headgate.commit import faults
-from headgate.commit.coordinator import ATTEMPTS_MAX, EngineAborted, EpochResult, Settings
+from headgate.commit.coordinator import ATTEMPTS_MAX, EngineAborted, EpochResult
 from headgate.commit.journal import Journal
 from headgate.commit.publishing import publish, staging_uri
+from headgate.commit.settings import Settings
 from headgate.errors import (
     CustodyMismatch,
     EngineError,
@@ -448,7 +449,7 @@ def test_every_named_crash_point_is_on_the_commit_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passed: list[str] = []
-    for module in ("coordinator", "publishing"):
+    for module in ("coordinator", "publishing", "sink_calls"):
         where = f"headgate.commit.{module}.reach"
         monkeypatch.setattr(where, lambda point, _: passed.append(point))
     staging = staging_uri(str(tmp_path / "published"), "f", "out")

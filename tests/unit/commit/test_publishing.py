@@ -13,7 +13,7 @@ from tests.unit.commit.parts import Calls, coordinator, program, quiet
 from headgate import Count, Flow
 from headgate.commit import publishing
 from headgate.commit.checkpoint import Checkpoint
-from headgate.commit.coordinator import Coordinator, EpochResult, Settings
+from headgate.commit.coordinator import Coordinator, EpochResult
 from headgate.commit.publishing import (
     STAGING,
     STAGING_GRACE_EPOCHS,
@@ -21,6 +21,7 @@ from headgate.commit.publishing import (
     staged_at,
     staging_uri,
 )
+from headgate.commit.settings import Settings
 from headgate.commit.table_compaction import published_files
 from headgate.errors import IncompatibleFlow, StateFileError, UnsafeName
 from headgate.slot.plan import EpochPlan
