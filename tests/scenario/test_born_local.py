@@ -66,7 +66,7 @@ def test_any_seed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         if faults.happens(crash, f"driver dies: {point}@{epoch}"):
             raise Killed(f"{point}@{epoch}")
 
-    monkeypatch.setattr("headgate.commit.coordinator.reach", reach)
+    monkeypatch.setattr("headgate.commit.faults.reach", reach)
     with quick_folder() as folder, born_local(chosen_by(rng)):
         driver = MovingDriver(case, faults, folder, warm=rng.random() < 0.5)
         faults.wrap_storage(monkeypatch)

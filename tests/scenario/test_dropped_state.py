@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import headgate as hg
-from headgate.commit import coordinator as commit_path
+from headgate.commit import faults
 from headgate.commit.faults import CRASH_POINTS
 from headgate.errors import DeclarationError, IncompatibleFlow, UnknownName
 from headgate.testing import ListSource, LocalRun, run
@@ -45,7 +45,7 @@ def test_a_name_used_again_never_meets_the_state_of_its_first_use(
 
     run(flow("x", hg.Sum("v"), 1), checkpoint=tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(commit_path, "reach", die)
+        patch.setattr(faults, "reach", die)
         with pytest.raises(Killed):
             run(flow("y", hg.Count(), 2), checkpoint=tmp_path, drop_state=["x"])
 

@@ -53,7 +53,7 @@ def test_any_seed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         if faults.happens(crash, f"driver dies: {point}@{epoch}"):
             raise Killed(f"{point}@{epoch}")
 
-    monkeypatch.setattr("headgate.commit.coordinator.reach", reach)
+    monkeypatch.setattr("headgate.commit.faults.reach", reach)
     coin = random.Random(seed)
     with (
         quick_folder() as folder,
@@ -79,7 +79,7 @@ def test_decided_by_seed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         if faults.happens(crash, f"driver dies: {point}@{epoch}"):
             raise Killed(f"{point}@{epoch}")
 
-    monkeypatch.setattr("headgate.commit.coordinator.reach", reach)
+    monkeypatch.setattr("headgate.commit.faults.reach", reach)
     monkeypatch.setattr("headgate.control.hot_keys.LEARNING_ROWS", 20)
     coin = random.Random(seed)
     with (
@@ -123,7 +123,7 @@ def cuts_of(rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> int:
         if faults.happens(crash, f"driver dies: {point}@{epoch}"):
             raise Killed(f"{point}@{epoch}")
 
-    monkeypatch.setattr("headgate.commit.coordinator.reach", reach)
+    monkeypatch.setattr("headgate.commit.faults.reach", reach)
     monkeypatch.setattr("headgate.control.split_units.PIN_SHARE", 0.01)
     monkeypatch.setattr("headgate.planner.allocation.splitting.CUT_SHARES", (0.5, 0.01))
     monkeypatch.setattr("headgate.planner.allocation.splitting.PIECE_PCT", 0.01)

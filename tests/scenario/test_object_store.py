@@ -95,7 +95,7 @@ def test_any_seed_on_s3(
         if faults.happens(0.04, f"driver dies: {point}@{epoch}"):
             raise Killed(f"{point}@{epoch}")
 
-    monkeypatch.setattr("headgate.commit.coordinator.reach", reach)
+    monkeypatch.setattr("headgate.commit.faults.reach", reach)
     driver = Driver(case, faults, tmp_path, warm=bool(seed % 2), checkpoint=s3.folder())
 
     done = driver.run()
@@ -118,7 +118,7 @@ def test_the_driver_dies_at_every_point_on_s3(
             died.append(at)
             raise Killed(at)
 
-    monkeypatch.setattr("headgate.commit.coordinator.reach", reach)
+    monkeypatch.setattr("headgate.commit.faults.reach", reach)
     driver = Driver(case, faults, tmp_path, warm=True, checkpoint=s3.folder())
 
     done = driver.run()

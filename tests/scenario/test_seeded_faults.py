@@ -207,7 +207,7 @@ def test_any_seed(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
         if faults.happens(crash, f"driver dies: {point}@{epoch}"):
             raise Killed(f"{point}@{epoch}")
 
-    monkeypatch.setattr("headgate.commit.coordinator.reach", reach)
+    monkeypatch.setattr("headgate.commit.faults.reach", reach)
     driver = Driver(case, faults, folder, warm=rng.random() < 0.6)
 
     done = driver.run()
@@ -232,7 +232,7 @@ def test_any_seed_with_drivers_that_are_paused_and_overtaken(
             with suppress(Overtaken):  # another one may be paused, and overtaken, in its turn
                 driver.run_another()
 
-    monkeypatch.setattr("headgate.commit.coordinator.reach", reach)
+    monkeypatch.setattr("headgate.commit.faults.reach", reach)
     driver = Driver(case, faults, folder, warm=rng.random() < 0.6)
 
     driver.check_all(driver.run())
@@ -258,7 +258,7 @@ def test_the_driver_dies_once_at_every_point(
             died.append(at)
             raise Killed(at)
 
-    monkeypatch.setattr("headgate.commit.coordinator.reach", reach)
+    monkeypatch.setattr("headgate.commit.faults.reach", reach)
     driver = Driver(case, faults, folder, warm=True)
 
     done = driver.run()

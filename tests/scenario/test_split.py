@@ -30,7 +30,7 @@ def test_any_seed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         if faults.happens(crash, f"driver dies: {point}@{epoch}"):
             raise Killed(f"{point}@{epoch}")
 
-    monkeypatch.setattr("headgate.commit.coordinator.reach", reach)
+    monkeypatch.setattr("headgate.commit.faults.reach", reach)
     coin = random.Random(seed)
     with (
         quick_folder() as folder,

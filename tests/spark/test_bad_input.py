@@ -153,7 +153,7 @@ def test_a_large_routing_table_that_is_damaged_before_workers_read_it_is_named(
             kept[path] = path.read_bytes()
             path.write_bytes(kept[path][:2_000] + b"?" + kept[path][2_001:])
 
-    monkeypatch.setattr("headgate.commit.coordinator.reach", damage)
+    monkeypatch.setattr("headgate.commit.faults.reach", damage)
     with pytest.raises(StateFileError, match="bring it back") as caught:
         run_case(spark, case, tmp_path, tables={"second": large})
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from headgate.commit import faults
 from headgate.commit.checkpoint import Checkpoint
 from headgate.commit.collector import Collector
 from headgate.commit.continuity import check_epoch, check_sinks
@@ -28,7 +29,6 @@ from headgate.commit.facts import (
     RetryFacts,
     ScaleFacts,
 )
-from headgate.commit.faults import reach
 from headgate.commit.journal import Journal
 from headgate.commit.manifest import Manifest, next_manifest
 from headgate.commit.planning import Decision, Observed, Planning
@@ -175,7 +175,7 @@ class Coordinator:
         last = self.last
         epoch = batch if last is None else batch + last.ticks
         with self._holding(f"epoch {epoch}"):
-            reach("epoch-begun", epoch)
+            faults.reach("epoch-begun", epoch)
             offsets = self.checkpoint.spark_offsets(batch)
             check_epoch(self.checkpoint, last, batch, query_id, offsets)
             if last is None or epoch > last.epoch:
@@ -191,7 +191,7 @@ class Coordinator:
         assert last is not None, "before the first epoch there is nothing that time could change"
         epoch = last.epoch + 1
         with self._holding(f"epoch {epoch}, a tick"):
-            reach("epoch-begun", epoch)
+            faults.reach("epoch-begun", epoch)
             self._compute(epoch, last.query_id, last.offsets, run, tick=True, silent=silent)
             return self._settled_facts()
 
@@ -216,10 +216,10 @@ class Coordinator:
         self.generation.hold(f"noting epoch {manifest.epoch} in the journal")
         if manifest.record is not None:
             self.journal.append_epoch(manifest.record)
-        reach("journal-written", manifest.epoch)
+        faults.reach("journal-written", manifest.epoch)
         self.generation.hold("deleting files that are no longer needed")
         self._collector.after_commit(manifest)
-        reach("files-collected", manifest.epoch)
+        faults.reach("files-collected", manifest.epoch)
         self._settled = True
 
     def plan(self, epoch: int, attempt: int = 0) -> EpochPlan:
@@ -313,7 +313,7 @@ class Coordinator:
             self._settle()  # the epoch before may be a tick, of which nobody tells us again
         self._install_decision(epoch)
         plan, total, result, attempts = self._attempt(epoch, run)
-        reach("custody-checked", epoch)
+        faults.reach("custody-checked", epoch)
         facts = epoch_facts(
             self.program,
             plan,
@@ -342,7 +342,7 @@ class Coordinator:
         if self.settings.durable:
             self.checkpoint.flush(manifest, self._sink_uris)
         self.checkpoint.commit(manifest)
-        reach("manifest-written", epoch)
+        faults.reach("manifest-written", epoch)
         self.generation.hold(f"showing anybody the rows of epoch {epoch}")
         self.last, self._settled = manifest, False
         self._routing.committed()
@@ -369,7 +369,7 @@ class Coordinator:
             self._tell(epoch, decision)
             if decision.slots is not None:
                 self.elastic(decision.slots, decision.scaling)
-        reach("tables-saved", epoch)
+        faults.reach("tables-saved", epoch)
 
     def _tell(self, epoch: int, decision: Decision) -> None:
         if decision.outcome is not None:
@@ -397,10 +397,10 @@ class Coordinator:
         """Run the tasks until an attempt settles; errors of user code are never retried."""
         for attempt in range(ATTEMPTS_MAX):
             plan = self.plan(epoch, attempt)
-            reach("planned", epoch)
+            faults.reach("planned", epoch)
             try:
                 result = run(plan)
-                reach("tasks-done", epoch)
+                faults.reach("tasks-done", epoch)
                 return plan, settle(plan, result.controls), result, attempt + 1
             except (CustodyMismatch, EngineAborted) as problem:
                 self.journal.append(RetryFacts(epoch, attempt, str(problem)[:2000]))

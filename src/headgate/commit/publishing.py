@@ -16,7 +16,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headgate.commit.faults import reach
+from headgate.commit import faults
 from headgate.errors import StateFileError, UnsafeName
 from headgate.state.storage import Storage
 
@@ -95,7 +95,7 @@ def _rename(place: Storage, staging: str, sink: str, epoch: int, names: Mapping[
     for name, final in names.items():
         if place.exists(f"{staging}/{name}"):
             place.rename(f"{staging}/{name}", final)
-            reach("file-published", epoch)
+            faults.reach("file-published", epoch)
         elif not place.exists(final):
             raise StateFileError(
                 f"sink {sink!r} committed {name} in epoch {epoch}, but it is neither staged nor "

@@ -10,9 +10,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from headgate.commit import faults
 from headgate.commit.checkpoint import Checkpoint
 from headgate.commit.facts import DamageFacts
-from headgate.commit.faults import reach
 from headgate.commit.generation import Generation
 from headgate.commit.journal import Journal
 from headgate.commit.manifest import Manifest
@@ -57,11 +57,11 @@ class SinkCalls:
             files = manifest.sinks.get(sink.name, [])
             self._call(sink, manifest.epoch, [f for f in files if f["name"] not in damaged])
             manifest = _without(manifest, sink.name, damaged)
-            reach("sink-called", manifest.epoch)
+            faults.reach("sink-called", manifest.epoch)
             self.generation.hold(f"marking sink {sink.name!r} as done for epoch {manifest.epoch}")
             self.checkpoint.mark(manifest.epoch, sink.name)
-            reach("sink-marked", manifest.epoch)
-        reach("sinks-done", manifest.epoch)
+            faults.reach("sink-marked", manifest.epoch)
+        faults.reach("sinks-done", manifest.epoch)
         return manifest
 
     def _call(self, sink: Node, epoch: int, files: list[dict[str, Any]]) -> None:

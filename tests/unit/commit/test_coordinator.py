@@ -116,7 +116,7 @@ def test_what_a_driver_committed_before_it_was_overtaken_is_gone_on_from(tmp_pat
 
     newcomers: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("headgate.commit.coordinator.reach", reach)
+        patch.setattr("headgate.commit.faults.reach", reach)
         with pytest.raises(Overtaken):
             slow.run_epoch(0, "q", with_file)
 
@@ -449,9 +449,7 @@ def test_every_named_crash_point_is_on_the_commit_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passed: list[str] = []
-    for module in ("coordinator", "publishing", "sink_calls"):
-        where = f"headgate.commit.{module}.reach"
-        monkeypatch.setattr(where, lambda point, _: passed.append(point))
+    monkeypatch.setattr(faults, "reach", lambda point, _: passed.append(point))
     staging = staging_uri(str(tmp_path / "published"), "f", "out")
     name = "e000000000-a.parquet"
     Storage.at(staging).write(name, b"rows")

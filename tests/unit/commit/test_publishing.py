@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.unit.commit.parts import Calls, coordinator, program, quiet
 
 from headgate import Count, Flow
-from headgate.commit import publishing
+from headgate.commit import faults
 from headgate.commit.checkpoint import Checkpoint
 from headgate.commit.coordinator import Coordinator, EpochResult
 from headgate.commit.publishing import (
@@ -61,7 +61,7 @@ def test_a_driver_killed_between_two_renames_is_followed_by_one_that_ends_them(
 
     for left in (2, 1, 0):
         with monkeypatch.context() as patch:
-            patch.setattr(publishing, "reach", die)
+            patch.setattr(faults, "reach", die)
             with pytest.raises(Killed):
                 publish("f", "out", 3, files, uri)
         assert (len(published(tmp_path)), len(staged(tmp_path))) == (3 - left, left)
