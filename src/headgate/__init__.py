@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headgate.commit.facts import EpochFacts, OutcomeFacts, PlanFacts
     from headgate.commit.planning import Decides, Decision, Observed
-    from headgate.control.manager import Manager
-    from headgate.control.scaling import Scaling
+    from headgate.control.settings import Manager, Scaling
     from headgate.errors import HeadgateError
     from headgate.flow import Flow
     from headgate.operator import (
@@ -86,13 +85,13 @@ _ELSEWHERE = {
     "Flow": "flow",
     "FlowQuery": "runtime.query",
     "HeadgateError": "errors",
-    "Manager": "control.manager",
+    "Manager": "control.settings",
     "Observed": "commit.planning",
     "OutcomeFacts": "commit.facts",
     "PlanFacts": "commit.facts",
     "Reader": "topology.reader",
     "RoutingTable": "routing.table",
-    "Scaling": "control.scaling",
+    "Scaling": "control.settings",
     "Stream": "topology.stream",
     "hash_table": "routing.table",
     "load_tables": "routing.table_folder",

@@ -34,7 +34,8 @@ from headgate.commit.planning import Decides
 from headgate.commit.settings import Settings
 from headgate.commit.signing import signer_of
 from headgate.commit.state_view import check_known, read_state
-from headgate.control.manager import Manager, plan_with
+from headgate.control.manager import plan_with
+from headgate.control.settings import Manager
 from headgate.errors import DeclarationError, HeadgateError
 from headgate.routing.table import RoutingTable
 from headgate.slot.batch_tuple import BatchTuple, Kind, decode, encode

@@ -19,7 +19,8 @@ from tests.scenario.test_born_local import MovingDriver, chosen_by
 from tests.scenario.test_seeded_faults import BUCKETS
 
 from headgate.commit.planning import Planning
-from headgate.control.manager import Manager, plan_with
+from headgate.control.manager import plan_with
+from headgate.control.settings import Manager
 from headgate.control.split_units import SplitUnits
 from strategies import quick_folder
 

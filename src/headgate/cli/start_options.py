@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headgate.control.manager import Manager
-from headgate.control.scaling import Scaling
+from headgate.control.settings import Manager, Scaling
 from headgate.errors import HeadgateError, UnknownSlot
 from headgate.routing.table import RoutingTable
 

@@ -25,7 +25,8 @@ from headgate.control.draining import (
     slots_named,
     units_left,
 )
-from headgate.control.scaling import Scaling, Watch
+from headgate.control.scaling import Watch
+from headgate.control.settings import Scaling
 from headgate.control.unit_statistics import Measured
 from headgate.planner.allocation.measures import Balance
 from headgate.planner.allocation.model import Nodes, Situation

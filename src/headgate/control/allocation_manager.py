@@ -27,7 +27,7 @@ from headgate.routing.table import RoutingTable
 from headgate.topology.duration import duration_us
 
 if TYPE_CHECKING:
-    from headgate.control.manager import Manager
+    from headgate.control.settings import Manager
 
 MOVES_TOLD = 8
 EPOCHS_KEPT = 256

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
-from headgate.control.manager import Manager
+from headgate.control.settings import Manager
 from headgate.demo.workload import EpochFiles, trends, write_epochs
 from headgate.errors import HeadgateError
 from headgate.flow import Flow

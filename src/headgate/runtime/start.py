@@ -22,7 +22,8 @@ from headgate.commit.planning import Decides
 from headgate.commit.processing_time import SteadyClock
 from headgate.commit.settings import Settings
 from headgate.commit.signing import signer_of
-from headgate.control.manager import Manager, plan_with
+from headgate.control.manager import plan_with
+from headgate.control.settings import Manager
 from headgate.errors import DeclarationError, EngineError
 from headgate.planner.tuning.calibration import Calibration
 from headgate.routing.table import BUCKETS, RoutingTable

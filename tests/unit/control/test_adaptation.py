@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from headgate.control.adaptation import PATIENCE_PERIODS, Adaptation, Adapted
 from headgate.control.applying import UNFORESEEN
-from headgate.control.scaling import Scaling
+from headgate.control.settings import Scaling
 from headgate.control.unit_statistics import Measured
 from headgate.planner.allocation import integrated
 from headgate.planner.allocation.allocator import make_allocator

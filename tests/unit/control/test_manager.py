@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pytest
 
 import headgate as hg
-from headgate.control.manager import Manager
+from headgate.control.settings import Manager
 from headgate.errors import DeclarationError
 from headgate.routing.hashing import hash_columns
 from headgate.testing import ListSource, ManualClock, run

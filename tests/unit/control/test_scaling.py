@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.control.scaling import Scaling, Watch
+from headgate.control.scaling import Watch
+from headgate.control.settings import Scaling
 from headgate.errors import DeclarationError
 from strategies import examples
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from headgate.commit.facts import EpochFacts, PlanFacts, epochs_of
 from headgate.commit.planning import Decides, Decision, Observed
-from headgate.control.manager import Manager
+from headgate.control.settings import Manager
 from headgate.demo.machine import Machine
 from headgate.demo.workload import EpochFiles, write_epochs
 from headgate.flow import Flow

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from headgate.control.manager import Manager, PlacementManager
+from headgate.control.manager import PlacementManager
+from headgate.control.settings import Manager
 from headgate.planner.observation import KeyLoads, Observation, Pairs
 from headgate.planner.placing import Task
 from headgate.routing.table import RoutingTable
