@@ -23,7 +23,7 @@ from headgate.control.settings import Manager
 from headgate.demo.workload import EpochFiles, trends, write_epochs
 from headgate.errors import HeadgateError
 from headgate.flow import Flow
-from headgate.operator.count import Count
+from headgate.operator.aggregates import Count
 from headgate.runtime.query import FlowQuery
 
 MARKER = ".headgate-demo"

@@ -4,17 +4,10 @@ All of them take whole batches. What they keep is columns in the state of their 
 emit is Arrow. Write your own as a subclass of `StatefulOperator`, or start with `Update`.
 """
 
+from headgate.operator.aggregates import Count, Max, Mean, Min, Sum
 from headgate.operator.base import Emit, Output, StateFields, StatefulOperator
-from headgate.operator.count import Count
-from headgate.operator.deduplicate import Deduplicate
-from headgate.operator.last import Last
-from headgate.operator.max import Max
-from headgate.operator.mean import Mean
-from headgate.operator.mean_of_last import MeanOfLast
-from headgate.operator.min import Min
-from headgate.operator.partial import Partials, PartialState
-from headgate.operator.rows import EpochClock, Groups, KeyedRows
-from headgate.operator.sum import Sum
+from headgate.operator.first_and_last import Deduplicate, Last, MeanOfLast
+from headgate.operator.rows import EpochClock, Groups, KeyedRows, Partials
 from headgate.operator.top_k import TopK
 from headgate.operator.update import Update
 from headgate.operator.window import Tumbling
@@ -32,7 +25,6 @@ __all__ = [
     "MeanOfLast",
     "Min",
     "Output",
-    "PartialState",
     "Partials",
     "StateFields",
     "StatefulOperator",

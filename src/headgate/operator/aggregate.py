@@ -18,13 +18,10 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.errors import DeclarationError, NameClash
+from headgate.operator.arithmetic import Mask, SumOverflow
 from headgate.operator.base import Emit, Output, StateFields, StatefulOperator
-from headgate.operator.partial import Partials
-from headgate.operator.reduce import SumOverflow
-from headgate.operator.rows import EpochClock, Groups, KeyedRows
-from headgate.operator.touched import touched, touched_keys, touched_schema
+from headgate.operator.rows import EpochClock, Groups, KeyedRows, Partials
 from headgate.operator.window import BOUNDS, SUB_KEY, Tumbling, check_window
-from headgate.operator.words import Mask
 from headgate.routing.hashing import I64
 from headgate.state.rows import Held, StateRows
 from headgate.state.session import StateSession
@@ -275,3 +272,31 @@ def check_emit(operator: object, emit: str, allowed: Sequence[str]) -> None:
             f"{', '.join(map(repr, allowed))}",
             operator=type(operator).__name__,
         )
+
+
+# Which keys an epoch touched: the carry of every operator that emits updates. Each call names its
+# keys; `finish` finds all of them together, makes them distinct, and emits one row per key, however
+# many calls and tasks the epoch took.
+
+TOUCHED = "@touched"  # stands in for the key columns of a global operator, which has none
+
+
+def touched_schema(rows: pa.Schema, key: Sequence[str]) -> pa.Schema:
+    """Schema of a carry that names the keys touched."""
+    if not key:
+        return pa.schema([pa.field(TOUCHED, pa.bool_())])
+    return pa.schema([rows.field(name) for name in key])
+
+
+def touched(groups: Groups) -> pa.RecordBatch:
+    """The keys of a call, for `finish` to find."""
+    keys = groups.columns
+    if keys.num_columns:
+        return keys
+    return pa.RecordBatch.from_arrays([pa.array(np.ones(len(groups), np.bool_))], [TOUCHED])
+
+
+def touched_keys(carry: pa.RecordBatch) -> Groups:
+    """The distinct keys of the epoch's carries."""
+    names = carry.schema.names
+    return KeyedRows(carry, [] if names == [TOUCHED] else names).groups

@@ -20,8 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headgate.errors import DeclarationError, SchemaMismatch, UnknownColumn
-from headgate.operator.partial import Partials
-from headgate.operator.rows import EpochClock, KeyedRows
+from headgate.operator.rows import EpochClock, KeyedRows, Partials
 from headgate.state.layout import layout_of
 from headgate.state.schema import StateSchema
 from headgate.state.session import StateSession
@@ -80,7 +79,34 @@ class StatefulOperator:
 
     def declared(self, rows: pa.Schema, key: Sequence[str]) -> pa.Schema:
         """The checked output schema behind this input: what a declaration asks. Not to override."""
-        return check_declared(self, rows, key)
+        who = type(self).__name__
+        answers: dict[str, Any] = {}
+        for method, wanted in (("state_fields", StateFields), ("output_schema", pa.Schema)):
+            try:
+                answers[method] = getattr(self, method)(rows, key)
+            except NotImplementedError as missing:
+                raise DeclarationError(
+                    f"{who} does not define {method}(rows, key), which every stateful operator "
+                    f"must; return a {wanted.__name__}",
+                    operator=who,
+                ) from missing
+            if not isinstance(answers[method], wanted):
+                raise DeclarationError(
+                    f"{method} of {who} returned a {type(answers[method]).__name__}; it must "
+                    f"return a {wanted.__name__}",
+                    operator=who,
+                )
+        for kept in (*answers["state_fields"].values, *answers["state_fields"].sub):
+            try:
+                layout_of(kept.name, kept)
+            except SchemaMismatch as refused:
+                raise SchemaMismatch(f"{who}: {refused}", column=kept.name, operator=who) from None
+        try:
+            ttl_ms(self.ttl)
+        except DeclarationError as refused:
+            raise DeclarationError(f"ttl of {who}: {refused}", operator=who) from None
+        schema: pa.Schema = answers["output_schema"]
+        return schema
 
     def carry_schema(self, rows: pa.Schema, key: Sequence[str]) -> pa.Schema | None:
         """Schema of `Output.carry`, or None (default) if `process` never returns one.
@@ -168,38 +194,6 @@ def state_schema(operator: StatefulOperator, rows: pa.Schema, key: Sequence[str]
     """Schema of the operator's state behind this input and key."""
     fields = operator.state_fields(rows, key)
     return StateSchema(pa.schema([rows.field(name) for name in key]), fields.values, fields.sub)
-
-
-def check_declared(operator: StatefulOperator, rows: pa.Schema, key: Sequence[str]) -> pa.Schema:
-    """Raise unless the operator says what it keeps and returns, and the state can hold it."""
-    who = type(operator).__name__
-    answers: dict[str, Any] = {}
-    for method, wanted in (("state_fields", StateFields), ("output_schema", pa.Schema)):
-        try:
-            answers[method] = getattr(operator, method)(rows, key)
-        except NotImplementedError as missing:
-            raise DeclarationError(
-                f"{who} does not define {method}(rows, key), which every stateful operator must; "
-                f"return a {wanted.__name__}",
-                operator=who,
-            ) from missing
-        if not isinstance(answers[method], wanted):
-            raise DeclarationError(
-                f"{method} of {who} returned a {type(answers[method]).__name__}; it must return a "
-                f"{wanted.__name__}",
-                operator=who,
-            )
-    for field_ in (*answers["state_fields"].values, *answers["state_fields"].sub):
-        try:
-            layout_of(field_.name, field_)
-        except SchemaMismatch as refused:
-            raise SchemaMismatch(f"{who}: {refused}", column=field_.name, operator=who) from None
-    try:
-        ttl_ms(operator.ttl)
-    except DeclarationError as refused:
-        raise DeclarationError(f"ttl of {who}: {refused}", operator=who) from None
-    schema: pa.Schema = answers["output_schema"]
-    return schema
 
 
 def as_output(returned: Output | pa.RecordBatch | None) -> Output:

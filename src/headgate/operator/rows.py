@@ -1,6 +1,10 @@
 """What a stateful operator receives: rows, their key, and the distinct keys among them.
 
 Grouping is done once per batch and shared by everything the operator does with it.
+
+In a task that does not own a row's key, the operator runs on a state that starts empty. What it has
+written by the end, a *partial* per key and sub-key, goes to the owner, which merges it into what it
+holds (`StatefulOperator.absorb`).
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import pyarrow as pa
 from headgate.routing.grouping import group_rows
 from headgate.routing.hashing import I64, U64, hash_columns, mix
 from headgate.routing.identity import SCRATCH, Identity
+from headgate.state.schema import StateSchema
 
 
 @dataclass(frozen=True)
@@ -208,3 +213,58 @@ class KeyedRows:
             rows = np.flatnonzero(rows)
         batch = self.batch.take(pa.array(rows))
         return KeyedRows(batch, self.key, self.h[rows], self.identity)
+
+
+def partial_schema(schema: StateSchema) -> pa.Schema:
+    """What a partial looks like on its way: key, sub-key and value columns of the state.
+
+    A key and a value may share a name (`key_by("count")` and Count): go by position.
+    """
+    return pa.schema([*schema.row_key, *schema.values])
+
+
+class Partials:
+    """Partials as their owner receives them: from several slots, so a key may be there twice."""
+
+    def __init__(
+        self,
+        batch: pa.RecordBatch,
+        schema: StateSchema,
+        h: U64 | None = None,
+        identity: Identity = SCRATCH,
+    ) -> None:
+        self.batch, self.schema = batch, schema
+        self._width = len(schema.key) + len(schema.sub)
+        key_columns = batch.select(list(range(self._width)))
+        self._keyed = KeyedRows(key_columns, schema.key.names, h, identity)
+
+    def __len__(self) -> int:
+        return int(self.batch.num_rows)
+
+    @property
+    def route(self) -> U64:
+        """The key's hash: who owns it, a routing table says."""
+        return self._keyed.h
+
+    @cached_property
+    def groups(self) -> Groups:
+        """The distinct keys, or key and sub-key pairs: the state rows to merge into."""
+        names = self.schema.sub.names
+        if not names:
+            return self.keys
+        return self._keyed.sub_groups(names, [self._keyed.column(name) for name in names])
+
+    @property
+    def keys(self) -> Groups:
+        """The distinct keys, whatever their sub-keys."""
+        return self._keyed.groups
+
+    def column(self, name: str) -> pa.Array:
+        """A value column of the state, null where the partial has none."""
+        return self.batch.column(self._width + self.schema.values.get_field_index(name))
+
+    def take(self, rows: npt.NDArray[np.int64]) -> Partials:
+        """The chosen partials, hashes carried along."""
+        keyed = self._keyed
+        batch = self.batch.take(pa.array(rows))
+        return Partials(batch, self.schema, keyed.h[rows], keyed.identity)

@@ -12,13 +12,11 @@ import pyarrow.compute as pc
 
 from headgate.errors import DeclarationError, NameClash
 from headgate.operator.aggregate import Aggregate
+from headgate.operator.aggregates import Count, Sum
+from headgate.operator.arithmetic import sortable, to_words
 from headgate.operator.base import Output, StateFields, StatefulOperator, require_column
-from headgate.operator.count import Count
-from headgate.operator.partial import Partials
-from headgate.operator.rows import EpochClock, Groups, KeyedRows
-from headgate.operator.sum import Sum
+from headgate.operator.rows import EpochClock, Groups, KeyedRows, Partials
 from headgate.operator.window import BOUNDS, START, SUB_KEY, Tumbling, check_window
-from headgate.operator.words import sortable, to_words
 from headgate.routing.hashing import I64
 from headgate.routing.key_values import is_hashable
 from headgate.state.rows import StateRows

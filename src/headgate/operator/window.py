@@ -20,9 +20,9 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.errors import DeclarationError, NameClash, SchemaMismatch
+from headgate.operator.arithmetic import from_words, to_words
 from headgate.operator.base import Output, require_column
 from headgate.operator.rows import EpochClock, Groups, KeyedRows
-from headgate.operator.words import from_words, to_words
 from headgate.routing.hashing import I64
 from headgate.state.rows import StateRows
 from headgate.state.session import StateSession
@@ -32,8 +32,6 @@ TIMESTAMP = pa.timestamp("us", "UTC")
 START, END = "window_start", "window_end"
 SUB_KEY = pa.schema([pa.field(START, TIMESTAMP)])
 BOUNDS = (pa.field(START, TIMESTAMP), pa.field(END, TIMESTAMP))
-
-_TIMELESS = EpochClock(epoch=0, now_ms=0)
 
 
 @dataclass(frozen=True)

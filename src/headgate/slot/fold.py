@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.operator.base import Output, as_output
-from headgate.operator.partial import Partials, PartialState
+from headgate.operator.rows import Partials
 from headgate.routing.identity import Identity
 from headgate.routing.route import ToOwner
 from headgate.routing.table import I32
@@ -22,6 +22,7 @@ from headgate.slot.plan import EpochPlan
 from headgate.slot.program import Program
 from headgate.slot.rows import Rows, joined
 from headgate.slot.stateful import checked_carry
+from headgate.state.private_session import PrivateSession
 from headgate.state.session import StateSession
 from headgate.topology.graph import Node
 
@@ -34,29 +35,29 @@ class Folds:
 
     def __init__(self, program: Program, identity: Identity) -> None:
         self._program, self._identity = program, identity
-        self._open: dict[int, PartialState] = {}
+        self._open: dict[int, StateSession] = {}
 
     def session(self, node: Node) -> StateSession:
         if node.id not in self._open:
             schema = self._program.state_schemas[node.id]
-            self._open[node.id] = PartialState(schema, self._identity)
-        return self._open[node.id].session
+            self._open[node.id] = PrivateSession(schema, self._identity)
+        return self._open[node.id]
 
     def is_full(self, node: Node) -> bool:
         """Has a chunk made it too large? Otherwise it is ready for the next one."""
         if node.id not in self._open:
             return False
-        session = self._open[node.id].session
+        session = self._open[node.id]
         session.forget_changes()  # they refer to the chunk's rows
         return session.rows > KEYS_MAX or session.bytes > BYTES_MAX
 
     def take(self, node: Node) -> pa.RecordBatch | None:
         """What the rows have come to, one row per key and sub-key; begins anew. None: nothing."""
-        state = self._open.pop(node.id, None)
-        if state is None:
+        session = self._open.pop(node.id, None)
+        if session is None:
             return None
-        with state:
-            batch = state.batch()
+        with session:
+            batch = session.all().batch()
         return batch if batch.num_rows else None
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from headgate.errors import CustodyMismatch
 from headgate.operator.base import Output
-from headgate.operator.partial import partial_schema
+from headgate.operator.rows import partial_schema
 from headgate.slot import stateful
 from headgate.slot.batch_tuple import BatchTuple, Kind, digest_of
 from headgate.slot.fold import divide, run_absorb

@@ -22,8 +22,9 @@ import pyarrow as pa
 
 from headgate.operator import EpochClock, KeyedRows, Output, Partials, StatefulOperator
 from headgate.operator.base import as_output, state_schema
-from headgate.operator.partial import PartialState, partial_schema
+from headgate.operator.rows import partial_schema
 from headgate.state.chain import Chain
+from headgate.state.private_session import PrivateSession
 from headgate.state.schema import StateSchema
 from headgate.state.storage import Storage
 from headgate.state.store import StateStore
@@ -36,9 +37,9 @@ def process_away(
 ) -> tuple[Output, pa.RecordBatch]:
     """`process` as a slot runs it that does not own the keys: what it returns, and the partials."""
     schema = state_schema(operator, rows.batch.schema, rows.key)
-    with PartialState(schema, rows.identity) as partial:
-        output = as_output(operator.process(rows, partial.session, clock))
-        return replace(output, carry=None), partial.batch()
+    with PrivateSession(schema, rows.identity) as state:
+        output = as_output(operator.process(rows, state, clock))
+        return replace(output, carry=None), state.all().batch()
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,8 @@ from headgate.operator import (
     Update,
 )
 from headgate.operator.base import state_schema
-from headgate.operator.partial import PartialState
+from headgate.routing.identity import SCRATCH
+from headgate.state.private_session import PrivateSession
 from strategies import examples
 
 WINDOW = Tumbling("10 seconds", time="ts")
@@ -196,8 +197,11 @@ def test_the_others_absorb_nothing(operator: StatefulOperator) -> None:
     fields = [*state.row_key, *state.values]
     nulls = [pa.nulls(1, f.type) for f in fields]
     partials = Partials(pa.RecordBatch.from_arrays(nulls, [f.name for f in fields]), state)
-    with PartialState(state) as empty, pytest.raises(DeclarationError, match="cannot be split"):
-        operator.absorb(partials, empty.session, EpochClock(0, 0))
+    with (
+        PrivateSession(state, SCRATCH) as empty,
+        pytest.raises(DeclarationError, match="cannot be split"),
+    ):
+        operator.absorb(partials, empty, EpochClock(0, 0))
 
 
 def test_floats_are_mergeable_on_request() -> None:

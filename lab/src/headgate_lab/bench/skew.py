@@ -23,7 +23,7 @@ from headgate.control.hot_keys import KEYS_MAX, STATISTICS_BYTES, HotKeys
 from headgate.control.observation import gather
 from headgate.demo.machine import Machine
 from headgate.flow import Flow
-from headgate.operator.count import Count
+from headgate.operator.aggregates import Count
 from headgate.routing.choices import I32
 from headgate.routing.hashing import U64, hash_columns
 from headgate.routing.route import TO_OWNER, Route

@@ -15,8 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headgate.operator import Mean
-from headgate.operator.partial import Partials
-from headgate.operator.rows import EpochClock, Groups, KeyedRows
+from headgate.operator.rows import EpochClock, Groups, KeyedRows, Partials
 from headgate.routing.hashing import I64
 from headgate.state.rows import Held, StateRows
 from headgate.state.session import StateSession
