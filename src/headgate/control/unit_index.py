@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headgate.planner.adjacency import F64, I64
-from headgate.planner.allocation.model import I32
+from headgate.arrays import F64, I32, I64
 from headgate.routing.hashing import U64
 from headgate.routing.table import RoutingTable
 

@@ -22,13 +22,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from headgate.arrays import F64, I32, I64
 from headgate.commit.facts import StateSize
 from headgate.commit.planning import Observed
 from headgate.control.observation import gather
 from headgate.control.unit_index import UnitIndex
 from headgate.errors import DeclarationError
-from headgate.planner.adjacency import F64, I64
-from headgate.planner.allocation.model import I32, Nodes, Situation, Traffic, Units
+from headgate.planner.allocation.model import Nodes, Situation, Traffic, Units
 from headgate.planner.allocation.plan import Plan
 from headgate.planner.distance import Distances
 from headgate.planner.observation import Observation

@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headgate.arrays import I32, I64
 from headgate.errors import HeadgateError, SchemaMismatch, UnknownColumn, UnknownSlot
 from headgate.offline.analyze_curve import Tables
-from headgate.planner.adjacency import I64
-from headgate.planner.key_graph import FREE, I32, KeyGraph
+from headgate.planner.key_graph import FREE, KeyGraph
 from headgate.planner.partition import Partition, Quality, improve, partition
 from headgate.planner.relabel import best_matching
 from headgate.routing.hashing import U64, hash_columns

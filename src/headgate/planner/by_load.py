@@ -20,12 +20,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headgate.routing.hashing import U64, bucket_of
+from headgate.arrays import F64, I64, U64
+from headgate.routing.hashing import bucket_of
 from headgate.routing.spread import Spread
 from headgate.routing.table import RoutingTable
-
-F64 = npt.NDArray[np.float64]
-I64 = npt.NDArray[np.int64]
 
 PIN_SHARE = 1 / 32  # of a slot's mean load: lighter keys follow their bucket
 CUT_SHARES = (1.0, 0.5, 0.25, 0.1)  # of the mean: only heavier keys are cut; the first that serves

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from headgate.arrays import F64, I32
 from headgate.errors import HeadgateError
 
 if TYPE_CHECKING:  # a journal needs distances, and no compiler with them
-    from headgate.planner.adjacency import F64
-    from headgate.planner.key_graph import I32, KeyGraph
+    from headgate.planner.key_graph import KeyGraph
 
 CLASSES = ("slot", "host", "rack", "elsewhere")
 COSTS = (0.0, 1.0, 2.0, 4.0)

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from headgate.planner.adjacency import F64, I64
+from headgate.arrays import F64, I32, I64
 from headgate.planner.floor import floors
-from headgate.planner.key_graph import FREE, I32, KeyGraph
+from headgate.planner.key_graph import FREE, KeyGraph
 
 MOST_KEPT = 1.5
 MOST_AGEING = 0.2

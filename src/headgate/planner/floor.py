@@ -11,8 +11,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from headgate.planner.adjacency import F64
-from headgate.planner.key_graph import FREE, I32, KeyGraph
+from headgate.arrays import F64, I32
+from headgate.planner.key_graph import FREE, KeyGraph
 
 
 def floors(graph: KeyGraph, slots: int) -> F64:

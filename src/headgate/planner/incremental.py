@@ -22,12 +22,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from headgate.arrays import F64, I32, I64, U64
 from headgate.errors import HeadgateError
 from headgate.planner.incremental_kernel import Weights, Yard, place_keys, take_keys, take_pairs
 from headgate.planner.incremental_memory import (
-    F64,
-    I32,
-    I64,
     KEYS,
     LOAD_SCALE,
     PAIR_SCALE,
@@ -46,7 +44,6 @@ from headgate.planner.incremental_words import (
     SeenKeys,
     SeenPairs,
 )
-from headgate.routing.hashing import U64
 
 NO_BUDGET = 1 << 62
 

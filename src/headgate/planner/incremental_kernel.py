@@ -19,8 +19,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from headgate.arrays import F64
 from headgate.planner.incremental_memory import (
-    F64,
     KEYS,
     LOAD_SCALE,
     NOBODY,

@@ -19,12 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from headgate.routing.hashing import U64
-
-F64 = npt.NDArray[np.float64]
-I64 = npt.NDArray[np.int64]
-I32 = npt.NDArray[np.int32]
-U8 = npt.NDArray[np.uint8]
+from headgate.arrays import F64, I32, I64, U8, U64
 
 KEYS, PAIRS = 0, 1  # places in `used`
 PAIR_SCALE, LOAD_SCALE = 0, 1  # places in `scale`

@@ -15,16 +15,16 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from headgate.arrays import F64, U64
 from headgate.planner.distance import Distances
 from headgate.planner.incremental import IncrementalPlanner
 from headgate.planner.incremental_words import KeyMoves, Reason, SeenKeys, SeenPairs
 from headgate.planner.observation import Observation
 from headgate.planner.partition import partition
-from headgate.planner.placing import F64, Pins, Proposal, Task
+from headgate.planner.placing import Pins, Proposal, Task
 from headgate.planner.recent_pairs import RecentPairs
 from headgate.planner.relabel import relabel
 from headgate.planner.tables import placement
-from headgate.routing.hashing import U64
 from headgate.routing.table import RoutingTable
 
 LEARNING = 0.3

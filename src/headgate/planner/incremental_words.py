@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from headgate.planner.incremental_memory import F64, I32, U8
-from headgate.routing.hashing import U64
+from headgate.arrays import F64, I32, U8, U64
 
 
 @dataclass(frozen=True)

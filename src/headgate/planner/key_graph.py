@@ -18,11 +18,10 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from headgate.arrays import F64, I32, I64, U64
 from headgate.errors import HeadgateError
-from headgate.planner.adjacency import F64, I64, Adjacency, adjacency_of
-from headgate.routing.hashing import U64
+from headgate.planner.adjacency import Adjacency, adjacency_of
 
-I32 = npt.NDArray[np.int32]
 Pairs = tuple[int, int, U64, U64, F64]
 """Pairs of one keyed edge A -> B: (index of A, index of B, keys of A, keys of B, rows)."""
 

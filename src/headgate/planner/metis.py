@@ -11,8 +11,9 @@ from __future__ import annotations
 import numpy as np
 import pymetis
 
-from headgate.planner.adjacency import F64, I64, adjacency_of
-from headgate.planner.key_graph import FREE, I32, KeyGraph
+from headgate.arrays import F64, I32, I64
+from headgate.planner.adjacency import adjacency_of
+from headgate.planner.key_graph import FREE, KeyGraph
 
 TOTAL = float(1 << 28)
 """Sum of the integer weights: METIS counts in 32 bits, and adds both directions of an edge."""

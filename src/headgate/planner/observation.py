@@ -9,13 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
-from headgate.routing.hashing import U64
-
-F64 = npt.NDArray[np.float64]
-I32 = npt.NDArray[np.int32]
+from headgate.arrays import F64, I32, U64
 
 
 class Pairs(NamedTuple):

@@ -13,11 +13,11 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from headgate.arrays import F64, I32
 from headgate.errors import HeadgateError
-from headgate.planner.adjacency import F64
 from headgate.planner.distance import Distances, nearest_names
 from headgate.planner.floor import floors
-from headgate.planner.key_graph import FREE, I32, KeyGraph, imbalance_of
+from headgate.planner.key_graph import FREE, KeyGraph, imbalance_of
 from headgate.planner.metis import metis_parts, suits_metis
 from headgate.planner.refine import refine
 from headgate.planner.repair import SLACK, board, repair

@@ -7,16 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from headgate.arrays import F64, I32, U64
 from headgate.errors import HeadgateError
 from headgate.planner.observation import Observation
 from headgate.planner.registry import load, registered, why_unknown
-from headgate.routing.hashing import U64
 from headgate.routing.table import RoutingTable
-
-F64 = npt.NDArray[np.float64]
-I32 = npt.NDArray[np.int32]
 
 
 class Pins(NamedTuple):

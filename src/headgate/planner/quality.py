@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from headgate.arrays import I32
 from headgate.errors import HeadgateError
-from headgate.planner.key_graph import FREE, I32, KeyGraph
+from headgate.planner.key_graph import FREE, KeyGraph
 from headgate.planner.metis import equal_operators, scaled, suits_metis
 
 THREADS = 2

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from headgate.arrays import F64, I32, U64
 from headgate.planner.estimator import Calibration, Forecast, Recent, forecast
-from headgate.planner.key_graph import I32, KeyGraph
+from headgate.planner.key_graph import KeyGraph
 from headgate.planner.observation import Observation
-from headgate.planner.placing import F64, Pins, Task
-from headgate.routing.hashing import U64
+from headgate.planner.placing import Pins, Task
 from headgate.routing.table import RoutingTable
 from headgate.sketch.space_saving import PairSketch
 

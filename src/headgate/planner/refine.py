@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from headgate.planner.adjacency import I64
+from headgate.arrays import I64
 from headgate.planner.key_graph import FREE
 from headgate.planner.repair import SLACK, Board, cheapest_with_room, costs_of, move
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from headgate.planner.adjacency import F64, I64
-from headgate.planner.key_graph import FREE, I32, KeyGraph
+from headgate.arrays import F64, I32, I64
+from headgate.planner.key_graph import FREE, KeyGraph
 
 
 def relabel(graph: KeyGraph, plan: I32, current: I32, slots: int, weight: F64 | None = None) -> I32:

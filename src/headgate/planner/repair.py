@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from headgate.planner.adjacency import F64, I64
-from headgate.planner.key_graph import FREE, I32, KeyGraph
+from headgate.arrays import F64, I32, I64
+from headgate.planner.key_graph import FREE, KeyGraph
 
 SLACK = 1e-9
 """Relative room for rounding in every comparison of loads."""

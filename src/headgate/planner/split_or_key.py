@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-F64 = npt.NDArray[np.float64]
+from headgate.arrays import F64
 
 ROWS_PER_MERGE = 2.0  # a partial is made, sent and merged; a row is sent and processed
 CLEARLY = 0.7  # the other way must cost less than this share of the present one

@@ -13,7 +13,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from headgate.planner.key_graph import FREE, I32, KeyGraph
+from headgate.arrays import I32
+from headgate.planner.key_graph import FREE, KeyGraph
 from headgate.planner.partition import Partition
 from headgate.routing.table import RoutingTable, hash_table
 

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headgate.planner.adjacency import F64
-from headgate.planner.allocation.model import I32, Nodes, Situation, Traffic, Units
+from headgate.arrays import F64, I32
+from headgate.planner.allocation.model import Nodes, Situation, Traffic, Units
 from headgate.routing.hashing import I64, hash_columns
 
 OPERATORS = ("delays", "by_airplane", "by_route")

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from headgate.planner.adjacency import I64
+from headgate.arrays import I32, I64, Bools
 from headgate.planner.allocation.measures import lower_bound
 from headgate.planner.allocation.milp import SOLVER_SHARE, solve
 from headgate.planner.allocation.milp_program import FREE, Blocks, MilpSettings
-from headgate.planner.allocation.model import I32, Bools, Situation
+from headgate.planner.allocation.model import Situation
 from headgate.planner.allocation.plan import Limits, Plan, describe
 from headgate_lab.planner.collocation import collocated_sets, significant, split_sets
 

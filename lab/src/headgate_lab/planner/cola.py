@@ -30,8 +30,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numba import njit
 
-from headgate.planner.adjacency import F64, I64
-from headgate.planner.allocation.model import Bools, Situation
+from headgate.arrays import F64, I64, Bools
+from headgate.planner.allocation.model import Situation
 from headgate.planner.allocation.plan import Limits, Plan, describe
 from headgate_lab.planner.ratio_cut import minimum_ratio_cut
 

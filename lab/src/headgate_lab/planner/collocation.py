@@ -13,8 +13,8 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from headgate.planner.adjacency import F64, I64
-from headgate.planner.allocation.model import Bools, Situation
+from headgate.arrays import F64, I64, Bools
+from headgate.planner.allocation.model import Situation
 from headgate.planner.metis import cut_graph
 
 SPLIT_ALPHA = 1.03

@@ -26,8 +26,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from headgate.planner.adjacency import F64
-from headgate.planner.allocation.model import I32, Situation
+from headgate.arrays import F64, I32
+from headgate.planner.allocation.model import Situation
 from headgate.planner.allocation.plan import Limits, Plan, describe
 
 Clock = Callable[[], float]

@@ -19,8 +19,7 @@ import scipy.linalg
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from headgate.planner.adjacency import F64, I64
-from headgate.planner.allocation.model import Bools
+from headgate.arrays import F64, I64, Bools
 from headgate.planner.metis import cut_graph
 
 SPECTRAL_MAX = 1_000

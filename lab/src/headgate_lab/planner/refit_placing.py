@@ -9,11 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
+from headgate.arrays import F64, U64
 from headgate.planner.observation import Observation
-from headgate.planner.placing import F64, Pins, Proposal, Task
+from headgate.planner.placing import Pins, Proposal, Task
 from headgate.planner.recent_pairs import RecentPairs
 from headgate.planner.tables import placement
-from headgate.routing.hashing import U64
 from headgate.routing.table import RoutingTable
 from headgate_lab.planner.baseline import BASELINES, plan_hash
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import pymetis
 
+from headgate.arrays import I32
 from headgate.offline.replay_planners import FromScratch, ReplayOptions, hash_slots
-from headgate.offline.replay_trace import I32
 from headgate.planner.key_graph import KeyGraph
 from headgate.planner.metis import equal_operators, metis_parts, scaled, suits_metis
 from headgate_lab.planner.baseline import plan_worst_case

@@ -26,8 +26,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from headgate.planner.adjacency import F64, I64
-from headgate.planner.allocation.model import I32, Bools
+from headgate.arrays import F64, I32, I64, Bools
 
 SPENT, MOVED = 0, 1
 EXACT_NODES = 64

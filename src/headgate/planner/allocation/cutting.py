@@ -13,16 +13,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from headgate.planner.adjacency import F64, I64
-from headgate.planner.allocation.model import (
-    I32,
-    Bools,
-    Cut,
-    Extras,
-    Situation,
-    Traffic,
-    Units,
-)
+from headgate.arrays import F64, I32, I64, Bools
+from headgate.planner.allocation.model import Cut, Extras, Situation, Traffic, Units
 
 Parts = Mapping[int, Sequence[tuple[int, float]]]
 """Unit -> units that it is dealt out to, and the share of each."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from headgate.planner.adjacency import F64
-from headgate.planner.allocation.model import I32, Bools, Situation
+from headgate.arrays import F64, I32, Bools
+from headgate.planner.allocation.model import Situation
 from headgate.planner.allocation.ordered import NONE, Ordered, nearest, put, take
 
 

@@ -13,8 +13,8 @@ from typing import Literal
 
 import numpy as np
 
-from headgate.planner.adjacency import F64
-from headgate.planner.allocation.model import I32, Nodes, Situation
+from headgate.arrays import F64, I32
+from headgate.planner.allocation.model import Nodes, Situation
 
 BISECTIONS = 40
 Balance = Literal["total", "operator"]

@@ -24,11 +24,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+from headgate.arrays import I32, Bools
 from headgate.errors import HeadgateError
 from headgate.planner.allocation.greedy import greedy_from
 from headgate.planner.allocation.measures import lower_bound
 from headgate.planner.allocation.milp_program import Blocks, MilpSettings, program
-from headgate.planner.allocation.model import I32, Bools, Situation
+from headgate.planner.allocation.model import Situation
 from headgate.planner.allocation.plan import Limits, Plan, describe
 
 Clock = Callable[[], float]

@@ -12,10 +12,10 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, OptimizeResult, milp
 from scipy.sparse import csc_array
 
-from headgate.planner.adjacency import F64, I64
+from headgate.arrays import F64, I32, I64, Bools
 from headgate.planner.allocation.greedy import cost_of
 from headgate.planner.allocation.measures import distance_of
-from headgate.planner.allocation.model import I32, Bools, Nodes, Situation
+from headgate.planner.allocation.model import Nodes, Situation
 
 W1, W2 = 1.0, 1e-3
 FREE = -1

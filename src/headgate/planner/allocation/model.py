@@ -14,14 +14,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
+from headgate.arrays import F64, I32, I64, Bools
 from headgate.errors import HeadgateError
-from headgate.planner.adjacency import F64, I64, Adjacency, adjacency_of, weight_across
+from headgate.planner.adjacency import Adjacency, adjacency_of, weight_across
 from headgate.planner.distance import Distances
 
-I32 = npt.NDArray[np.int32]
-Bools = npt.NDArray[np.bool_]
 Extras = Mapping[int, tuple[tuple[int, float], ...]]
 """Of units that are cut: the nodes besides the owner's, and the share of the load on each."""
 

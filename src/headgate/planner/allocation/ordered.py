@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from headgate.planner.adjacency import F64, I64
+from headgate.arrays import F64, I64
 
 NONE = -1
 

@@ -11,10 +11,10 @@ from typing import Protocol
 
 import numpy as np
 
+from headgate.arrays import F64, I32
 from headgate.errors import HeadgateError
-from headgate.planner.adjacency import F64
 from headgate.planner.allocation.measures import Balance, load_distance, lower_bound
-from headgate.planner.allocation.model import I32, Extras, Situation
+from headgate.planner.allocation.model import Extras, Situation
 from headgate.planner.allocation.reasons import reasons_for
 
 ROUNDING = 1e-9

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from headgate.planner.adjacency import F64, I64
+from headgate.arrays import F64, I32, I64
 from headgate.planner.allocation.measures import Balance, balance_classes, class_loads
-from headgate.planner.allocation.model import I32, Situation
+from headgate.planner.allocation.model import Situation
 
 TOLD_MAX = 1_000
 CLEARLY = 1.05

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headgate.planner.adjacency import F64, weight_apart
+from headgate.arrays import F64, I32
+from headgate.planner.adjacency import weight_apart
 from headgate.planner.allocation.measures import Balance, load_distance
-from headgate.planner.allocation.model import I32, Situation, Traffic
+from headgate.planner.allocation.model import Situation, Traffic
 from headgate.planner.allocation.plan import Limits
 from headgate.planner.allocation.splitting import price_pct
 

@@ -19,8 +19,9 @@ from itertools import combinations
 
 import numpy as np
 
+from headgate.arrays import F64, I64
 from headgate.planner.tuning.optimizer import ROUNDING
-from headgate_lab.planner.tuning.trials import F64, I64, Point, Told, Trials
+from headgate_lab.planner.tuning.trials import Point, Told, Trials
 
 STEPS_MAX = 24  # looked at in one round
 PAIRS_MAX = 6  # gains, and losses, that are paired

@@ -14,13 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from headgate.arrays import F64
 from headgate.planner.tuning.cost_model import EngineCosts, FlowModel
 from headgate.planner.tuning.optimizer import ROUNDING, batch_rows_for
 from headgate.planner.tuning.prediction import Configuration, one_each, share_of, work_of
-
-F64 = npt.NDArray[np.float64]
 
 CORES_SLACK = 0.01  # throughput given up for smaller batches when all cores are busy
 

@@ -10,13 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from headgate.arrays import F64, I64
 from headgate.planner.tuning.cost_model import EngineCosts, FlowModel
 from headgate.planner.tuning.prediction import SLACK_MIN, Configuration
-
-F64 = npt.NDArray[np.float64]
-I64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
