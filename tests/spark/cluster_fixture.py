@@ -33,16 +33,17 @@ from pyspark.sql.types import (
 )
 from tests.waiting import PATIENCE_S
 
-from headgate.runtime.anchor import (
+from headgate.runtime.exchange import (
     ANCHOR_CONF,
     Anchor,
     anchored,
     build_anchor,
-    live_executors,
+    preferred_hosts,
     slot_labels,
     spread,
     with_conf,
 )
+from headgate.runtime.executors import live_executors
 
 LEVELS = 3
 NUMBERS = 6000
@@ -112,14 +113,12 @@ def make_stage(
 
 
 def place(spark: SparkSession, slots: int, previous: Anchor | None) -> Anchor:
-    labels = slot_labels(slots)
     hosts = sorted(set(live_executors(spark).values()))
-    wanted = spread(slots, hosts, previous.hosts_now()) if previous else spread(slots, hosts)
     if previous is None:
-        wanted = tuple(sorted(wanted, reverse=True))  # blocks of slots, the last host first
-    anchor = build_anchor(
-        spark, slots, wanted, lambda slot: (labels[slot], slot, ANCHOR, None, b""), SCHEMA
-    )
+        wanted = tuple(sorted(spread(slots, hosts), reverse=True))  # blocks, the last host first
+    else:
+        wanted = spread(slots, hosts, preferred_hosts(previous.frame, slots))
+    anchor = build_anchor(spark, wanted, lambda s, label: (label, s, ANCHOR, None, b""), SCHEMA)
     print(json.dumps({"hosts": hosts, "wanted": wanted, "found": anchor.hosts}), flush=True)
     return anchor
 
@@ -162,7 +161,7 @@ def main(slots: int, markers: Path) -> None:
         elif command == "where":
             here = {
                 "hosts": sorted(set(live_executors(spark).values())),
-                "slots": anchor.hosts_now(),
+                "slots": preferred_hosts(anchor.frame, anchor.slots),
             }
             print(json.dumps(here), flush=True)
     spark.stop()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from headgate.runtime.hadoop_client import lend_hadoop_client
+from headgate.runtime.session import lend_hadoop_client
 from headgate.state import hadoop_files
 from unit.state.remote import NotLocal
 

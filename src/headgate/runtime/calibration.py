@@ -16,29 +16,28 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from headgate.errors import EngineError
 from headgate.planner.tuning.calibration import Calibration, Probe, fit
-from headgate.runtime.anchor import (
+from headgate.runtime.engine import EPOCH_CONF
+from headgate.runtime.exchange import (
     Anchor,
+    Stage,
     anchored,
+    apply_stage,
+    arrow_stage,
     build_anchor,
-    live_executors,
     slot_labels,
     spread,
     with_conf,
 )
-from headgate.runtime.engine import EPOCH_CONF
-from headgate.runtime.exchange import TUPLE_TYPE, apply_stage, arrow_stage
-from headgate.runtime.executors import Executors
-from headgate.runtime.worker import Stage
+from headgate.runtime.executors import Executors, live_executors
+from headgate.runtime.worker import task_partition
 from headgate.slot.batch_tuple import (
     PAYLOAD_BYTES_MAX,
     BatchTuple,
     Kind,
-    anchor_row,
     decode,
     digest_of,
     encode,
@@ -72,11 +71,18 @@ class _Shape:
     messages: int  # of each source task
     rows: int  # of 8 bytes, in each message
 
+    @property
+    def all_messages(self) -> int:
+        return self.messages * self.slots
+
+    @property
+    def bytes(self) -> int:
+        return self.all_messages * self.rows * 8
+
     def __str__(self) -> str:
-        messages = self.messages * self.slots
-        told = f"{_count(self.levels, 'level')}, {_count(self.slots, 'slot')}, "
-        told += f"{_count(messages, 'message')}, "
-        return told + f"{messages * self.rows * 8 / 1e6:,.1f} MB"
+        counts = {"level": self.levels, "slot": self.slots, "message": self.all_messages}
+        told = [f"{n:,} {noun}{'' if n == 1 else 's'}" for noun, n in counts.items()]
+        return ", ".join([*told, f"{self.bytes / 1e6:,.1f} MB"])
 
 
 def calibrate(
@@ -106,7 +112,9 @@ def calibrate(
     ]
     taken: dict[_Shape, list[float]] = {shape: [] for shape in shapes}  # one core: some are equal
     with with_conf(spark, EPOCH_CONF):
-        anchors = {n: _anchor(spark, n) for n in {shape.slots for shape in shapes}}
+        hosts = sorted(set(live_executors(spark).values()))
+        counts = {shape.slots for shape in shapes}
+        anchors = {n: build_anchor(spark, spread(n, hosts)) for n in counts}
         try:
             warming = shapes[:: max(1, len(shapes) // max(1, sizes.warm_ups))]
             turns = [(shape, ", to warm up") for shape in warming]
@@ -125,8 +133,8 @@ def calibrate(
             levels=shape.levels,
             slots=shape.slots,
             cores=cores,
-            messages=shape.messages * shape.slots,
-            bytes=shape.messages * shape.slots * shape.rows * 8,
+            messages=shape.all_messages,
+            bytes=shape.bytes,
             seconds=median(seconds),
         )
         for shape, seconds in taken.items()
@@ -172,16 +180,6 @@ def local_cores(master: str, machine: int) -> int | None:
     return machine if told == "*" else int(told)
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
-
-
-def _anchor(spark: SparkSession, slots: int) -> Anchor:
-    labels = slot_labels(slots)
-    hosts = spread(slots, sorted(set(live_executors(spark).values())))
-    return build_anchor(spark, slots, hosts, lambda s: anchor_row(s, labels[s]), TUPLE_TYPE)
-
-
 def _run(spark: SparkSession, shape: _Shape, anchor: Anchor) -> None:
     frame = spark.range(0, shape.slots, 1, shape.slots)
     tuples = apply_stage(frame, arrow_stage(_sending(shape)))
@@ -196,7 +194,7 @@ def _sending(shape: _Shape) -> Stage:
     def stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
             pass
-        producer = _partition()
+        producer = task_partition()
         rows = pa.record_batch([pa.array(np.arange(shape.rows))], ROW)
         made = (_tuple(seq % shape.slots, 0, producer, seq, rows) for seq in range(shape.messages))
         yield from encode(made, slot_labels(shape.slots))
@@ -231,9 +229,3 @@ def _tuple(slot: int, level: int, producer: int, seq: int, rows: pa.RecordBatch)
     made = BatchTuple(slot, Kind.DATA, 0, level, producer, seq, rows.num_rows, digest, payload)
     assert made.seal is not None  # an epoch's control record holds it, so a message pays for it
     return made
-
-
-def _partition() -> int:
-    context = TaskContext.get()
-    assert context is not None, "a stage runs inside a Spark task"
-    return context.partitionId()

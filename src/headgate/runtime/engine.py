@@ -6,6 +6,8 @@ once; what changes from epoch to epoch, the plan, travels as a local property of
 
 from __future__ import annotations
 
+import re
+import sys
 import threading
 import time
 import uuid
@@ -22,21 +24,19 @@ from pyspark.sql.types import StructType
 from headgate.commit.coordinator import EngineAborted, EpochResult
 from headgate.commit.facts import EngineFacts
 from headgate.errors import EngineError
-from headgate.runtime.anchor import (
+from headgate.runtime.exchange import (
     ANCHOR_CONF,
     Anchor,
+    Stage,
     anchored,
+    apply_stage,
+    arrow_stage,
     build_anchor,
-    live_executors,
-    slot_labels,
     spread,
     with_conf,
 )
-from headgate.runtime.exchange import TUPLE_TYPE, apply_stage, arrow_stage
-from headgate.runtime.executors import tasks_at_once
-from headgate.runtime.missing_module import way_out
-from headgate.runtime.worker import PLAN_PROPERTY, Stage, pack_plan, slot_stage, source_stage
-from headgate.slot.batch_tuple import anchor_row
+from headgate.runtime.executors import live_executors, tasks_at_once
+from headgate.runtime.worker import PLAN_PROPERTY, pack_plan, slot_stage, source_stage
 from headgate.slot.packing import packed
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
@@ -51,20 +51,12 @@ EPOCH_CONF: Mapping[str, str] = {
 }
 BATCH_ROWS_MAX = 200_000
 BATCH_BYTES_MAX = 16 << 20
-
-
-FIXED_BYTES = {
-    "boolean": 1,
-    "byte": 1,
-    "short": 2,
-    "integer": 4,
-    "long": 8,
-    "float": 4,
-    "double": 8,
-    "date": 4,
-    "timestamp": 8,
-    "timestamp_ntz": 8,
-}
+FIXED_BYTES = (
+    dict.fromkeys(["boolean", "byte"], 1)
+    | {"short": 2}
+    | dict.fromkeys(["integer", "float", "date"], 4)
+    | dict.fromkeys(["long", "double", "timestamp", "timestamp_ntz"], 8)
+)
 
 
 class _ListParam(AccumulatorParam[list[Report]]):
@@ -117,9 +109,7 @@ class SparkEngine:
         # Made once, too: PySpark keeps every accumulator for the life of the driver.
         self._unheard = spark.sparkContext.accumulator([], _NothingParam())
         self._source_stage: Column | None = None
-        self._slot_stages = [
-            self._slot_stage(level, self._reports) for level in range(1, program.levels + 1)
-        ]
+        self._slot_stages = [arrow_stage(stage) for stage in self._functions(self._reports)]
         self.own_session = spark.newSession()  # for jobs beside the epochs; shares what is cached
         for name, value in self._conf.items():
             self.own_session.conf.set(name, value)
@@ -162,8 +152,7 @@ class SparkEngine:
 
     def silent_functions(self) -> list[Stage]:
         """The slot stages' functions once more, for runs whose measurements nobody wants."""
-        levels = range(1, self.program.levels + 1)
-        return [slot_stage(self._code, self._id, level, self._unheard) for level in levels]
+        return self._functions(self._unheard)
 
     def anchor(self, slots: int) -> Anchor:
         """The anchor for this slot count, made again when an executor that holds it has gone."""
@@ -187,14 +176,7 @@ class SparkEngine:
 
     def anchor_on(self, hosts: Sequence[str]) -> Anchor:
         """A new anchor, with a slot on each of these hosts; the caller releases it."""
-        labels = slot_labels(len(hosts))
-        return build_anchor(
-            self.own_session,
-            len(hosts),
-            hosts,
-            lambda slot: anchor_row(slot, labels[slot]),
-            TUPLE_TYPE,
-        )
+        return build_anchor(self.own_session, hosts)
 
     def close(self) -> None:
         for held in self._anchors.values():
@@ -224,12 +206,14 @@ class SparkEngine:
         controls = [Control.from_bytes(row.payload) for row in rows]
         timings = [r for r in self._reports.value if isinstance(r, Timing)]
         counted = {r[:2]: r.data for r in self._reports.value if isinstance(r, Counted)}
-        tasks = [t for t in timings if not t.name]
+        task_ms: dict[int, list[float]] = {}  # by level, as measured inside the Python workers
+        for timing in sorted(t for t in timings if not t.name):
+            task_ms.setdefault(timing.level, []).append(timing.nanoseconds / 1e6)
         engine = EngineFacts(
             plan_ms=round((planned - started) * 1e3, 1),
             job_ms=round((time.perf_counter() - planned) * 1e3, 1),
-            levels_ms=_level_ms(tasks),
-            task_ms=_task_ms(tasks),
+            levels_ms={level: round(max(spent), 2) for level, spent in task_ms.items()},
+            task_ms={level: round(sum(spent), 2) for level, spent in task_ms.items()},
             cores=cores,
             hosts=anchor.hosts,
         )
@@ -237,8 +221,9 @@ class SparkEngine:
         operators = [t for t in timings if t.name]
         return EpochResult(controls, operators, engine, statistics=statistics)
 
-    def _slot_stage(self, level: int, reports: Accumulator[list[Report]]) -> Column:
-        return arrow_stage(slot_stage(self._code, self._id, level, reports))
+    def _functions(self, reports: Accumulator[list[Report]]) -> list[Stage]:
+        levels = range(1, self.program.levels + 1)
+        return [slot_stage(self._code, self._id, level, reports) for level in levels]
 
     def _stages(self, frame: DataFrame, anchor: Anchor, tagged: bool) -> DataFrame:
         if self._source_stage is None:
@@ -279,25 +264,36 @@ def batch_limits(schema: StructType) -> dict[str, str]:
     }
 
 
-def _level_ms(tasks: Sequence[Timing]) -> dict[int, float]:
-    """The longest task of each level, as measured inside the Python workers."""
-    longest: dict[int, float] = {}
-    for task in tasks:
-        spent = round(task.nanoseconds / 1e6, 2)
-        longest[task.level] = max(longest.get(task.level, 0.0), spent)
-    return dict(sorted(longest.items()))
-
-
-def _task_ms(tasks: Sequence[Timing]) -> dict[int, float]:
-    """All tasks of each level together, as measured inside the Python workers."""
-    total: dict[int, float] = {}
-    for task in tasks:
-        total[task.level] = total.get(task.level, 0.0) + task.nanoseconds / 1e6
-    return {level: round(spent, 2) for level, spent in sorted(total.items())}
-
-
 def _reason(problem: Exception) -> str:
     """The lines of a Spark error that say something."""
     lines = str(problem).splitlines()
     text = "\n".join(line for line in lines if not line.startswith(("\tat ", "\t... ")))
     return text if len(text) < 4000 else text[:2000] + "\n…\n" + text[-2000:]
+
+
+def way_out(reason: str, worker_python: str, driver_python: str = sys.executable) -> str | None:
+    """What to do about a job that failed for a missing module; None if the reason is another.
+
+    Spark starts its Python workers with `PYSPARK_PYTHON`, or with whatever `python3` the path has:
+    a module that is missing there is missing in every attempt.
+
+    Examples:
+        >>> way_out("java.io.IOException: gone", "python3") is None
+        True
+    """
+    found = re.findall(r"ModuleNotFoundError: No module named '([\w.]+)'", reason)
+    if not found:
+        return None
+    module = found[-1]
+    told = f"Spark's Python workers ({worker_python}) cannot import {module!r}. "
+    if module.partition(".")[0] in ("headgate", "pyarrow", "numpy", "xxhash"):
+        told += (
+            "They must have headgate installed: set PYSPARK_PYTHON to an interpreter that has, "
+            f"on this machine {driver_python}, before the session is made"
+        )
+    else:
+        told += (
+            "Install it for that interpreter (PYSPARK_PYTHON chooses another), or send your own "
+            "modules along with spark.sparkContext.addPyFile(...)"
+        )
+    return told

@@ -13,6 +13,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+DRIVER = "driver"  # what Spark calls itself in local mode
 POLL_SECONDS = 0.05
 
 
@@ -45,18 +46,8 @@ class Executors:
 
     def live(self) -> list[Executor]:
         """In the order in which they came; without the driver."""
-        listed = self._context._jsc.sc().statusStore().executorList(True)
-        found = [listed.apply(i) for i in range(listed.size())]
-        return sorted(
-            (
-                Executor(
-                    str(e.id()), str(e.hostPort()).rpartition(":")[0], max(1, int(e.totalCores()))
-                )
-                for e in found
-                if e.id() != "driver"
-            ),
-            key=lambda e: (len(e.id), e.id),
-        )
+        found = [e for e in _listed(self._context) if e.id != DRIVER]
+        return sorted(found, key=lambda e: (len(e.id), e.id))
 
     @property
     def cores(self) -> int:
@@ -125,6 +116,13 @@ class Executors:
         self._context._jsc.sc().requestTotalExecutors(total, 0, nowhere)
 
 
+def live_executors(spark: SparkSession) -> dict[str, str]:
+    """The host of every live executor, by its id; in local mode that is the driver."""
+    context: Any = spark.sparkContext
+    local = bool(context._jsc.sc().isLocal())
+    return {e.id: e.host for e in _listed(context) if local or e.id != DRIVER}
+
+
 def tasks_at_once(context: Any) -> int:
     """Tasks that can run at the same time on what this context has now, local or cluster."""
     scheduler = context._jsc.sc()
@@ -147,3 +145,13 @@ def enough_for(slots_on: dict[str, int], live: Iterable[Executor]) -> list[Execu
             room[executor.host] -= executor.cores
             stays.append(executor)
     return stays
+
+
+def _listed(context: Any) -> list[Executor]:
+    """All that live, as Spark's status has them: it lags a death by milliseconds."""
+    listed = context._jsc.sc().statusStore().executorList(True)
+    found = (listed.apply(i) for i in range(listed.size()))
+    return [
+        Executor(str(e.id()), str(e.hostPort()).rpartition(":")[0], max(1, int(e.totalCores())))
+        for e in found
+    ]

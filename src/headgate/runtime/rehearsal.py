@@ -24,9 +24,16 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from headgate.runtime.anchor import Anchor, anchored, rows_on_hosts, slot_labels
 from headgate.runtime.engine import SparkEngine
-from headgate.runtime.exchange import TUPLE_TYPE, apply_stage, arrow_stage
+from headgate.runtime.exchange import (
+    TUPLE_TYPE,
+    Anchor,
+    anchored,
+    apply_stage,
+    arrow_stage,
+    rows_on_hosts,
+    slot_labels,
+)
 from headgate.runtime.executors import Executor, Executors
 from headgate.runtime.worker import PLAN_PROPERTY, pack_plan, warming_stage
 from headgate.slot.batch_tuple import anchor_row
@@ -34,10 +41,11 @@ from headgate.slot.plan import EpochPlan
 
 log = logging.getLogger("headgate")
 
-TAKEN_WITHIN_S = 3.0
+TAKEN_WITHIN_S = 3.0  # to give new executors their first task; then an epoch may begin anyway
 POLL_SECONDS = 0.005
+# What the JVM compiles comes in steps: play again while a round takes under 0.7 of the one before.
 ROUNDS_MAX, MUCH_FASTER = 6, 0.7
-REHEARSALS = 2
+REHEARSALS = 2  # the second shows what the first has warmed
 PLACE_TYPE = StructType([StructField("__hg_place", IntegerType(), nullable=False)])
 
 

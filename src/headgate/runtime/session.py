@@ -1,4 +1,4 @@
-"""A SparkSession for commands and examples: quiet, on this machine, ready for headgate.
+"""What Headgate sets up around a SparkSession: a quiet local one, its Hadoop client, its logs.
 
 Only what a local session needs is chosen here; `conf` overrides everything, and HEADGATE_MASTER
 (or spark.master in `conf`) sends the same command to a cluster. The daemon that forks Python
@@ -13,15 +13,19 @@ import logging
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from headgate.errors import EngineError
+from headgate.errors import EngineError, HeadgateError
+from headgate.state import hadoop_files
 
 LOOPBACK = "127.0.0.1"
 MASTER_VARIABLE = "HEADGATE_MASTER"
@@ -32,6 +36,8 @@ LOCAL_FILES: Mapping[str, str] = {
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
 }
 _LOG_TAIL_CHARS = 1500
+EXISTS = "org.apache.hadoop.fs.FileAlreadyExistsException"
+TOLD = "headgate"  # what a thread's log context says once we have logged its error
 
 
 def local_session(
@@ -127,3 +133,64 @@ def _why_not(problem: Exception, log_file: Path | None) -> str:
         return f"{text}: {problem}"
     said = log_file.read_text(errors="replace")[-_LOG_TAIL_CHARS:].strip()
     return f"{text}. Its log ({log_file}) ends with:\n{said}" if said else f"{text}: {problem}"
+
+
+def lend_hadoop_client(spark: SparkSession) -> None:
+    """Let `Storage.create` use this session's client where pyarrow cannot create if absent.
+
+    `FileContext.rename` without `OVERWRITE` is one request to the name node, which does it or says
+    that the target exists. Spark's own checkpoints rely on the same call.
+    """
+    jvm: Any = spark.sparkContext._jvm
+    conf = spark._jsc.hadoopConfiguration()
+    hadoop = jvm.org.apache.hadoop.fs
+    gateway: Any = spark.sparkContext._gateway
+    no_options = gateway.new_array(getattr(hadoop, "Options$Rename"), 0)
+
+    def rename_if_absent(old: str, new: str) -> bool:
+        source, target = hadoop.Path(old), hadoop.Path(new)
+        try:
+            context = hadoop.FileContext.getFileContext(target.toUri(), conf)
+            context.rename(source, target, no_options)
+        except Py4JJavaError as problem:
+            if problem.java_exception.getClass().getName() == EXISTS:
+                return False
+            raise OSError(f"{new}: {problem.java_exception.toString()}") from problem
+        return True
+
+    hadoop_files.rename_if_absent = rename_if_absent
+
+
+# --- the error that ends a flow is logged once ----------------------------------------------
+# Spark and Py4J each log what an epoch's function raises, with the stacks of all they did to call
+# it, some seventy lines, before the caller sees it. Both leave our own errors out, and only these:
+# other queries, and a user's settings of logging, stay as they are.
+@cache  # one filter, however many flows there are
+def hush_py4j(*ours: type[Exception]) -> None:
+    """Keep Py4J from logging our errors that a callback raises; Spark gets them anyway."""
+    kinds: tuple[type[Exception], ...] = (HeadgateError, *ours)
+    logging.getLogger("py4j.clientserver").addFilter(
+        lambda record: not (record.exc_info and isinstance(record.exc_info[1], kinds))
+    )
+
+
+def tell_once(context: SparkContext, flow: str, problem: HeadgateError) -> None:
+    """Log the error in one line, and nothing more from the thread of Spark's query.
+
+    To be called in that thread, which ends with it. Does nothing where Spark does not use Log4j.
+    """
+    with suppress(Exception):
+        jvm: Any = context._jvm
+        log4j = jvm.org.apache.logging.log4j
+        log4j.LogManager.getLogger("headgate").error(
+            f"flow {flow!r} ended: {type(problem).__name__}: {problem}"
+        )
+        root = log4j.LogManager.getContext(False).getConfiguration().getRootLogger()
+        if TOLD not in str(root.getFilter()):
+            gateway: Any = context._gateway
+            pairs = gateway.new_array(log4j.core.util.KeyValuePair, 1)
+            pairs[0] = log4j.core.util.KeyValuePair(TOLD, TOLD)
+            results = log4j.core.Filter.Result
+            filters = log4j.core.filter.ThreadContextMapFilter
+            root.addFilter(filters.createFilter(pairs, "and", results.DENY, results.NEUTRAL))
+        log4j.ThreadContext.put(TOLD, TOLD)

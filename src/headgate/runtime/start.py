@@ -27,13 +27,13 @@ from headgate.control.settings import Manager
 from headgate.errors import DeclarationError, EngineError
 from headgate.planner.tuning.calibration import Calibration
 from headgate.routing.table import BUCKETS, RoutingTable
-from headgate.runtime.anchor import with_conf
 from headgate.runtime.auto import Parallelism, checked_slots, resolve
 from headgate.runtime.delivery import Delivery, sink_uris
 from headgate.runtime.engine import SparkEngine
 from headgate.runtime.epochs import Ticking
-from headgate.runtime.hadoop_client import lend_hadoop_client
+from headgate.runtime.exchange import with_conf
 from headgate.runtime.query import FlowQuery
+from headgate.runtime.session import lend_hadoop_client
 from headgate.runtime.sources import Input, read_sources, takes_rows
 from headgate.runtime.stream import IDLE_S, EpochStream
 from headgate.slot.batching import BYTE_S, MESSAGE_S, BatchRows, Scheme

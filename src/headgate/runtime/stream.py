@@ -27,7 +27,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headgate.errors import EngineError, HeadgateError
-from headgate.runtime.quiet import hush_py4j, tell_once
+from headgate.runtime.session import hush_py4j, tell_once
 
 IDLE_S = 1.0
 GOOD_MOMENT_S = 3.0

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import base64
 import gc
+import json
 import os
 import pickle
+import shutil
+import stat
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -26,8 +30,7 @@ from headgate.commit.cost_files import CostFiles
 from headgate.commit.table_files import TableFiles
 from headgate.errors import EngineError, StateFileError
 from headgate.routing.route import Route
-from headgate.runtime.anchor import slot_labels
-from headgate.runtime.leftovers import claim
+from headgate.runtime.exchange import Stage, slot_labels
 from headgate.slot.batch_tuple import TUPLE_SCHEMA, BatchTuple, Kind, anchor_row, decode, encode
 from headgate.slot.plan import EpochPlan
 from headgate.slot.program import Program
@@ -39,8 +42,8 @@ from headgate.state.store import StateStore
 WARM_OFF = "off"
 PLAN_PROPERTY = "headgate.plan"
 SOURCE_TAG = "__hg_source"
+OWNER = "headgate.owner"  # the file that names the JVM a local folder belongs to
 INLINE_PINS_MAX = 2_000
-Stage = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 _programs: dict[str, Program] = {}
 _plans: dict[str, EpochPlan] = {}
 _tables: dict[str, TableFiles] = {}
@@ -57,7 +60,7 @@ def source_stage(
         start = time.perf_counter_ns()
         flow, (epoch, problem) = _program(program, program_id), _plan()
         services = _services(epoch)
-        partition = _partition()
+        partition = task_partition()
         if problem is None:
             read = _untag(batches) if tagged else ((0, batch) for batch in batches)
             made = run_source_task(flow, epoch, services, partition, read)
@@ -135,7 +138,7 @@ def _untag(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBa
             yield source, pa.RecordBatch.from_struct_array(mine)
 
 
-def _partition() -> int:
+def task_partition() -> int:
     context = TaskContext.get()
     assert context is not None, "a stage runs inside a Spark task"
     return context.partitionId()
@@ -253,3 +256,60 @@ def _warm_dir(plan: EpochPlan) -> str | None:
         claim(root)
     flow = xxhash.xxh3_64_hexdigest(plan.storage_uri.encode())
     return os.path.join(root, f"headgate-{os.geteuid()}-{flow}")
+
+
+# --- warm copies that killed runs left behind -----------------------------------------------
+def claim(local_dir: str) -> None:
+    """Say whose this local folder of Spark's is, and remove what dead JVMs left beside it.
+
+    Spark deletes its local folders when a JVM ends, but one that is killed leaves them, and our
+    warm copies in them. What cannot be told stays: other users' folders, processes of another
+    container, a file that is not whole. Every worker calls this once; it reads one small file for
+    each JVM that uses the disk.
+    """
+    mine = Path(local_dir)
+    with suppress(OSError):  # a file that is there already, a disk that is full: slower, not wrong
+        told = json.dumps(_identity(_jvm()))
+        with open(mine / OWNER, "x") as file:
+            file.write(told)
+    for folder in mine.parent.glob("blockmgr-*"):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            if _is_own(folder) and _is_dead(json.loads((folder / OWNER).read_text())):
+                for warm in folder.glob("headgate-*"):
+                    shutil.rmtree(warm)
+                (folder / OWNER).unlink()
+
+
+def born(pid: int) -> str | None:
+    """Start time of a process in clock ticks since boot: tells a pid from its reuse."""
+    try:
+        told = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    return told.rpartition(")")[2].split()[19]  # field 22; the name in field 2 may hold spaces
+
+
+def _jvm() -> int:
+    """The process above this worker that is no Python: Spark may fork workers from a daemon."""
+    pid, python = os.getpid(), os.readlink("/proc/self/exe")
+    while os.readlink(f"/proc/{pid}/exe") == python:
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return pid
+
+
+def _identity(pid: int) -> dict[str, str | int | None]:
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+    namespace = os.readlink("/proc/self/ns/pid")
+    return {"boot": boot, "namespace": namespace, "pid": pid, "born": born(pid)}
+
+
+def _is_dead(owner: dict[str, str | int]) -> bool:
+    """A process of another container cannot be told from here: it counts as alive."""
+    now = _identity(int(owner["pid"]))
+    same_names = owner["namespace"] == now["namespace"]
+    return owner["boot"] != now["boot"] or (same_names and owner["born"] != now["born"])
+
+
+def _is_own(folder: Path) -> bool:
+    found = folder.lstat()
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()

@@ -21,7 +21,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from headgate.runtime.leftovers import born
+from headgate.runtime.worker import born
 from headgate_lab.cluster.host_cpu import quota_names, remove_quota
 
 PREFIX = "headgate"

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
+import pickle
 import subprocess
+import weakref
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from tests.unit.slot.parts import compiled, plan_for, source
 
-from headgate.runtime.leftovers import OWNER, born, claim
+from headgate import Count, Flow
+from headgate.runtime import worker
+from headgate.runtime.worker import OWNER, _warm_dir, born, claim
 
 
 def warm_of(folder: Path, name: str, **owner: object) -> Path:
@@ -79,3 +89,57 @@ def test_a_folder_is_that_of_the_process_above_the_workers_and_stays_claimed(min
     owner = json.loads((Path(mine) / OWNER).read_text())
     assert owner["born"] == born(owner["pid"]) and owner["pid"] != os.getpid()
     assert os.listdir(mine) == ["headgate-7", OWNER] or os.listdir(mine) == [OWNER, "headgate-7"]
+
+
+def test_every_flow_and_user_has_a_folder_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = Flow("f")
+    source(flow, "k bigint").key_by("k").process(Count()).to_memory("out")
+    plan = replace(plan_for(compiled(flow), 1), warm_dir=str(tmp_path), storage_uri="file:/a")
+    mine = _warm_dir(plan)
+    other_flow = _warm_dir(replace(plan, storage_uri="file:/b"))
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    other_user = _warm_dir(plan)
+
+    folders = {mine, other_flow, other_user}
+    assert len(folders) == 3
+    assert all(folder is not None and Path(folder).parent == tmp_path for folder in folders)
+
+
+class Loop:
+    """Garbage that only a collection finds."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.fixture(autouse=True)
+def thawed() -> Iterator[None]:
+    yield
+    worker._programs.clear()
+    gc.unfreeze()
+
+
+def _load(name: str) -> Any:
+    broadcast = cast(Any, SimpleNamespace(value=pickle.dumps(name)))
+    return worker._program(broadcast, name)
+
+
+def test_a_loaded_program_is_kept_out_of_collections() -> None:
+    assert _load("first") == "first"
+    frozen = gc.get_freeze_count()
+    assert frozen > 10_000  # modules, mostly
+    assert _load("first") == "first"
+    assert gc.get_freeze_count() <= frozen  # once per program, not per task; some may be freed
+
+
+def test_what_an_earlier_program_left_behind_goes_when_the_next_is_loaded() -> None:
+    garbage = Loop()
+    gone = weakref.ref(garbage)
+    _load("first")
+    del garbage
+    gc.collect()
+    assert gone() is not None  # frozen while it was alive
+    _load("second")
+    assert gone() is None
