@@ -12,7 +12,7 @@ from headgate.planner.placing import OWN
 from headgate.planner.registry import registered, why_unknown
 from headgate.topology.duration import duration_us
 
-UNIT_PLANNERS = ("allocation", "milp")
+UNIT_PLANNERS = ("allocation",)
 LEAST = {"every_epochs": 1, "memory_epochs": 1, "warm_up_epochs": 0, "moves_max": 1, "pins_max": 0}
 
 
@@ -70,7 +70,7 @@ class Manager:
             "allocation" (ours), "milp" and "albic" (Madsen et al. 2017) place whole buckets and
             pinned keys by load, traffic and what moving costs; they can also change the number
             of slots. "allocation" cuts keys of split groupings that are too heavy for a slot.
-            "online", "offline", "worst-case" and "albic" come with `headgate-lab`.
+            "online", "offline", "worst-case", "milp" and "albic" come with `headgate-lab`.
         every_epochs: Epochs from one plan to the next; for planners of units, the period over
             which statistics are added up.
         warm_up_epochs: Epochs that are only measured before the first plan.

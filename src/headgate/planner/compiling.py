@@ -44,11 +44,10 @@ def compile_allocation_kernels() -> None:
     from headgate.planner.allocation.plan import Limits
 
     operator = np.repeat(np.arange(2, dtype=np.int32), 2)
-    units = Units(("a", "b"), operator, np.array([3.0, 1.0, 2.0, 2.0]), np.ones(4))
+    units = Units(("a", "b"), operator, np.array([3.0, 1.0, 2.0, 2.5]), np.ones(4))
     pairs = Traffic(np.arange(2), 2 + np.arange(2), np.ones(2), 0.1)
     nodes = Nodes.alike(2)
     hosts = replace(nodes, distances=Distances.of(["a", "b"]))
     for on, flow in ((nodes, pairs), (hosts, pairs), (nodes, Traffic.none())):
         tiny = Situation(units, on, np.zeros(4, np.int32), flow)
-        for name in ("milp", "headgate"):
-            make_allocator(name, clock=lambda: 0.0).plan(tiny, Limits(4.0, seconds=0.05))
+        make_allocator(clock=lambda: 0.0).plan(tiny, Limits(4.0, seconds=0.05))

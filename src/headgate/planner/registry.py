@@ -21,7 +21,7 @@ Kind = Literal["keys", "units", "replay"]
 LAB: Mapping[Kind, tuple[str, ...]] = MappingProxyType(
     {
         "keys": ("offline", "online", "worst-case"),
-        "units": ("albic", "cola", "flux", "hash"),
+        "units": ("albic", "cola", "flux", "hash", "milp"),
         "replay": ("offline", "online", "online-kway", "worst-case"),
     }
 )

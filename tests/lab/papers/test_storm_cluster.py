@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.planner.tuning.optimizer import optimize
-from headgate.planner.tuning.prediction import four_configurations, predict
 from headgate_lab.papers.paper_flows import (
     CORES,
     SPOUT_LIMIT,
@@ -15,6 +13,8 @@ from headgate_lab.papers.paper_flows import (
     sentiment,
 )
 from headgate_lab.papers.storm_cluster import simulate
+from headgate_lab.planner.tuning.optimizer import optimize
+from headgate_lab.planner.tuning.prediction import four_configurations, predict
 
 MESSAGES = 4_000
 

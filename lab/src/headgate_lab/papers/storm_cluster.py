@@ -16,7 +16,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from headgate.planner.tuning.cost_model import EngineCosts, FlowModel, Stream, rows_of
-from headgate.planner.tuning.prediction import Configuration, predict
+from headgate_lab.planner.tuning.prediction import Configuration, predict, row_s
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class _Run:
         step = self.flow.step[source.step]
         assert step.source_rate is not None
         fetching = rows * step.source_dop / step.source_rate
-        shipping = rows * self.flow.row_s(source.step, self.costs, rows)
+        shipping = rows * row_s(self.flow, source.step, self.costs, rows)
         created = now + max(fetching, shipping) / 2
         self._work(now, source, shipping, fetching, _Message(rows, created))
 

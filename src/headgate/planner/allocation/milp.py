@@ -13,13 +13,11 @@ capacities, loads are per capacity. du and dl must not be negative, or d = 0 wou
 leave no allocation that does. Where there is one, the least d keeps it anyway.
 HiGHS may overstay its time limit, so a model is only built as large as the time allows: all of
 it, or windows of the fullest and emptiest nodes, one after the other, each a small exact program.
-What a solver returns is checked and repaired; what is not better than the greedy is dropped, and
-so is what is not better than staying: so under constant loads the distance falls or nothing moves.
+What a solver returns is checked and repaired; what is not better than the greedy is dropped.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import numpy as np
@@ -27,56 +25,10 @@ import numpy as np
 from headgate.arrays import I32, Bools
 from headgate.errors import HeadgateError
 from headgate.planner.allocation.greedy import greedy_from
-from headgate.planner.allocation.measures import lower_bound
 from headgate.planner.allocation.milp_program import Blocks, MilpSettings, program
-from headgate.planner.allocation.model import Situation
-from headgate.planner.allocation.plan import Limits, Plan, describe
 
 Clock = Callable[[], float]
-SAME = 1e-9
 SOLVER_SHARE = 0.85  # of the time; HiGHS looks at its clock only now and then
-
-
-class MilpPlanner:
-    """Balance by mixed-integer programming, under a migration budget."""
-
-    name = "milp"
-    collocates = False
-
-    def __init__(
-        self, settings: MilpSettings | None = None, clock: Clock = time.perf_counter
-    ) -> None:
-        self.settings = settings or MilpSettings()
-        self._clock = clock
-
-    def plan(self, situation: Situation, limits: Limits) -> Plan:
-        began = self._clock()
-        bound = lower_bound(situation, limits.migration_cost_max)
-        blocks = Blocks.of(situation)
-        node, bound, notes = solve(
-            blocks,
-            limits.migration_cost_max,
-            bound,
-            began + SOLVER_SHARE * limits.seconds,
-            self.settings,
-            self._clock,
-        )
-        if not situation.nodes.leaving[blocks.home].any() and blocks.distance(
-            blocks.home
-        ) <= blocks.distance(node) * (1 + SAME):
-            node, notes = blocks.home, (*notes, "not better than staying")
-        found = describe(
-            situation,
-            node,
-            self.name,
-            limits,
-            bound_pct=bound,
-            notes=notes,
-            as_measured=True,
-            seconds=self._clock() - began,
-        )
-        found.check(situation, limits)
-        return found
 
 
 def solve(

@@ -22,6 +22,7 @@ from typing import Any
 from headgate.errors import DeclarationError
 
 PAPER_MESSAGE_BYTES_MAX = 64 << 10
+ROUNDING = 1e-9  # what sums of measured times may be off by; less than any row costs
 
 
 @dataclass(frozen=True)
@@ -72,11 +73,6 @@ class Step:
     @property
     def is_source(self) -> bool:
         return self.source_rate is not None
-
-    @property
-    def processing_s(self) -> float:
-        """Ppt, as far as it delays shipping."""
-        return 0.0 if self.is_source else self.ppt_s
 
 
 @dataclass(frozen=True)
@@ -155,13 +151,6 @@ class FlowModel:
     def source_rate(self) -> float:
         return sum(s.source_rate for s in self.steps if s.source_rate is not None)
 
-    def row_s(self, name: str, costs: EngineCosts, batch_rows: float) -> float:
-        """How long a row that comes in keeps an instance of this step busy."""
-        return self.step[name].processing_s + sum(
-            s.shipped_per_row * ship_s(costs, s.row_bytes, rows_of(costs, s, batch_rows))
-            for s in self.outputs[name]
-        )
-
     def _streams_by(self, end: str) -> dict[str, tuple[Stream, ...]]:
         found: dict[str, list[Stream]] = {step.name: [] for step in self.steps}
         for stream in self.streams:
@@ -179,11 +168,6 @@ class FlowModel:
         if len(order) < len(self.steps):
             raise DeclarationError("no model of a flow: it feeds back into itself")
         return tuple(order)
-
-
-def ship_s(costs: EngineCosts, row_bytes: float, batch_rows: float) -> float:
-    """Average time of the sender per row: n / batch + t x s."""
-    return costs.message_s / batch_rows + row_bytes * costs.byte_s
 
 
 def rows_of(costs: EngineCosts, stream: Stream, batch_rows: float) -> float:

@@ -12,14 +12,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from headgate.planner.tuning.cost_model import FlowModel
+from headgate.planner.tuning.cost_model import ROUNDING, FlowModel
 from headgate.planner.tuning.epoch_model import (
     WAITS,
     EpochModel,
     EpochPrediction,
     EpochSettings,
 )
-from headgate.planner.tuning.optimizer import ROUNDING
 
 HEADROOM = 0.8  # slots are to be busy with this share of the rate that is known; bursts take more
 EFFICIENCY = 0.95  # without a rate to keep up with, epochs spend this share of their time on rows

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from headgate.errors import DeclarationError
-from headgate.planner.tuning.optimizer import ROUNDING
+from headgate.planner.tuning.cost_model import ROUNDING
 
 
 @dataclass(frozen=True)

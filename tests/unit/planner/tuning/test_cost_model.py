@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 
 from headgate.errors import DeclarationError
-from headgate.planner.tuning.cost_model import EngineCosts, FlowModel, Step, Stream, ship_s
+from headgate.planner.tuning.cost_model import EngineCosts, FlowModel, Step, Stream
 from headgate_lab.papers.paper_flows import linear_road
+from headgate_lab.planner.tuning.prediction import ship_s
 
 
 def test_a_batch_shares_the_fixed_cost_of_its_message():

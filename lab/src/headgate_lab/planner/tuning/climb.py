@@ -20,7 +20,7 @@ from itertools import combinations
 import numpy as np
 
 from headgate.arrays import F64, I64
-from headgate.planner.tuning.optimizer import ROUNDING
+from headgate.planner.tuning.cost_model import ROUNDING
 from headgate_lab.planner.tuning.trials import Point, Told, Trials
 
 STEPS_MAX = 24  # looked at in one round

@@ -14,7 +14,7 @@ from collections import deque
 from dataclasses import dataclass
 from statistics import median
 
-from headgate.planner.tuning.optimizer import ROUNDING
+from headgate.planner.tuning.cost_model import ROUNDING
 from headgate.planner.tuning.rescaler import Load, Rescale
 
 

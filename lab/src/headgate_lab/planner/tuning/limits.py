@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headgate.errors import DeclarationError
-from headgate.planner.tuning.cost_model import EngineCosts, FlowModel
-from headgate.planner.tuning.optimizer import ROUNDING, Tuned, explained, optimize
-from headgate.planner.tuning.prediction import Configuration, predict, share_of, work_of
+from headgate.planner.tuning.cost_model import ROUNDING, EngineCosts, FlowModel
 from headgate_lab.planner.tuning.latency import NEARLY, fastest_in_time
+from headgate_lab.planner.tuning.optimizer import Tuned, explained, optimize
+from headgate_lab.planner.tuning.prediction import Configuration, predict, share_of, work_of
 from headgate_lab.planner.tuning.sharing import capped, shared
 
 

@@ -16,9 +16,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from headgate.arrays import F64
-from headgate.planner.tuning.cost_model import EngineCosts, FlowModel
-from headgate.planner.tuning.optimizer import ROUNDING, batch_rows_for
-from headgate.planner.tuning.prediction import Configuration, one_each, share_of, work_of
+from headgate.planner.tuning.cost_model import ROUNDING, EngineCosts, FlowModel
+from headgate_lab.planner.tuning.optimizer import batch_rows_for
+from headgate_lab.planner.tuning.prediction import (
+    Configuration,
+    one_each,
+    processing_s,
+    share_of,
+    work_of,
+)
 
 CORES_SLACK = 0.01  # throughput given up for smaller batches when all cores are busy
 
@@ -78,7 +84,7 @@ def shared(
     rate = {name: headroom * share * flow.rate_in[name] for name in flow.order}
     enough = {
         name: batch_rows_for(
-            dop[name], rate[name], flow.step[name].processing_s, flow.outputs[name], costs
+            dop[name], rate[name], processing_s(flow.step[name]), flow.outputs[name], costs
         )
         for name in flow.order
     }

@@ -13,7 +13,7 @@ import numpy as np
 
 from headgate.arrays import F64, I64
 from headgate.planner.tuning.cost_model import EngineCosts, FlowModel
-from headgate.planner.tuning.prediction import SLACK_MIN, Configuration
+from headgate_lab.planner.tuning.prediction import SLACK_MIN, Configuration, processing_s
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Trials:
         steps = [flow.step[name] for name in flow.order]
         self._ppt_s = np.array([flow.step[s.consumer].ppt_s for s in streams])
         self.message_work = self._by_producer(self._messages_s)
-        self.other_work = self._rate * np.array([s.processing_s for s in steps])
+        self.other_work = self._rate * np.array([processing_s(s) for s in steps])
         self.other_work += self._by_producer(sent * shipped * self._row_bytes_s)
         self.is_source = np.array([s.is_source for s in steps])
         self.largest = np.ones(len(steps), np.int64)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from headgate.planner.tuning.cost_model import EngineCosts, FlowModel, Stream, rows_of
+from headgate.planner.tuning.cost_model import EngineCosts, FlowModel, Step, Stream, rows_of
 
 SLACK_MIN = 0.02  # queues are bounded: a step that is never idle does not make rows wait for ever
 
@@ -121,8 +121,26 @@ def work_of(
 ) -> dict[str, float]:
     """Seconds of work per second that each step has, if the sources are not held back."""
     return {
-        name: flow.rate_in[name] * flow.row_s(name, costs, batch_rows[name]) for name in flow.order
+        name: flow.rate_in[name] * row_s(flow, name, costs, batch_rows[name]) for name in flow.order
     }
+
+
+def row_s(flow: FlowModel, name: str, costs: EngineCosts, batch_rows: float) -> float:
+    """How long a row that comes in keeps an instance of this step busy."""
+    return processing_s(flow.step[name]) + sum(
+        s.shipped_per_row * ship_s(costs, s.row_bytes, rows_of(costs, s, batch_rows))
+        for s in flow.outputs[name]
+    )
+
+
+def processing_s(step: Step) -> float:
+    """Ppt, as far as it delays shipping: a source ships while it waits for its next row."""
+    return 0.0 if step.is_source else step.ppt_s
+
+
+def ship_s(costs: EngineCosts, row_bytes: float, batch_rows: float) -> float:
+    """Average time of the sender per row: n / batch + t x s."""
+    return costs.message_s / batch_rows + row_bytes * costs.byte_s
 
 
 def _actual_processing_s(

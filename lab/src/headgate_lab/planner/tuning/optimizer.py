@@ -14,10 +14,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from headgate.planner.tuning.cost_model import EngineCosts, FlowModel, Stream
-from headgate.planner.tuning.prediction import Configuration, Prediction, predict
-
-ROUNDING = 1e-9  # what sums of measured times may be off by; less than any row costs
+from headgate.planner.tuning.cost_model import ROUNDING, EngineCosts, FlowModel, Stream
+from headgate_lab.planner.tuning.prediction import (
+    Configuration,
+    Prediction,
+    predict,
+    processing_s,
+    row_s,
+)
 
 
 @dataclass(frozen=True)
@@ -84,16 +88,16 @@ def optimize(flow: FlowModel, costs: EngineCosts) -> Tuned:
             dop[name] = instances_for(rate, step.ppt_s)
             why[name] = f"ppt {step.ppt_s * 1e6:,.3g} us x rate = {rate * step.ppt_s:.3g}"
         largest = max((costs.batch_rows_max(s.row_bytes) for s in outputs), default=1)
-        wanted = batch_rows_for(dop[name], rate, step.processing_s, outputs, costs)
+        wanted = batch_rows_for(dop[name], rate, processing_s(step), outputs, costs)
         batch[name] = min(wanted, largest)
         if batch[name] > 1:
             full = ", all that fit in a message" if wanted > largest else ""
             why[name] += f"; single rows ship slower than they come, {batch[name]} share n{full}"
-        row_s = flow.row_s(name, costs, batch[name])
-        if rate * row_s > dop[name] * (1 + ROUNDING) and not step.is_source:
-            dop[name] = math.ceil(rate * row_s * (1 - ROUNDING))
+        busy_s = row_s(flow, name, costs, batch[name])
+        if rate * busy_s > dop[name] * (1 + ROUNDING) and not step.is_source:
+            dop[name] = math.ceil(rate * busy_s * (1 - ROUNDING))
             why[name] += f"; with shipping it needs {dop[name]}"
-        served[name] = rate if row_s <= 0 else min(rate, dop[name] / row_s)
+        served[name] = rate if busy_s <= 0 else min(rate, dop[name] / busy_s)
         if served[name] < rate * (1 - ROUNDING):
             why[name] += f"; ships only {served[name]:,.0f} of {rate:,.0f} rows/s"
     return explained(flow, costs, Configuration(dop, batch), why)

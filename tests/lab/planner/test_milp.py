@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from headgate.planner.allocation import milp, milp_program
 from headgate.planner.allocation.greedy import greedy
 from headgate.planner.allocation.measures import load_distance
-from headgate.planner.allocation.milp import MilpPlanner, MilpSettings
+from headgate.planner.allocation.milp_program import MilpSettings
 from headgate.planner.allocation.model import Nodes, Situation, Units
 from headgate.planner.allocation.plan import Limits
+from headgate_lab.planner.milp import MilpPlanner
 from unit.planner.allocation.clusters import airline, best_distance, situations
 
 ROUNDS = 10
