@@ -2,7 +2,7 @@
 
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check unit spark fuzz soak bench lock clean
+.PHONY: help setup demo test check unit spark fuzz soak matrix minimum docs bench lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,15 @@ fuzz: setup  ## the property tests with other draws each time, and more of them
 
 soak: setup  ## thousands of epochs on Spark: memory, descriptors and files must not grow
 	@HEADGATE_SOAK_EPOCHS=$${HEADGATE_SOAK_EPOCHS:-2400} $(BIN)/pytest -s tests/spark/test_soak.py $(PYTEST_ARGS)
+
+matrix: setup  ## unit tests and a Spark test with each claimed Python that is installed
+	@$(BIN)/python scripts/matrix.py -- $(PYTEST_ARGS)
+
+minimum: setup  ## the same with the lowest versions of all dependencies
+	@$(BIN)/python scripts/matrix.py minimum -- $(PYTEST_ARGS)
+
+docs: setup  ## the API reference from the docstrings, as HTML in build/docs
+	@$(BIN)/python scripts/reference.py build/docs
 
 bench: setup  ## the two-operator chain against plain Spark, on this machine
 	@$(BIN)/headgate-lab bench chain

@@ -79,6 +79,7 @@ class ManualClock:
     now_ms: int = 0
 
     def advance(self, milliseconds: int) -> None:
+        """Let time pass."""
         self.now_ms += milliseconds
 
     def __call__(self) -> int:
