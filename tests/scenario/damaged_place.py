@@ -48,7 +48,7 @@ from headgate.sketch.count_min import CostSketch
 from headgate.slot.plan import EpochPlan
 from headgate.slot.program import Program, compile_flow
 from headgate.slot.statistics import TaskStatistics
-from headgate.state import flushing
+from headgate.state import local_files
 from headgate.state.storage import Storage
 from headgate.state.store import StateStore
 from headgate.state.warm_copy import forget_mappings
@@ -233,7 +233,7 @@ class Place:
         )
 
     # --- going on --------------------------------------------------------------------------
-    @patch.object(flushing, "ThreadPoolExecutor", InTurn)
+    @patch.object(local_files, "ThreadPoolExecutor", InTurn)
     @patch.object(journal, "ThreadPoolExecutor", InTurn)
     @patch.object(published, "ThreadPoolExecutor", InTurn)
     def go_on(self, slots: int) -> None:

@@ -8,14 +8,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from headgate.runtime.session import lend_hadoop_client
-from headgate.state import hadoop_files
+from headgate.state import storage
 from unit.state.remote import NotLocal
 
 
 def test_hadoops_client_says_who_was_first(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hadoop_files, "rename_if_absent", None)
+    monkeypatch.setattr(storage, "rename_if_absent", None)
     lend_hadoop_client(spark)
     first, second = (NotLocal.at(str(tmp_path)) for _ in range(2))
 
@@ -28,9 +28,9 @@ def test_hadoops_client_says_who_was_first(
 def test_what_else_goes_wrong_there_is_an_os_error(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hadoop_files, "rename_if_absent", None)
+    monkeypatch.setattr(storage, "rename_if_absent", None)
     lend_hadoop_client(spark)
-    rename = hadoop_files.rename_if_absent
+    rename = storage.rename_if_absent
 
     with pytest.raises(OSError, match="FileNotFoundException"):
         rename(str(tmp_path / "not there"), str(tmp_path / "new"))

@@ -27,8 +27,8 @@ from headgate.commit.type_text import state_schema
 from headgate.errors import CheckpointError
 from headgate.routing.hashing import bucket_of, hash_columns
 from headgate.routing.table import RoutingTable, hash_table
-from headgate.state.chain import Chain
-from headgate.state.schema import StateSchema, shown_names
+from headgate.state.layout import StateSchema, shown_names
+from headgate.state.state_file import Chain
 from headgate.state.store import StateStore
 from headgate.topology.place import absolute, scheme_of
 

@@ -16,8 +16,8 @@ from headgate.commit.publishing import staged_at
 from headgate.errors import DamagedManifest, UnsupportedVersion
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
-from headgate.state.chain import Chain, StateFile
 from headgate.state.digest import DamagedFile, NotSigned, Sign, seal, unseal
+from headgate.state.state_file import Chain, StateFile
 
 FORMAT = 4
 # 2 had no digest, no description of the flow and no digest of Spark's offsets; 3 knew no ticks and

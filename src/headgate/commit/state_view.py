@@ -9,7 +9,7 @@ import pyarrow as pa
 from headgate.commit.checkpoint import Checkpoint
 from headgate.commit.manifest import Manifest
 from headgate.errors import UnknownName
-from headgate.state.schema import StateSchema
+from headgate.state.layout import StateSchema
 from headgate.state.store import StateStore
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from headgate.errors import UnsupportedVersion
-from headgate.state.schema import StateSchema
+from headgate.state.layout import StateSchema
 from headgate.topology.arrow_types import split_outside_brackets
 
 _ATOMS: dict[str, pa.DataType] = {

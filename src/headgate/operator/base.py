@@ -21,8 +21,7 @@ import pyarrow as pa
 
 from headgate.errors import DeclarationError, SchemaMismatch, UnknownColumn
 from headgate.operator.rows import EpochClock, KeyedRows, Partials
-from headgate.state.layout import layout_of
-from headgate.state.schema import StateSchema
+from headgate.state.layout import StateSchema, layout_of
 from headgate.state.session import StateSession
 from headgate.topology.duration import ttl_ms
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 from headgate.routing.grouping import group_rows
 from headgate.routing.hashing import I64, U64, hash_columns, mix
 from headgate.routing.identity import SCRATCH, Identity
-from headgate.state.schema import StateSchema
+from headgate.state.layout import StateSchema
 
 
 @dataclass(frozen=True)

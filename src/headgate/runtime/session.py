@@ -25,7 +25,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from headgate.errors import EngineError, HeadgateError
-from headgate.state import hadoop_files
+from headgate.state import storage
 
 LOOPBACK = "127.0.0.1"
 MASTER_VARIABLE = "HEADGATE_MASTER"
@@ -158,7 +158,7 @@ def lend_hadoop_client(spark: SparkSession) -> None:
             raise OSError(f"{new}: {problem.java_exception.toString()}") from problem
         return True
 
-    hadoop_files.rename_if_absent = rename_if_absent
+    storage.rename_if_absent = rename_if_absent
 
 
 # --- the error that ends a flow is logged once ----------------------------------------------

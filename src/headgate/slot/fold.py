@@ -22,8 +22,7 @@ from headgate.slot.plan import EpochPlan
 from headgate.slot.program import Program
 from headgate.slot.rows import Rows, joined
 from headgate.slot.stateful import checked_carry
-from headgate.state.private_session import PrivateSession
-from headgate.state.session import StateSession
+from headgate.state.session import PrivateSession, StateSession
 from headgate.topology.graph import Node
 
 KEYS_MAX = 1_000_000

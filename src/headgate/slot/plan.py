@@ -20,7 +20,7 @@ from headgate.routing.route import Route
 from headgate.routing.table import I32, Moves
 from headgate.sketch.cost_model import CostModel
 from headgate.slot.batching import Batching
-from headgate.state.chain import Chain
+from headgate.state.state_file import Chain
 
 MASK = (1 << 64) - 1
 _ROWS_BY_SLOT = ("loads", "away_rows", "merge_rows", "estimated_us")

@@ -32,7 +32,7 @@ from headgate.routing.route import (
 from headgate.slot.ahead import stops_ahead
 from headgate.slot.rows import wire_schema
 from headgate.slot.sharing import AT, ShareGroup, share_groups
-from headgate.state.schema import StateSchema
+from headgate.state.layout import StateSchema
 from headgate.topology import duration
 from headgate.topology.declared import merged
 from headgate.topology.graph import Edge, FlowGraph, KeyGrouping, Node

@@ -24,8 +24,8 @@ from headgate.slot.rows import Rows, concat, joined
 from headgate.slot.sharing import AT, in_place
 from headgate.slot.statistics import STATE_POSITIONS
 from headgate.slot.task import MOVING, Task
-from headgate.state.chain import Chain, StateFile
 from headgate.state.session import StateSession
+from headgate.state.state_file import Chain, StateFile
 from headgate.topology.graph import Edge, Node
 
 

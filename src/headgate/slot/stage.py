@@ -25,7 +25,7 @@ from headgate.slot.rows import Rows, joined
 from headgate.slot.slot_task import SlotTask
 from headgate.slot.stateless import WrongOutput, conform
 from headgate.slot.task import Services, Task
-from headgate.state.seal import WarmCopyDamaged
+from headgate.state.seals import WarmCopyDamaged
 from headgate.topology.graph import Node
 
 __all__ = ["Services", "run_slot_task", "run_source_task"]

@@ -22,8 +22,8 @@ from headgate.slot.plan import EpochPlan
 from headgate.slot.program import Program, ttl_ms
 from headgate.slot.rows import Rows
 from headgate.slot.stateless import WrongOutput, conform
-from headgate.state.chain import Chain
 from headgate.state.session import StateSession
+from headgate.state.state_file import Chain
 from headgate.state.store import StateStore
 from headgate.topology.graph import Node
 

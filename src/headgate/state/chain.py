@@ -3,59 +3,35 @@
 Rows in files are absolute, so the newest file that names a row wins, and applying a file twice
 changes nothing. The id of a chain is a digest of its file names; names hold content digests, so
 equal ids mean equal state.
+
+Compaction folds a chain's tail into a run, or all of it into a snapshot. It is a pure function of
+the chain, so it needs no lock, and two attempts at it write the same file. The new file remembers
+those it stands for (`replaces`, one generation): they are read in its place if it is damaged.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
+import numpy as np
 import xxhash
 
+from headgate.errors import StateFileError
+from headgate.state.digest import DamagedFile, is_strong
+from headgate.state.layout import TOUCHED, U64, RowLayout, Values
 from headgate.state.rows import Order, RowIds, sorted_order
-
-Kind = Literal["delta", "run", "snapshot"]
-
-
-@dataclass(frozen=True)
-class StateFile:
-    """One file of a chain. `replaces` are the files a run or snapshot was folded from."""
-
-    name: str
-    kind: Kind
-    epoch: int
-    rows: int
-    bytes: int
-    digest: str
-    replaces: tuple[StateFile, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        told: dict[str, Any] = {
-            "name": self.name,
-            "kind": self.kind,
-            "epoch": self.epoch,
-            "rows": self.rows,
-            "bytes": self.bytes,
-            "digest": self.digest,
-        }
-        if self.replaces:
-            told["replaces"] = [file.to_json() for file in self.replaces]
-        return told
-
-    @classmethod
-    def from_json(cls, told: dict[str, Any]) -> StateFile:
-        replaces = tuple(cls.from_json(file) for file in told.get("replaces", ()))
-        plain = {name: value for name, value in told.items() if name != "replaces"}
-        return cls(**plain, replaces=replaces)
-
-    def bare(self) -> StateFile:
-        """The same file without what it replaces, so that chains do not nest."""
-        if not self.replaces:
-            return self
-        return StateFile(self.name, self.kind, self.epoch, self.rows, self.bytes, self.digest)
-
-
-Chain = tuple[StateFile, ...]
+from headgate.state.state_file import (
+    Chain,
+    FileRows,
+    StateFile,
+    Task,
+    read_routes,
+    read_whole,
+    write_file,
+)
+from headgate.state.storage import Storage
 
 
 def chain_id(chain: Chain) -> str:
@@ -129,3 +105,118 @@ def plan_compaction(
     if start == 0 or above >= base:
         return Compaction(0, "snapshot")
     return Compaction(start, "run")
+
+
+@dataclass(frozen=True)
+class ChainReader:
+    """Reads files of one (operator, slot).
+
+    Rows written before the state had a TTL count as touched at `now_ms`; if that is None they
+    have no TTL clock, and then nor has any row read together with them.
+    """
+
+    storage: Storage
+    layout: RowLayout
+    operator: str
+    slot: int
+    now_ms: int | None = None
+
+    def files(self, chain: Chain) -> list[FileRows]:
+        """Every file's rows, oldest first, digests checked."""
+        return self._read(chain, lambda file: read_whole(self.storage, file, self.layout))
+
+    def whole(self, chain: Chain) -> FileRows:
+        """The state that a chain describes, removed rows left out."""
+        return fold_files(self.files(chain), self.layout, keep_removed=False)
+
+    def routes(self, chain: Chain, lows: U64, highs: U64) -> FileRows:
+        """The state of some closed route intervals, reading only their blocks of each file."""
+
+        def read(file: StateFile) -> FileRows:
+            return read_routes(self.storage, file, self.layout, lows, highs)
+
+        return fold_files(self._read(chain, read), self.layout, keep_removed=False)
+
+    def _read(self, chain: Chain, read: Callable[[StateFile], FileRows]) -> list[FileRows]:
+        parts: list[FileRows] = []
+        for file in chain:
+            try:
+                parts.append(read(file))
+            except DamagedFile as damage:
+                parts.extend(self._instead_of(file, damage, read))
+        return [self._with_clock(part) for part in parts]
+
+    def _with_clock(self, part: FileRows) -> FileRows:
+        if self.now_ms is None or part.columns.get(TOUCHED, self) is not None:
+            return part
+        clock = Values(np.full(len(part.ids), self.now_ms, np.int64))
+        return FileRows(part.ids, part.removed, {**part.columns, TOUCHED: clock})
+
+    def _instead_of(
+        self, file: StateFile, damage: DamagedFile, read: Callable[[StateFile], FileRows]
+    ) -> list[FileRows]:
+        reason = str(damage)
+        if file.replaces:
+            try:
+                return [read(older) for older in file.replaces]
+            except DamagedFile as second:
+                reason += f", and of the files it was folded from one cannot be used: {second}"
+        raise StateFileError(
+            f"state file {file.name} of operator {self.operator!r}, slot {self.slot}, epoch "
+            f"{file.epoch}, cannot be used: {reason}. Bring the file back from a copy of "
+            f"{self.storage.uri}, or start with a new checkpoint folder",
+            operator=self.operator,
+            slot=self.slot,
+            epoch=file.epoch,
+            file=file.name,
+        ) from damage
+
+
+def fold_files(parts: list[FileRows], layout: RowLayout, keep_removed: bool) -> FileRows:
+    """One set of distinct rows in file order: the newest row of each key."""
+    if not parts:
+        none = np.zeros(0, np.bool_)
+        return FileRows(RowIds.none(), none, {n: c.blank(0) for n, c in layout.columns.items()})
+    if len(parts) == 1:
+        ids, removed, columns = parts[0].ids, parts[0].removed, dict(parts[0].columns)
+        if keep_removed or not removed.any():
+            return parts[0]
+        index = np.flatnonzero(~removed)
+    else:
+        newest = parts[::-1]
+        index = fold([part.ids for part in newest])
+        ids = RowIds.concat([part.ids for part in newest])
+        removed = np.concatenate([part.removed for part in newest])
+        columns = {n: _concat([part.columns[n] for part in newest]) for n in layout.columns}
+        if not keep_removed:
+            index = index[~removed[index]]
+    taken = {name: None if v is None else v.take(index) for name, v in columns.items()}
+    return FileRows(ids.take(index), removed[index], taken)
+
+
+def complete(rows: FileRows) -> dict[str, Values]:
+    """The columns that every row has."""
+    return {name: values for name, values in rows.columns.items() if values is not None}
+
+
+def _concat(parts: list[Values | None]) -> Values | None:
+    known = [part for part in parts if part is not None]
+    return Values.concat(known) if len(known) == len(parts) else None
+
+
+def compact(task: Task, chain: Chain) -> Chain:
+    """The same state in fewer files, if that is due; else the chain as it is."""
+    plan = plan_compaction(chain, task.operator, task.slot, task.compact_after)
+    weak = task.strong_digests and not all(is_strong(file.digest) for file in chain)
+    if weak:  # the checkpoint has got a key: what was written without one may not stay
+        plan = Compaction(0, "snapshot")
+    if plan is None:
+        return chain
+    old = chain[plan.start :]
+    reader = ChainReader(task.storage, task.layout, task.operator, task.slot, task.now_ms)
+    rows = fold_files(reader.files(old), task.layout, keep_removed=plan.kind == "run")
+    if not len(rows.ids):
+        return ()  # a snapshot of nothing: the chain of an empty state
+    replaces = () if weak else tuple(part.bare() for part in old)
+    file = write_file(task, rows.ids, rows.removed, complete(rows), plan.kind, replaces)
+    return (*chain[: plan.start], file)

@@ -10,14 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
+import xxhash
 
-from headgate.state.layout import Array, ColumnLayout, Mask, Values
+from headgate.state.layout import Array, ColumnLayout, Mask, Positions, Values
 from headgate.state.memory import MappedMemory, Memory
-from headgate.state.seal import U32, WarmCopyDamaged, value_seals
-
-Positions = npt.NDArray[np.intp]
+from headgate.state.seals import U32, WarmCopyDamaged, value_seals
 
 
 class FixedColumn:
@@ -76,6 +74,10 @@ class FixedColumn:
             self.valid = None
         elif self.valid is None:
             self.valid = memory.attach(f"{self._file}-valid", np.dtype(np.bool_), (size,))
+
+    def digest(self) -> str:
+        valid = b"" if self.valid is None else xxhash.xxh3_128_digest(self.valid.data)
+        return xxhash.xxh3_128_hexdigest(self.data.data) + valid.hex()
 
     @property
     def row_bytes(self) -> int:

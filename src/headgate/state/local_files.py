@@ -1,26 +1,121 @@
-"""Files of a local disk, or of anything mounted like one.
+"""Files of a local disk, or of anything mounted like one: whole, durable, and nobody else's.
 
 A file is written under a temporary name beside its place and then renamed; to create one only if it
-is absent, it is hard-linked instead, which fails if somebody else was first.
+is absent, it is hard-linked instead, which fails if somebody else was first. It survives a crash of
+the machine when its bytes and its name, which is part of its folder, have been flushed.
 
-Folders are made 0700 and files 0600, whatever the umask says; `trust` has the one exception. Shared
-ones, for other programs to read, follow the umask.
+State of `Update` is pickled, so whoever can plant a file in a checkpoint, or put another folder in
+its place, runs code in the driver and in tasks. Folders are therefore made 0700 and files 0600,
+whatever the umask says (shared ones, for other programs to read, follow it), and `check_folder`
+refuses a folder that everybody may write to or that belongs to somebody else than this user or
+root. Where owners or modes say nothing (some mounts show one owner for all files),
+HEADGATE_TRUST_FOLDERS=1 skips that check.
 """
 
 from __future__ import annotations
 
 import io
 import os
+import stat
 from collections.abc import Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from headgate.errors import UnsafeName
-from headgate.state.flushing import flush_all, folders_above
-from headgate.state.trust import GROUP_FILE, PRIVATE_FILE, is_of_group, make_private_folder
+from headgate.errors import UnsafeName, UntrustedFolder
+
+FLUSHES_AT_ONCE = 8  # flushes that wait together share the disk's work
+VARIABLE = "HEADGATE_TRUST_FOLDERS"
+PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
+GROUP_FOLDER, GROUP_FILE = 0o2770, 0o660
+
+
+def flush_all(paths: Collection[str]) -> None:
+    """Flush files or folders; one that is not there (any more) is passed over."""
+    if len(paths) > 1:
+        with ThreadPoolExecutor(min(FLUSHES_AT_ONCE, len(paths))) as threads:
+            list(threads.map(_flush, sorted(paths)))
+    for path in paths if len(paths) == 1 else ():
+        _flush(path)
+
+
+def folders_above(path: str, root: str) -> list[str]:
+    """The folders in which the names on the way to a path stand, innermost first, to `root`'s."""
+    last, folder = os.path.dirname(root.rstrip("/")) or "/", os.path.dirname(path)
+    found = [folder]
+    while folder != last and len(folder) > len(last):
+        folder = os.path.dirname(folder)
+        found.append(folder)
+    return found
+
+
+def _flush(path: str) -> None:
+    with suppress(FileNotFoundError):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def make_private_folder(path: str) -> None:
+    """Create a folder, and those above it that are missing, for this user alone.
+
+    Inside a folder that is group-writable and has the set-group-id bit (2770), the sign of a folder
+    that a group shares, the group gets the same rights.
+    """
+    parent = os.path.dirname(path)
+    if parent and not os.path.isdir(parent):
+        make_private_folder(parent)
+    try:
+        os.mkdir(path, PRIVATE_FOLDER)
+    except FileExistsError:
+        return
+    if is_of_group(parent):
+        os.chmod(path, GROUP_FOLDER)
+
+
+def is_of_group(folder: str) -> bool:
+    mode = os.stat(folder).st_mode
+    return bool(mode & stat.S_ISGID and mode & stat.S_IWGRP)
+
+
+def check_folder(path: str) -> None:
+    """Make a folder if it is missing, and refuse it if others could plant something there."""
+    make_private_folder(path)
+    for entry in os.scandir(path):
+        if entry.is_symlink() and not _is_inside(entry.path, path):
+            raise UnsafeName(
+                f"{entry.path} is a symbolic link that leads out of {path}. Move the whole folder, "
+                "or mount what it should hold",
+                uri=path,
+                name=entry.name,
+            )
+    if os.environ.get(VARIABLE) == "1":
+        return
+    found = os.stat(path)
+    if found.st_mode & stat.S_IWOTH:
+        why, way_out = "everybody may write there", f"chmod o-w {path}"
+    elif found.st_uid not in (0, os.geteuid()):
+        why = f"it belongs to user {found.st_uid}, and this is user {os.geteuid()}"
+        way_out = f"chown it, run as user {found.st_uid}"
+    else:
+        return
+    raise UntrustedFolder(
+        f"{path} cannot be trusted: {why}. Whoever can write there can make headgate run code, as "
+        f"state may be pickled. {way_out}, or choose a folder that does not exist yet. If nobody "
+        f"else can reach it (a container's volume, a mount that hides owners), set {VARIABLE}=1",
+        uri=path,
+        owner=found.st_uid,
+        mode=stat.S_IMODE(found.st_mode),
+    )
+
+
+def _is_inside(path: str, folder: str) -> bool:
+    return os.path.realpath(path).startswith(os.path.realpath(folder) + os.sep)
 
 
 class LocalFiles:

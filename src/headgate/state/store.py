@@ -13,18 +13,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headgate.state.chain import Chain, chain_id, missing_files
-from headgate.state.chain_reader import ChainReader, complete
-from headgate.state.delta import FileRows
-from headgate.state.layout import RowLayout
+from headgate.state.chain import ChainReader, chain_id, complete, missing_files
+from headgate.state.layout import I64, U64, RowLayout, StateSchema
 from headgate.state.memory import PrivateMemory
 from headgate.state.rows import StateRows, bucket_shift
-from headgate.state.schema import I64, U64, StateSchema
-from headgate.state.seal import WarmCopyDamaged
+from headgate.state.seals import WarmCopyDamaged
 from headgate.state.session import StateSession
+from headgate.state.state_file import Chain, FileRows, Task
 from headgate.state.storage import Storage
 from headgate.state.table import HashTable
-from headgate.state.task import Task
 from headgate.state.warm_copy import WarmCopy, WarmRoom
 
 

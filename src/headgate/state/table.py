@@ -18,14 +18,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
-from headgate.state.column import Column, FixedColumn, HeapColumn, Positions
-from headgate.state.layout import Array, Mask, RowLayout, Values
+from headgate.state.column import Column, FixedColumn, HeapColumn
+from headgate.state.layout import U64, Array, Mask, Positions, RowLayout, Values
 from headgate.state.memory import MappedMemory, Memory, PrivateMemory
 from headgate.state.rows import RowIds
-from headgate.state.schema import U64
-from headgate.state.seal import WarmCopyDamaged
-from headgate.state.sealing import EMPTY, REMOVED, Seals
+from headgate.state.seals import CHECK, EMPTY, REMOVED, Seals, WarmCopyDamaged
 
 _LOAD_AFTER_BUILD = 0.5
 _LOAD_MAX = 0.68
@@ -204,6 +203,14 @@ class HashTable:
         row_bytes = 8 + self.check.itemsize + (8 if self.layout.has_route else 0)
         row_bytes += sum(column.row_bytes for column in self.columns.values())
         return self.live * row_bytes + sum(c.heap_bytes() for c in self.columns.values())
+
+    def digest(self, name: str) -> str:
+        """Of a column of numbers as a whole, or of what says which rows are live."""
+        if name == CHECK:
+            return xxhash.xxh3_128_hexdigest(self.check.data)
+        column = self.columns[name]
+        assert isinstance(column, FixedColumn)
+        return column.digest()
 
     def make_private(self) -> None:
         """Leave the shared files (no room there) and go on with plain arrays."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headgate.commit.type_text import parse_type, state_schema
 from headgate.errors import UnsupportedVersion
-from headgate.state.schema import StateSchema
+from headgate.state.layout import StateSchema
 
 UNITS = ("s", "ms", "us", "ns")
 atoms = st.sampled_from(

@@ -15,7 +15,7 @@ from headgate.commit.checkpoint import Checkpoint
 from headgate.commit.collector import SWEEP_EVERY, Collector
 from headgate.commit.manifest import Manifest
 from headgate.routing.table import hash_table
-from headgate.state.chain import StateFile
+from headgate.state.state_file import StateFile
 from headgate.state.storage import Storage
 from headgate.testing import ListSource, run
 from strategies import examples, quick_folder

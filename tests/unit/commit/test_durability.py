@@ -10,7 +10,7 @@ import pytest
 from headgate import Count, Flow
 from headgate.commit.checkpoint import Checkpoint
 from headgate.commit.manifest import Manifest
-from headgate.state.flushing import folders_above
+from headgate.state.local_files import folders_above
 from headgate.state.storage import Storage
 from headgate.testing import ListSource, run
 

@@ -16,8 +16,8 @@ from headgate.errors import DamagedManifest, UnsupportedVersion
 from headgate.operator.rows import EpochClock
 from headgate.slot.plan import Control
 from headgate.slot.program import Program
-from headgate.state.chain import StateFile
 from headgate.state.digest import seal, unseal
+from headgate.state.state_file import StateFile
 from strategies import examples
 
 DELTA = StateFile("count/0/e000000003-a", "delta", 3, 10, 100, "aa")

@@ -23,9 +23,9 @@ import pyarrow as pa
 from headgate.operator import EpochClock, KeyedRows, Output, Partials, StatefulOperator
 from headgate.operator.base import as_output, state_schema
 from headgate.operator.rows import partial_schema
-from headgate.state.chain import Chain
-from headgate.state.private_session import PrivateSession
-from headgate.state.schema import StateSchema
+from headgate.state.layout import StateSchema
+from headgate.state.session import PrivateSession
+from headgate.state.state_file import Chain
 from headgate.state.storage import Storage
 from headgate.state.store import StateStore
 

@@ -43,7 +43,7 @@ from headgate.operator import (
 )
 from headgate.operator.base import state_schema
 from headgate.routing.identity import SCRATCH
-from headgate.state.private_session import PrivateSession
+from headgate.state.session import PrivateSession
 from strategies import examples
 
 WINDOW = Tumbling("10 seconds", time="ts")

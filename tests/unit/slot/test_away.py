@@ -30,7 +30,7 @@ from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
 from headgate.slot.stage import Services, run_slot_task, run_source_task
 from headgate.slot.statistics import TaskStatistics
-from headgate.state.chain import StateFile
+from headgate.state.state_file import StateFile
 from headgate.state.storage import Storage
 from headgate.state.store import StateStore
 from headgate.testing import ListSource, LocalRun, ManualClock

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from headgate.state.schema import U64, StateSchema
+from headgate.state.layout import U64, StateSchema
 
 
 @dataclass(frozen=True)

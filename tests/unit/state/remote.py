@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pyarrow import fs
 
-from headgate.state.hadoop_files import HadoopFiles
-from headgate.state.storage import Storage
+from headgate.state.storage import HadoopFiles, Storage
 
 
 class NotLocal(Storage):

@@ -9,15 +9,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.state.chain import (
-    Chain,
-    StateFile,
-    chain_id,
-    fold,
-    missing_files,
-    plan_compaction,
-)
+from headgate.state.chain import chain_id, fold, missing_files, plan_compaction
 from headgate.state.rows import RowIds
+from headgate.state.state_file import Chain, StateFile
 
 
 def file(name: str, kind: Any = "delta", rows: int = 10, replaces: Chain = ()) -> StateFile:

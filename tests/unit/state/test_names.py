@@ -12,7 +12,7 @@ from headgate.commit.checkpoint import Checkpoint
 from headgate.commit.collector import Collector
 from headgate.commit.manifest import Manifest
 from headgate.errors import UnsafeName
-from headgate.state.chain import StateFile
+from headgate.state.state_file import StateFile
 from headgate.state.storage import Storage
 from object_store import LocalS3
 from unit.state.remote import NotLocal

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.operator.rows import Groups, KeyedRows
-from headgate.state.private_session import PrivateSession
-from headgate.state.schema import StateSchema
+from headgate.state.layout import StateSchema
+from headgate.state.session import PrivateSession
 from strategies import examples
 
 SCHEMA = StateSchema(

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from headgate.errors import CheckpointError, StorageFull
-from headgate.state import hadoop_files
+from headgate.state import storage as storage_module
 from headgate.state.storage import Storage
 from unit.state.remote import NotLocal
 
@@ -31,7 +31,7 @@ def storage(
 ) -> Storage:
     if request.param == "s3":
         return Storage.at(request.getfixturevalue("s3").folder())
-    monkeypatch.setattr(hadoop_files, "rename_if_absent", link_if_absent)
+    monkeypatch.setattr(storage_module, "rename_if_absent", link_if_absent)
     kind = Storage if request.param == "local" else NotLocal
     return kind.at(str(tmp_path / "root"))
 

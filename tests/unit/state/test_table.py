@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.state.layout import RowLayout, Values
+from headgate.state.layout import RowLayout, StateSchema, Values
 from headgate.state.memory import PrivateMemory
 from headgate.state.rows import RowIds
-from headgate.state.schema import StateSchema
 from headgate.state.table import HashTable, home_of
 
 SCHEMA = StateSchema(key=pa.schema([("k", pa.int64())]), values=pa.schema([("v", pa.int64())]))

@@ -24,7 +24,7 @@ from headgate.state import Chain, StateSchema, StateSession, StateStore, Storage
 from headgate.state.layout import RowLayout
 from headgate.state.memory import MappedMemory, PrivateMemory
 from headgate.state.rows import StateRows
-from headgate.state.seal import WarmCopyDamaged
+from headgate.state.seals import WarmCopyDamaged
 from headgate.state.table import home_of
 from headgate.state.warm_copy import WarmRoom, forget_mappings
 from unit.state.keys import Keys, keys_of

@@ -11,8 +11,8 @@ import pytest
 
 from headgate import Count, Flow
 from headgate.errors import UnsafeName, UntrustedFolder
+from headgate.state.local_files import VARIABLE, check_folder
 from headgate.state.storage import Storage
-from headgate.state.trust import VARIABLE, check_folder
 from headgate.testing import ListSource, run
 
 SOMEBODY = 12345

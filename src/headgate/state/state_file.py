@@ -4,8 +4,8 @@ Any Arrow reader can open one. The schema's metadata holds an index: per block i
 first and last route, and a digest. The file's own digest, which its name and the manifest hold, is
 that of this head, and so covers every block: a range of routes (a bucket, a pinned key) is read,
 and checked, by taking just its blocks. Files of format 1 are read too: they end with a digest of
-their head, and their name holds that of the whole file. The same rows give the same bytes, so a
-task run twice names the same file.
+their head, and their name holds that of the whole file. A file depends on its `Task` and its rows
+alone, so a task that runs again writes the same bytes under the same name.
 
 Columns: `_route`, `_h` (only with sub-keys; else it equals `_route`), `_check`, `_op` (0 put, 1
 remove), `key.*`, `sub.*`, `value.*`, and `_touched_ms` if the state has a TTL. Removed rows have
@@ -17,26 +17,79 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import xxhash
 
-from headgate.state.chain import Kind, StateFile
 from headgate.state.digest import DamagedFile, digest_of, matches
-from headgate.state.layout import TOUCHED, ColumnLayout, Mask, RowLayout, Values
+from headgate.state.layout import TOUCHED, U64, ColumnLayout, Mask, RowLayout, Values
 from headgate.state.rows import RowIds
-from headgate.state.schema import U64
 from headgate.state.storage import Storage
-from headgate.state.task import Task
 
 FORMAT = 2
-BLOCK_ROWS = 16384
+BLOCK_ROWS = 16384  # the least that is read of a file to move one key
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _OLD_TAIL_BYTES = len(_END) + 8
 _META = b"headgate"
+Kind = Literal["delta", "run", "snapshot"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task's view of one (operator, slot); `now_ms` is the plan's clock.
+
+    `identity` says how keys of equal hash are told apart; only key batches look into it.
+    """
+
+    storage: Storage
+    layout: RowLayout
+    operator: str
+    slot: int
+    epoch: int
+    level: int
+    now_ms: int
+    ttl_ms: int | None
+    buckets: int
+    compact_after: int
+    strong_digests: bool = False
+    identity: Any = None
+
+    @property
+    def folder(self) -> str:
+        return f"{self.operator}/{self.slot:05d}"
+
+
+@dataclass(frozen=True)
+class StateFile:
+    """One file of a chain. `replaces` are the files a run or snapshot was folded from."""
+
+    name: str
+    kind: Kind
+    epoch: int
+    rows: int
+    bytes: int
+    digest: str
+    replaces: tuple[StateFile, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        told = dict(vars(self))
+        replaces = told.pop("replaces")
+        return {**told, "replaces": [f.to_json() for f in replaces]} if replaces else told
+
+    @classmethod
+    def from_json(cls, told: dict[str, Any]) -> StateFile:
+        replaces = tuple(cls.from_json(file) for file in told.get("replaces", ()))
+        return cls(**{**told, "replaces": replaces})
+
+    def bare(self) -> StateFile:
+        """The same file without what it replaces, so that chains do not nest."""
+        return replace(self, replaces=())
+
+
+Chain = tuple[StateFile, ...]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from headgate.state.layout import Values
-from headgate.state.seal import factors, row_seals, value_seals
+from headgate.state.seals import factors, row_seals, value_seals
 
 ROWS = 50
 

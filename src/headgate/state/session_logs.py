@@ -1,0 +1,189 @@
+"""What a session remembers beside the table: where keys are, what it changed, how to undo it.
+
+A position stays right for a row that was found until the table is rebuilt; for one that was not,
+it stays a right place to go on probing from. So after a change the `Finder` repeats a lookup from
+where it ended; only after a rebuild does it start from home again.
+
+The logs note rows by identity, so they stay right if the table is rebuilt in between. A delta
+holds what the rows are at the end, so it does not matter in how many steps, or in which order,
+they got there. Undo marks nest; rolling back keeps the mark, as a savepoint in SQL does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headgate.state.layout import KeyBatch, Mask, Positions, RowLayout, Values
+from headgate.state.rows import RowIds, sorted_order
+from headgate.state.table import HashTable
+
+_KEPT_MAX = 16
+
+
+@dataclass(frozen=True)
+class Found:
+    """Position of each key, whether its row is there, and its value cells if just gathered."""
+
+    keys: KeyBatch
+    pos: Positions
+    found: Mask
+    version: int
+    changes: int
+    cells: dict[str, Values] | None = None
+
+
+class Finder:
+    """Looks up key batches in one table, and knows the last few again by identity."""
+
+    def __init__(self, table: HashTable, identity: Any = None) -> None:
+        self._table, self._identity = table, identity
+        self._known: dict[int, Found] = {}
+        self._changes = 0
+
+    def find(self, keys: KeyBatch) -> Found:
+        known = self._known.get(id(keys))
+        if known is None or known.keys is not keys or known.version != self._table.version:
+            if not self._table.layout.has_route and keys.route is not keys.h:
+                assert np.array_equal(keys.route, keys.h), "without sub-keys h must be the route"
+            return self._look_up(keys, None)
+        return known if known.changes == self._changes else self._look_up(keys, known.pos)
+
+    def written(self, keys: KeyBatch, pos: Positions) -> None:
+        """All rows of this batch are there now."""
+        self._keep(keys, pos, np.ones(len(pos), np.bool_))
+
+    def changed(self) -> None:
+        """Rows came or went: what is remembered must be looked at again."""
+        self._changes += 1
+
+    def forget(self) -> None:
+        self._known.clear()
+
+    def _look_up(self, keys: KeyBatch, start: Positions | None) -> Found:
+        ids = RowIds(keys.route, keys.h, keys.check(self._identity))
+        pos, found, cells = self._table.look_up(ids, start)
+        return replace(self._keep(keys, pos, found), cells=cells)
+
+    def _keep(self, keys: KeyBatch, pos: Positions, found: Mask) -> Found:
+        if len(self._known) >= _KEPT_MAX:
+            self._known.clear()
+        known = Found(keys, pos, found, self._table.version, self._changes)
+        self._known[id(keys)] = known
+        return known
+
+
+@dataclass(frozen=True)
+class Touched:
+    """Rows of one change, where they were then, and their key columns if at hand."""
+
+    ids: RowIds
+    pos: Positions
+    version: int
+    keys: KeyBatch | None
+
+
+class TouchedLog:
+    """All changes of a session so far."""
+
+    def __init__(self, table: HashTable) -> None:
+        self._table = table
+        self._log: list[Touched] = []
+        self._positions_hold = True
+
+    def __len__(self) -> int:
+        return len(self._log)
+
+    def put(self, ids: RowIds, pos: Positions, keys: KeyBatch | None) -> None:
+        self._log.append(Touched(ids, pos, self._table.version, keys))
+
+    def removed(self, ids: RowIds, pos: Positions) -> None:
+        self._log.append(Touched(ids, pos, self._table.version, None))
+        self._positions_hold = False
+
+    def cut(self, count: int) -> None:
+        """Back to the first `count` changes: the others were undone."""
+        del self._log[count:]
+        self._positions_hold = False
+
+    def delta(self) -> tuple[RowIds, Mask, dict[str, Values]]:
+        """The rows, in file order, which of them are gone, and their columns as they are now."""
+        ids = RowIds.concat([touched.ids for touched in self._log])
+        order, first = sorted_order(ids)
+        if not first.all():
+            order = order[first]
+        ids = ids.take(order)
+        version = self._table.version
+        if self._positions_hold and all(touched.version == version for touched in self._log):
+            pos = np.concatenate([touched.pos for touched in self._log])[order]
+            found = np.ones(len(ids), np.bool_)
+        else:
+            pos, found = self._table.find(ids.h, ids.check)
+        keys = self._log[0].keys if len(self._log) == 1 else None
+        columns = {} if keys is None else key_values(self._table.layout, keys, order)
+        rest = [name for name in self._table.columns if name not in columns]
+        gone = ~found
+        held = self._table.gather(pos, rest, gone if gone.any() else None)
+        return ids, gone, {**columns, **held}
+
+
+def key_values(layout: RowLayout, keys: KeyBatch, index: Positions) -> dict[str, Values]:
+    """Key and sub-key columns of some keys of a batch."""
+    batch = keys.columns
+    if not np.array_equal(index, np.arange(batch.num_rows)):  # else there is nothing to copy
+        batch = batch.take(pa.array(index))
+    return {
+        name: layout.columns[name].store(batch.column(number), len(index))
+        for number, name in enumerate(layout.key_names)
+    }
+
+
+@dataclass(frozen=True)
+class Before:
+    """Rows that were there, with all their columns, and rows that were not."""
+
+    there: RowIds
+    columns: dict[str, Values]
+    absent: RowIds
+
+
+class UndoLog:
+    """What to put back, newest last, and where each mark stands."""
+
+    def __init__(self, table: HashTable) -> None:
+        self._table = table
+        self._log: list[Before] = []
+        self._marks: list[tuple[int, int]] = []
+
+    def mark(self, touched: int) -> None:
+        """Remember this moment, and how many changes the session had noted by then."""
+        self._marks.append((len(self._log), touched))
+
+    def note(self, ids: RowIds, pos: Positions, found: Mask) -> None:
+        """Keep these rows as they are, if anybody may want them back."""
+        if self._marks:
+            there = np.flatnonzero(found)
+            columns = self._table.gather(pos[there])
+            self._log.append(Before(ids.take(there), columns, ids.take(np.flatnonzero(~found))))
+
+    def rollback(self) -> int:
+        """Put everything back as it was at the last mark; returns the session's count then."""
+        assert self._marks, "rollback() without mark()"
+        start, touched = self._marks[-1]
+        for before in reversed(self._log[start:]):
+            pos, found = self._table.find(before.absent.h, before.absent.check)
+            self._table.remove(pos[found])
+            pos, found, _ = self._table.look_up(before.there)
+            pos = self._table.ensure(before.there, pos, found)
+            self._table.scatter(before.there, pos, before.columns)
+        del self._log[start:]
+        return touched
+
+    def release(self) -> None:
+        """Forget the last mark and keep what was done since."""
+        self._marks.pop()
+        if not self._marks:
+            self._log.clear()
