@@ -23,8 +23,8 @@ import numpy as np
 
 from headgate.demo.machine import Machine
 from headgate.offline.replay import replay
+from headgate.offline.replay_owners import Trace, read_trace
 from headgate.offline.replay_planners import ReplayOptions
-from headgate.offline.replay_trace import Trace, read_trace
 from headgate.planner.incremental_words import IncrementalSettings
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -13,8 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 import headgate as hg
-from headgate.offline.replay_owners import Epoch, Owners
-from headgate.offline.replay_trace import Trace
+from headgate.offline.replay_owners import Epoch, Owners, Trace
 from headgate.routing.table import RoutingTable
 
 

@@ -19,11 +19,9 @@ from tests.spark.feeding import ONCE, state_rows
 import headgate as hg
 from headgate.demo.workload import trends, write_epochs
 from headgate.errors import HeadgateError, UnknownColumn, UnknownSlot
-from headgate.offline.analyze import analyze, write
-from headgate.offline.analyze_count import CountedPairs
+from headgate.offline.analyze import Analysis, AnalyzeOptions, analyze, write
 from headgate.offline.analyze_data import shape_of
-from headgate.offline.analyze_pairs import count_pairs, hashes_of
-from headgate.offline.analyze_result import Analysis, AnalyzeOptions
+from headgate.offline.analyze_pairs import CountedPairs, count_pairs, hashes_of
 
 SLOTS = 3
 

@@ -12,11 +12,11 @@ from rich.table import Table
 from headgate.cli.console import safe, speaker, told_plainly, write_json
 from headgate.cli.start_options import DEFAULT_SLOTS, spark_settings
 from headgate.errors import HeadgateError
-from headgate.offline.number_text import percent, times
+from headgate.offline.views import percent, times
 from headgate.routing.table_folder import check_folder
 
 if TYPE_CHECKING:
-    from headgate.offline.analyze_result import Analysis, AnalyzeOptions
+    from headgate.offline.analyze import Analysis, AnalyzeOptions
     from headgate.planner.partition import Quality
 
 _QUALITIES = ("metis", "mt-kahypar")
@@ -87,9 +87,9 @@ def analyze(
 
     `headgate run APP --tables DIR` starts a flow with them.
     """
+    from headgate.offline.analyze import MAX_EDGES, AnalyzeOptions
     from headgate.offline.analyze_data import format_of, shape_of
-    from headgate.offline.analyze_result import MAX_EDGES, AnalyzeOptions
-    from headgate.offline.need_figures import need_figures
+    from headgate.offline.report import need_figures
     from headgate.planner.tables import CAP
 
     with told_plainly():

@@ -16,9 +16,7 @@ from headgate.cli.console import INTERRUPTED, err, safe, speaker, told_plainly, 
 from headgate.cli.demo_phases import Phases
 from headgate.cli.live import follow
 from headgate.demo.machine import Machine
-from headgate.offline.epoch_view import EpochView, RunView
-from headgate.offline.number_text import number
-from headgate.offline.plan_view import plan_views
+from headgate.offline.views import EpochView, RunView, number, plan_views
 
 _TOP = 8
 
@@ -54,8 +52,7 @@ def demo(
 
 def _run(options: Any, console: Console, json_file: Path | None) -> None:
     from headgate.demo.tour import check, clear, start_demo, write_input
-    from headgate.offline.need_figures import why_no_figures
-    from headgate.offline.report import Extra, write_report
+    from headgate.offline.report import why_no_figures, write_report
     from headgate.planner.compiling import compile_kernels
     from headgate.runtime.session import local_session
 
@@ -92,7 +89,7 @@ def _run(options: Any, console: Console, json_file: Path | None) -> None:
     plans = plan_views(query.journal())
     phases = Phases.of(views, options.hash_epochs, plans)
     _tell(console, run, verdict, clock, phases)
-    extra = Extra("What came out", _html(options, verdict))
+    extra = ("What came out", _html(options, verdict))
     report = f"Report: [bold]{options.report}[/]"
     if why := why_no_figures():
         report = f"No report: {safe(why)}."
@@ -139,7 +136,7 @@ def _top(name: str, counts: Any) -> Table:
 
 
 def _html(options: Any, verdict: Any) -> str:
-    from headgate.offline.report import table
+    from headgate.offline.page import table
 
     mark = "good" if verdict.agrees else "bad"
     tops = "".join(

@@ -8,9 +8,16 @@ from statistics import median
 from typing import Any
 
 from headgate.cli.console import safe
-from headgate.offline.epoch_view import EpochView, RunView
-from headgate.offline.number_text import number, percent, short, times
-from headgate.offline.plan_view import PlanView, mean_error
+from headgate.offline.views import (
+    EpochView,
+    PlanView,
+    RunView,
+    mean_error,
+    number,
+    percent,
+    short,
+    times,
+)
 
 _MOVES_TOLD = 5
 

@@ -15,8 +15,7 @@ from rich.text import Text
 from headgate.cli.console import STDOUT, fail, safe, speaker, told_plainly, write_json
 from headgate.commit.facts import EpochFacts
 from headgate.commit.inspection import FoundKey, Inspection, OperatorState
-from headgate.offline.epoch_view import EpochView
-from headgate.offline.number_text import short
+from headgate.offline.views import EpochView, short
 from headgate.topology.plain_text import plain_text
 
 _FIELD_CHARS = 160

@@ -20,8 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headgate.commit.facts import EpochFacts
-from headgate.offline.epoch_view import EpochView, RunView
-from headgate.offline.number_text import short
+from headgate.offline.views import EpochView, RunView, short
 
 POLL_SECONDS = 0.2
 SHOWN = 12

@@ -52,8 +52,8 @@ def replay(
 ) -> None:
     """Run a planner over a recorded stream: locality, balance and moves on rows after each plan."""
     from headgate.offline.replay import replay as run_replay
+    from headgate.offline.replay_owners import read_trace
     from headgate.offline.replay_planners import ReplayOptions
-    from headgate.offline.replay_trace import read_trace
 
     console = speaker(json_file)
     options = ReplayOptions(planner, window, period, slots, epoch, alpha, seed, strict, split)

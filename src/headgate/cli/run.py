@@ -28,8 +28,7 @@ from headgate.cli.start_options import (
     trigger_of,
 )
 from headgate.errors import HeadgateError
-from headgate.offline.epoch_view import EpochView, RunView
-from headgate.offline.number_text import short
+from headgate.offline.views import EpochView, RunView, short
 from headgate.routing.table_folder import load_tables
 from headgate.state.storage import Storage
 

@@ -9,18 +9,27 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from headgate.arrays import I64, U64
 from headgate.errors import HeadgateError
-from headgate.offline.analyze_curve import Tables, hash_tables, steps_to, tables_from_top
 from headgate.offline.analyze_data import check_columns, read_data, told_by_spark
-from headgate.offline.analyze_pairs import I32, Pairs, Shape, graph_of
-from headgate.offline.analyze_result import Analysis, AnalyzeOptions, Outlook, TopPair
+from headgate.offline.analyze_pairs import (
+    CountedPairs,
+    Pairs,
+    Shape,
+    Tables,
+    graph_of,
+    key_texts,
+    local_share,
+    slot_loads,
+)
 from headgate.offline.analyze_source import (
     Source,
     find_partitions,
@@ -29,19 +38,18 @@ from headgate.offline.analyze_source import (
     without_source,
 )
 from headgate.planner.key_graph import KeyGraph
-from headgate.planner.partition import Quality, partition
-from headgate.planner.tables import to_tables
-from headgate.routing.hashing import U64
+from headgate.planner.partition import Partition, Quality, partition
+from headgate.planner.tables import CAP, to_tables
+from headgate.routing.table import hash_table
 from headgate.routing.table_folder import save_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from headgate.offline.analyze_count import CountedPairs
-
-TOP_PAIRS = 24
-TRIES = 4
-MANY_EDGES = 1_000_000
+TOP_PAIRS = 24  # shown in a report
+MAX_EDGES = 5_000_000  # pairs that the driver holds: 24 bytes each, and as much again to plan
+# More seeds than a manager takes, which plans between two epochs: 4 while that is seconds.
+TRIES, MANY_EDGES = 4, 1_000_000
 
 
 class Progress(Protocol):
@@ -51,13 +59,211 @@ class Progress(Protocol):
     def end(self, found: str, seconds: float) -> None: ...
 
 
+@dataclass(frozen=True)
+class AnalyzeOptions:
+    """What to analyse and how; `max_edges` bounds what the driver holds, `max_pins` a table.
+
+    `source_slot` is the column with the slot of a row's source partition; without it they are
+    dealt. `source_weight` is what a row of the first hop is worth against one between operators.
+    """
+
+    data: str
+    form: str
+    shape: Shape
+    slots: int = 4
+    alpha: float = 1.03
+    seed: int = 0
+    quality: Quality = "metis"
+    max_pins: int = CAP
+    max_edges: int = MAX_EDGES
+    schema: str | None = None
+    curve: bool = True
+    source_slot: str | None = None
+    source_weight: float = 1.0
+
+    def how(self, graph: KeyGraph) -> dict[str, Any]:
+        """Named arguments of `partition` for this graph."""
+        tries = TRIES if graph.edges <= MANY_EDGES else None
+        return {"alpha": self.alpha, "seed": self.seed, "quality": self.quality, "tries": tries}
+
+    def plan(self, graph: KeyGraph) -> Partition:
+        return partition(graph, self.slots, **self.how(graph))
+
+    def tables(self, graph: KeyGraph, plan: Partition) -> Tables:
+        return to_tables(graph, plan, self.slots, cap=self.max_pins)
+
+
+@dataclass(frozen=True)
+class TopPair:
+    """One of the heaviest pairs, as people read it, and where its keys live."""
+
+    edge: str
+    a: str
+    b: str
+    rows: int
+    slot_a: int
+    slot_b: int
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What tables bring on the counted rows: rows per edge from slot i to slot j.
+
+    `first_hop` is the same from the slots of the source's partitions to the first operators.
+    """
+
+    shape: Shape
+    traffic: tuple[I64, ...]
+    first_hop: tuple[I64, ...] = ()
+
+    @property
+    def locality(self) -> float:
+        return local_share(self.traffic)
+
+    @property
+    def first_hop_locality(self) -> float:
+        return local_share(self.first_hop)
+
+    @property
+    def edge_locality(self) -> dict[str, float]:
+        named = zip(self.shape.edge_names, self.traffic, strict=True)
+        return {name: local_share([matrix]) for name, matrix in named}
+
+    @property
+    def hop_locality(self) -> dict[str, float]:
+        """Of every edge, those from the source too."""
+        named = zip(self.shape.counted.edge_names, self.matrices, strict=True)
+        return {name: local_share([matrix]) for name, matrix in named}
+
+    @property
+    def matrices(self) -> tuple[I64, ...]:
+        """Of every edge, in the order of `shape.counted`."""
+        return *self.traffic, *self.first_hop
+
+    @property
+    def loads(self) -> dict[str, list[int]]:
+        return slot_loads(self.traffic, self.shape)
+
+    @property
+    def imbalance(self) -> dict[str, float]:
+        """Busiest slot over the mean, per operator."""
+        return {
+            op: max(by_slot) * len(by_slot) / sum(by_slot) for op, by_slot in self.loads.items()
+        }
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """All that was found. `without` is the outlook of a plan that ignores the source."""
+
+    options: AnalyzeOptions
+    types: Mapping[str, str]
+    rows: int
+    keys: Mapping[str, int]
+    pairs: Mapping[str, int]
+    left_out_pairs: int
+    left_out_rows: int
+    plan: Partition
+    tables: Tables
+    expected: Outlook
+    hashed: Outlook
+    top: tuple[TopPair, ...] = ()
+    curve: tuple[tuple[int, float], ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    source: Source | None = None
+    without: Outlook | None = None
+
+    @property
+    def floor(self) -> dict[str, float]:
+        """What the heaviest keys force on each operator's max/mean load."""
+        return dict(zip(self.options.shape.operators, self.plan.floor.tolist(), strict=False))
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader should know before trusting the figures."""
+        slots, alpha = self.options.slots, self.options.alpha
+        told = []
+        for name, count in self.keys.items():
+            got, low = self.expected.imbalance[name], self.floor[name]
+            if count < slots:
+                told.append(f"{name} has {count} keys for {slots} slots: some slots stay empty.")
+            elif low > alpha:
+                told.append(
+                    f"{name}: single keys are heavier than their share, no placement is below "
+                    f"{low:.3f} (alpha {alpha:g})."
+                )
+            elif got > alpha + 5e-4:
+                told.append(
+                    f"{name}: busiest slot at {got:.3f} of the mean, above alpha {alpha:g}."
+                )
+            pins = len(self.tables[name].pinned_h)
+            if pins < count:
+                told.append(f"{name}: {pins:,} of {count:,} keys have an entry, others are hashed.")
+        if self.left_out_pairs:
+            share = self.left_out_rows / max(1, self.rows * len(self.pairs))
+            told.append(
+                f"{self.left_out_pairs:,} light pairs ({share:.1%} of the rows) were left out of "
+                "the plan (--max-edges); the figures count them."
+            )
+        return told
+
+    def facts(self) -> dict[str, Any]:
+        """Everything as JSON, tables apart."""
+        shape, options = self.options.shape, self.options
+        return {
+            "data": options.data,
+            "format": options.form,
+            "rows": self.rows,
+            "operators": dict(zip(shape.operators, map(list, shape.keys), strict=True)),
+            "types": dict(self.types),
+            "slots": options.slots,
+            "alpha": options.alpha,
+            "seed": options.seed,
+            "quality": options.quality,
+            "max_pins": options.max_pins,
+            "max_edges": options.max_edges,
+            "keys": dict(self.keys),
+            "pairs": dict(self.pairs),
+            "left_out": {"pairs": self.left_out_pairs, "rows": self.left_out_rows},
+            "pins": {name: len(table.pinned_h) for name, table in self.tables.items()},
+            "locality": self.expected.locality,
+            "hash_locality": self.hashed.locality,
+            "imbalance": self.expected.imbalance,
+            "hash_imbalance": self.hashed.imbalance,
+            "floor": self.floor,
+            "loads": self.expected.loads,
+            "edge_locality": self.expected.edge_locality,
+            "hash_edge_locality": self.hashed.edge_locality,
+            "source": self._source_facts(),
+            "curve": [{"edges": k, "locality": share} for k, share in self.curve],
+            "top_pairs": [asdict(pair) for pair in self.top],
+            "notes": self.notes,
+            "seconds": dict(self.seconds),
+        }
+
+    def _source_facts(self) -> dict[str, Any] | None:
+        if self.source is None or self.without is None:
+            return None
+        return {
+            "columns": list(self.options.shape.source),
+            "weight": self.options.source_weight,
+            "partitions": self.source.partitions,
+            "first_hop_locality": self.expected.first_hop_locality,
+            "hash_first_hop_locality": self.hashed.first_hop_locality,
+            "without": {
+                "locality": self.without.locality,
+                "first_hop_locality": self.without.first_hop_locality,
+                "imbalance": self.without.imbalance,
+            },
+            "rows_by_slot": self.expected.first_hop[0].sum(axis=1).tolist(),
+            "slots": [{"partition": text, "slot": slot} for text, slot in self.source.slot_by_text],
+        }
+
+
 def analyze(spark: SparkSession, options: AnalyzeOptions, progress: Progress) -> Analysis:
     """Count, plan, and judge the plan. Nothing is written."""
-    from headgate.offline.analyze_count import CountedPairs
-
-    clock = _Clock(progress)
-    shape = options.shape
-    with told_by_spark(options.data, options.form), clock.stage("count") as found:
+    shape, seconds = options.shape, dict[str, float]()
+    with told_by_spark(options.data, options.form), _stage("count", progress, seconds) as found:
         frame = read_data(spark, options.data, options.form, options.schema)
         types = check_columns(frame, shape.counted, options.data)
         source = _source(frame, options)
@@ -67,68 +273,58 @@ def analyze(spark: SparkSession, options: AnalyzeOptions, progress: Progress) ->
             raise HeadgateError(f"{options.data} has no rows", data=options.data)
         found.append(f"{pairs.rows:,} rows, {sum(pairs.pair_counts):,} pairs")
     with pairs:
-        with clock.stage("partition") as found:
-            whole = graph_of(known, shape.counted, pairs.loads, _fixed(shape, source))
+        with _stage("partition", progress, seconds) as found:
+            fixed = {} if source is None else {len(shape.operators): (source.h, source.slot)}
+            whole = graph_of(known, shape.counted, pairs.loads, fixed)
             graph = whole if source is None else without_source(whole)
-            plan = partition(
-                graph,
-                options.slots,
-                alpha=options.alpha,
-                seed=options.seed,
-                quality=options.quality,
-                tries=_tries(graph),
-            )
-            tables = to_tables(graph, plan, options.slots, cap=options.max_pins)
+            plan = options.plan(graph)
+            tables = options.tables(graph, plan)
             expected = _outlook(pairs, shape, tables, source)
             hashed = _outlook(pairs, shape, hash_tables(shape.operators, options.slots), source)
             found.append(f"locality {expected.locality:.1%}, hash {hashed.locality:.1%}")
         without = None
         if source is not None:
-            with clock.stage("source") as found:
+            with _stage("source", progress, seconds) as found:
                 without = expected
-                plan = place_with_source(
-                    whole,
-                    plan,
-                    options.source_weight,
-                    alpha=options.alpha,
-                    seed=options.seed,
-                    quality=options.quality,
-                    tries=_tries(whole),
-                )
-                tables = to_tables(whole, plan, options.slots, cap=options.max_pins)
+                plan = place_with_source(whole, plan, options.source_weight, **options.how(whole))
+                tables = options.tables(whole, plan)
                 expected = _outlook(pairs, shape, tables, source)
                 found.append(
                     f"{source.partitions:,} partitions, first hop "
                     f"{expected.first_hop_locality:.1%} local, "
                     f"{without.first_hop_locality:.1%} if ignored"
                 )
-        curve: tuple[tuple[int, float], ...] = ()
+        curve: list[tuple[int, float]] = []
         if options.curve:
-            with clock.stage("curve") as found:
-                curve = _curve(pairs, options, graph, source, (without or expected).locality)
+            with _stage("curve", progress, seconds) as found:
+                # Caneill et al. 2016, figure 12: how many pairs are worth keeping?
+                *fewer, everything = steps_to(graph.edges)
+                for k in fewer:
+                    some = graph.top_edges(k)
+                    routed = options.tables(some, options.plan(some))
+                    curve.append((k, _outlook(pairs, shape, routed, source).locality))
+                curve.append((everything, (without or expected).locality))  # the plan itself
                 found.append(f"{len(curve)} plans from fewer pairs")
-        with told_by_spark(options.data, options.form), clock.stage("names") as found:
-            between = known.before(len(shape.edges))
-            top = _top_pairs(frame, between, shape, tables)
+        with told_by_spark(options.data, options.form), _stage("names", progress, seconds) as found:
+            top = _top_pairs(frame, known.before(len(shape.edges)), shape, tables)
             found.append(f"of the {len(top)} heaviest pairs")
-        totals = sum(pairs.pair_counts), pairs.rows * len(shape.counted.edges)
         return Analysis(
-            options,
-            types,
-            pairs.rows,
-            dict(zip(shape.operators, pairs.key_counts, strict=False)),
-            dict(zip(shape.counted.edge_names, pairs.pair_counts, strict=True)),
-            totals[0] - len(known),
-            totals[1] - int(known.n.sum()),
-            plan,
-            tables,
-            expected,
-            hashed,
-            top,
-            curve,
-            clock.seconds,
-            source,
-            without,
+            options=options,
+            types=types,
+            rows=pairs.rows,
+            keys=dict(zip(shape.operators, pairs.key_counts, strict=False)),
+            pairs=dict(zip(shape.counted.edge_names, pairs.pair_counts, strict=True)),
+            left_out_pairs=sum(pairs.pair_counts) - len(known),
+            left_out_rows=pairs.rows * len(shape.counted.edges) - int(known.n.sum()),
+            plan=plan,
+            tables=tables,
+            expected=expected,
+            hashed=hashed,
+            top=top,
+            curve=tuple(curve),
+            seconds=seconds,
+            source=source,
+            without=without,
         )
 
 
@@ -137,7 +333,7 @@ def write(analysis: Analysis, folder: Path, progress: Progress) -> list[Path]:
     from headgate.offline.analyze_report import render
 
     told, report = folder / "analysis.json", folder / "report.html"
-    with _Clock(progress).stage("write") as found:
+    with _stage("write", progress, {}) as found:
         files = [Path(path) for path in save_tables(analysis.tables, folder).values()]
         told.write_text(json.dumps(analysis.facts(), indent=2) + "\n", encoding="utf-8")
         report.write_text(render(analysis), encoding="utf-8")
@@ -152,27 +348,34 @@ def check_solver(quality: Quality) -> None:
     partition(graph, 2, quality=quality)
 
 
+def hash_tables(operators: Sequence[str], slots: int) -> Tables:
+    """Empty tables, to compare with."""
+    return {name: hash_table(slots) for name in operators}
+
+
+def steps_to(edges: int, *, first: int = 10, per_decade: int = 2) -> list[int]:
+    """Numbers of edges to try: evenly spaced on a logarithmic axis, the last is all of them.
+
+    Examples:
+        >>> steps_to(2_000)
+        [10, 32, 100, 316, 1000, 2000]
+    """
+    decades = np.log10(max(edges, 1) / first)
+    powers = np.arange(0, max(decades, 0), 1 / per_decade)
+    steps = np.unique(np.rint(first * 10**powers).astype(int))
+    return [int(k) for k in steps if k < 0.75 * edges] + [edges]
+
+
 # --- inside ---------------------------------------------------------------------------------
-class _Clock:
-    """Stages with their seconds, told to whoever watches."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[list[str]]:
-        begun = time.perf_counter()
-        found: list[str] = []
-        self._progress.begin(name)
-        yield found
-        self.seconds[name] = time.perf_counter() - begun
-        self._progress.end(", ".join(found), self.seconds[name])
-
-
-def _tries(graph: KeyGraph) -> int | None:
-    """More seeds than a manager takes, which plans between two epochs: 4 while that is seconds."""
-    return TRIES if graph.edges <= MANY_EDGES else None
+@contextmanager
+def _stage(name: str, progress: Progress, seconds: dict[str, float]) -> Iterator[list[str]]:
+    """A stage, told to whoever watches, with its seconds and what was found."""
+    begun = time.perf_counter()
+    found: list[str] = []
+    progress.begin(name)
+    yield found
+    seconds[name] = time.perf_counter() - begun
+    progress.end(", ".join(found), seconds[name])
 
 
 def _source(frame: DataFrame, options: AnalyzeOptions) -> Source | None:
@@ -183,44 +386,13 @@ def _source(frame: DataFrame, options: AnalyzeOptions) -> Source | None:
     return source_of(options.shape.counted.operators[-1], columns, slot, found, options.slots)
 
 
-def _fixed(shape: Shape, source: Source | None) -> dict[int, tuple[U64, I32]]:
-    return {} if source is None else {len(shape.operators): (source.h, source.slot)}
-
-
 def _outlook(pairs: CountedPairs, shape: Shape, tables: Tables, source: Source | None) -> Outlook:
-    found = pairs.traffic({**tables, **(source.tables if source is not None else {})})
+    found = pairs.traffic(tables if source is None else {**tables, source.name: source.table})
     edges = len(shape.edges)
     return Outlook(shape, tuple(found[:edges]), tuple(found[edges:]))
 
 
-def _curve(
-    pairs: CountedPairs,
-    options: AnalyzeOptions,
-    graph: KeyGraph,
-    source: Source | None,
-    all_known: float,
-) -> tuple[tuple[int, float], ...]:
-    """Of pairs between operators; the last step knows all, which is the plan itself."""
-    *fewer, everything = steps_to(graph.edges)
-    points = []
-    for k in fewer:
-        tables = tables_from_top(
-            graph,
-            k,
-            options.slots,
-            alpha=options.alpha,
-            seed=options.seed,
-            quality=options.quality,
-            tries=_tries(graph),
-            cap=options.max_pins,
-        )
-        points.append((k, _outlook(pairs, options.shape, tables, source).locality))
-    return (*points, (everything, all_known))
-
-
 def _top_pairs(frame: Any, known: Pairs, shape: Shape, tables: Tables) -> tuple[TopPair, ...]:
-    from headgate.offline.analyze_count import key_texts
-
     top = known.heaviest(TOP_PAIRS)
     wanted: list[U64] = [np.empty(0, np.uint64) for _ in shape.operators]
     ends = [shape.edges[edge] for edge in top.edge]
@@ -241,3 +413,6 @@ def _top_pairs(frame: Any, known: Pairs, shape: Shape, tables: Tables) -> tuple[
             )
         )
     return tuple(found)
+
+
+MAX_EDGES = 5_000_000

@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 
 from headgate.arrays import I32, I64
 from headgate.errors import HeadgateError, SchemaMismatch, UnknownColumn, UnknownSlot
-from headgate.offline.analyze_curve import Tables
 from headgate.planner.key_graph import FREE, KeyGraph
 from headgate.planner.partition import Partition, Quality, improve, partition
 from headgate.planner.relabel import best_matching
@@ -49,10 +48,6 @@ class Source:
     def table(self) -> RoutingTable:
         """Partitions as pinned keys, so that a first hop is counted as any other."""
         return hash_table(self.slots).pin_hashes(self.h, self.slot)
-
-    @property
-    def tables(self) -> Tables:
-        return {self.name: self.table}
 
     @property
     def slot_by_text(self) -> list[tuple[str, int]]:

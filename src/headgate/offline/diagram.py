@@ -12,7 +12,7 @@ from html import escape
 from typing import Any
 
 from headgate.commit.facts import EpochFacts
-from headgate.offline.number_text import short
+from headgate.offline.views import short
 
 _BOX_W, _BOX_H, _GAP_X, _GAP_Y, _PAD = 148, 54, 132, 26, 10
 

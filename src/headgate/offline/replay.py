@@ -9,38 +9,27 @@ plan made after an epoch or period holds from the next row on, so every figure i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from headgate.arrays import F64
 from headgate.errors import HeadgateError
-from headgate.offline.replay_owners import Owners
-from headgate.offline.replay_planners import Change, ReplayOptions, make_planner, timed
-from headgate.offline.replay_split import SplitIncremental, SplitOwners, choose_anchor
-from headgate.offline.replay_trace import Trace
+from headgate.offline.replay_owners import Owners, SplitOwners, Trace
+from headgate.offline.replay_planners import (
+    Change,
+    Planner,
+    ReplayOptions,
+    choose_anchor,
+    cut,
+    make_planner,
+)
 
-F64 = npt.NDArray[np.float64]
 Progress = Callable[[int, int], None]
 """Called after every period with periods done and periods in all."""
-
-
-@dataclass
-class PeriodRecord:
-    """What one period showed. Lists have one entry per key column."""
-
-    period: int
-    first_row: int
-    locality: float
-    imbalance: list[float]
-    imbalance_epoch: list[float]
-    imbalance_floor: list[float]
-    moves: int
-    adoptions: int
-    merge_rows: int
-    plan_seconds: float
 
 
 def replay(
@@ -48,88 +37,114 @@ def replay(
 ) -> dict[str, Any]:
     """Run one planner over a trace; the result is what `--json` writes."""
     periods = _refuse(trace, options)
-    owners, planner = _players(trace, options)
+    planner = make_planner(options, len(trace.keys))
+    if options.split:
+        owners: Owners = SplitOwners(trace, options.slots, choose_anchor(trace, options))
+    else:
+        born_local = options.planner == "headgate" and not options.strict
+        owners = Owners(
+            trace, options.slots, born_local=born_local, first_by_hash=options.first_by_hash
+        )
     for column, seen in zip(trace.keys, owners.seen, strict=True):
         seen[column.number[: options.window]] = True
-    started = [entry.copy() for entry in owners.entry]
-    changes, fit_seconds = timed(lambda: planner.begin(owners))
-    for entry, before in zip(owners.entry, started, strict=True):
-        entry[:] = before
+    changes, fit_seconds = _timed(lambda: planner.begin(owners))
+    for entry in owners.entry:
+        entry[:] = -1  # a planner may have installed its plan to look at it
     initial_moves = _install(owners, changes)[0]
-    records: list[PeriodRecord] = []
+    records = []
     slowest = 0.0
     for n in range(periods):
-        first = options.window + n * options.period
-        record, longest = _run_period(owners, planner, options, n, first)
+        record, longest = _run_period(owners, planner, options, n)
         records.append(record)
         slowest = max(slowest, longest)
         if progress is not None:
             progress(n + 1, periods)
-    found = _summary(trace, options, records, initial_moves, fit_seconds, slowest)
+    measured = periods * options.period
+    merge_rows = sum(record["merge_rows"] for record in records) / measured
+
+    def mean(name: str) -> Any:
+        return np.mean([record[name] for record in records], axis=0).tolist()
+
+    found = {
+        "planner": options.planner,
+        "keys": [column.name for column in trace.keys],
+        "distinct_keys": [len(column.h) for column in trace.keys],
+        "rows": trace.rows,
+        "rows_measured": measured,
+        "rows_unused": trace.rows - options.window - measured,
+        "periods": periods,
+        "locality": mean("locality"),
+        "imbalance": mean("imbalance"),
+        "imbalance_epoch": mean("imbalance_epoch"),
+        "imbalance_floor": mean("imbalance_floor"),
+        "moves_per_period": mean("moves"),
+        "adoptions_per_period": mean("adoptions"),
+        "merge_rows_per_row": merge_rows,
+        "remote_plus_merge_per_row": (1 - mean("locality")) * (len(trace.keys) - 1) + merge_rows,
+        "plan_seconds_max": slowest,
+        "plan_seconds": sum(record["plan_seconds"] for record in records),
+        "initial_moves": initial_moves,
+        "initial_plan_seconds": fit_seconds,
+        "settings": asdict(options),
+        "per_period": records,
+    }
     if isinstance(owners, SplitOwners):
         found["anchor"] = trace.keys[owners.anchor].name
     return found
 
 
-def _players(trace: Trace, options: ReplayOptions) -> tuple[Owners, Any]:
-    if options.split:
-        anchor = choose_anchor(trace, options)
-        planner = SplitIncremental(options, len(trace.keys), anchor)
-        return SplitOwners(trace, options.slots, anchor), planner
-    born_local = options.planner == "headgate" and not options.strict
-    owners = Owners(
-        trace, options.slots, born_local=born_local, first_by_hash=options.first_by_hash
-    )
-    return owners, make_planner(options, len(trace.keys))
-
-
 def _run_period(
-    owners: Owners, planner: Any, options: ReplayOptions, n: int, first: int
-) -> tuple[PeriodRecord, float]:
+    owners: Owners, planner: Planner, options: ReplayOptions, n: int
+) -> tuple[dict[str, Any], float]:
+    """What one period showed, lists with one entry per key column; and the longest plan's time."""
     columns, slots = len(owners.trace.keys), options.slots
+    first = options.window + n * options.period
+    end = first + options.period
     moves = adoptions = merge_rows = local = 0
     times = []
     if n:
-        changes, seconds = timed(lambda: planner.period(owners, first))
+        changes, seconds = _timed(lambda: planner.period(owners, first))
         times.append(seconds)
         moves += _install(owners, changes)[0]
     total = np.zeros((columns, slots))
     per_epoch = []
-    for start in range(first, first + options.period, options.epoch):
-        epoch = owners.route(start, min(start + options.epoch, first + options.period))
+    for rows in cut(first, end, options.epoch):
+        epoch = owners.route(*rows)
         local += epoch.local_pairs
         loads = epoch.slot_rows(slots)
         total += loads
         per_epoch.append(_imbalance(loads))
         merge_rows += owners.merge_rows(epoch)
         owners.mark_seen(epoch, born=False)
-        changes, seconds = timed(lambda now=epoch: planner.epoch(owners, now))  # type: ignore[misc]
+        changes, seconds = _timed(lambda now=epoch: planner.epoch(owners, now))  # type: ignore[misc]
         times.append(seconds)
         moved, adopted = _install(owners, changes)
         moves, adoptions = moves + moved, adoptions + adopted
         owners.mark_seen(epoch, born=True)
-    record = PeriodRecord(
-        period=n,
-        first_row=first,
-        locality=local / (options.period * (columns - 1)),
-        imbalance=_imbalance(total).tolist(),
-        imbalance_epoch=np.mean(per_epoch, axis=0).tolist(),
-        imbalance_floor=_floor(owners.trace, first, first + options.period, slots),
-        moves=moves,
-        adoptions=adoptions,
-        merge_rows=merge_rows,
-        plan_seconds=sum(times),
-    )
+    record = {
+        "period": n,
+        "first_row": first,
+        "locality": local / (options.period * (columns - 1)),
+        "imbalance": _imbalance(total).tolist(),
+        "imbalance_epoch": np.mean(per_epoch, axis=0).tolist(),
+        "imbalance_floor": _floor(owners.trace, first, end, slots),
+        "moves": moves,
+        "adoptions": adoptions,
+        "merge_rows": merge_rows,
+        "plan_seconds": sum(times),
+    }
     return record, max(times)
 
 
-def _install(owners: Owners, changes: Any) -> tuple[int, int]:
-    moves = adoptions = 0
-    change: Change
-    for change in changes:
-        moved, adopted = owners.install(*change)
-        moves, adoptions = moves + moved, adoptions + adopted
-    return moves, adoptions
+def _install(owners: Owners, changes: Iterable[Change]) -> tuple[int, int]:
+    """Moves and adoptions, in all."""
+    counts = [owners.install(*change) for change in changes]
+    return sum(moved for moved, _ in counts), sum(adopted for _, adopted in counts)
+
+
+def _timed(plan: Callable[[], list[Change]]) -> tuple[list[Change], float]:
+    started = time.perf_counter()
+    return plan(), time.perf_counter() - started
 
 
 def _imbalance(loads: F64) -> F64:
@@ -160,45 +175,3 @@ def _refuse(trace: Trace, options: ReplayOptions) -> int:
             rows=trace.rows,
         )
     return periods
-
-
-def _summary(
-    trace: Trace,
-    options: ReplayOptions,
-    records: list[PeriodRecord],
-    initial_moves: int,
-    fit_seconds: float,
-    slowest: float,
-) -> dict[str, Any]:
-    periods = len(records)
-    measured = periods * options.period
-    unused = trace.rows - options.window - measured
-
-    merge_rows = sum(record.merge_rows for record in records) / measured
-
-    def mean(name: str) -> Any:
-        return np.mean([getattr(record, name) for record in records], axis=0).tolist()
-
-    return {
-        "planner": options.planner,
-        "keys": [column.name for column in trace.keys],
-        "distinct_keys": [len(column.h) for column in trace.keys],
-        "rows": trace.rows,
-        "rows_measured": measured,
-        "rows_unused": unused,
-        "periods": periods,
-        "locality": mean("locality"),
-        "imbalance": mean("imbalance"),
-        "imbalance_epoch": mean("imbalance_epoch"),
-        "imbalance_floor": mean("imbalance_floor"),
-        "moves_per_period": mean("moves"),
-        "adoptions_per_period": mean("adoptions"),
-        "merge_rows_per_row": merge_rows,
-        "remote_plus_merge_per_row": (1 - mean("locality")) * (len(trace.keys) - 1) + merge_rows,
-        "plan_seconds_max": slowest,
-        "plan_seconds": sum(r.plan_seconds for r in records),
-        "initial_moves": initial_moves,
-        "initial_plan_seconds": fit_seconds,
-        "settings": asdict(options),
-        "per_period": [asdict(record) for record in records],
-    }

@@ -10,27 +10,35 @@ plan and the oracle use the partitioner of `headgate analyze`.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from headgate.arrays import I32, I64
 from headgate.errors import HeadgateError
-from headgate.offline.replay_owners import SKETCH_PAIRS, Epoch, Owners
-from headgate.offline.replay_trace import I32, I64, Trace
+from headgate.offline.replay_owners import (
+    NO_ENTRY,
+    SKETCH_PAIRS,
+    Epoch,
+    Owners,
+    SplitOwners,
+    Trace,
+    window_graph,
+)
 from headgate.planner.compiling import compile_kernels
 from headgate.planner.incremental import IncrementalPlanner
 from headgate.planner.incremental_words import IncrementalSettings
-from headgate.planner.key_graph import KeyGraph
+from headgate.planner.key_graph import KeyGraph, imbalance_of
 from headgate.planner.partition import partition
 from headgate.planner.registry import load, registered, why_unknown
 from headgate.routing.table import hash_table
-from headgate.sketch.space_saving import PairSketch
 
 FIRST_PLAN_TRIES = 16
 """Seeds of the first plan. Its outline stays for the whole run, so it is worth half a second."""
+TRIAL_TRIES = 2
+"""Seeds of the plans that are made to choose an anchor."""
 
 
 @dataclass(frozen=True)
@@ -94,91 +102,106 @@ class FromScratch:
         o = self._options
         rows = (first, first + o.period) if self._ahead else (first - o.window, first)
         graph = window_graph(owners.trace, *rows)
-        slot = self._plan(graph, o)
         changes = []
-        for k, column in enumerate(owners.trace.keys):
-            entry = np.full(len(column.h), -1, np.int32)
-            mine = slice(graph.starts[k], graph.starts[k + 1])
-            entry[np.searchsorted(column.h, graph.h[mine])] = slot[mine]
-            numbers = np.flatnonzero(entry != owners.entry[k])
-            changes.append(Change(k, numbers, entry[numbers]))
+        for k, numbers, slots in _by_column(owners.trace, graph, self._plan(graph, o)):
+            entry = np.full(len(owners.entry[k]), NO_ENTRY, np.int32)
+            entry[numbers] = slots
+            changed = np.flatnonzero(entry != owners.entry[k])
+            changes.append(Change(k, changed, entry[changed]))
         return changes
-
-
-def own_planner(
-    options: ReplayOptions, columns: int, edges: list[tuple[int, int]]
-) -> IncrementalPlanner:
-    """Headgate's planner for keys of so many columns, of which these are tied; ready to run."""
-    planner = IncrementalPlanner(
-        columns,
-        edges,
-        options.slots,
-        horizon_rows=options.period,
-        alpha=options.alpha,
-        settings=options.settings,
-        seed=options.seed,
-        keys_max=options.keys_max,
-        pairs_max=SKETCH_PAIRS * options.slots,
-    )
-    compile_kernels(columns)
-    return planner
 
 
 class Incremental:
     """Headgate's own planner, fed as the manager feeds it on Spark: by bounded statistics."""
 
+    planner: IncrementalPlanner
+
     def __init__(self, options: ReplayOptions, columns: int) -> None:
-        self._options = options
-        self.planner = own_planner(options, columns, [(k, k + 1) for k in range(columns - 1)])
+        self._options, self._columns = options, columns
 
     def begin(self, owners: Owners) -> list[Change]:
         """One plan from scratch; then the window is shown to the planner, epoch by epoch."""
         o = self._options
-        graph = window_graph(owners.trace, 0, o.window, pairs_max=SKETCH_PAIRS * o.slots)
-        slot = partition(graph, o.slots, alpha=o.alpha, seed=o.seed, tries=FIRST_PLAN_TRIES).slot
-        changes = []
-        for k, column in enumerate(owners.trace.keys):
-            mine = slice(graph.starts[k], graph.starts[k + 1])
-            numbers = np.searchsorted(column.h, graph.h[mine])
-            changes.append(Change(k, numbers, slot[mine]))
-            owners.install(k, numbers, slot[mine])
-        for first in range(0, o.window, o.epoch):
-            self._observe(owners, owners.route(first, min(first + o.epoch, o.window)))
+        self.planner = IncrementalPlanner(
+            self._columns,
+            owners.ties,
+            o.slots,
+            horizon_rows=o.period,
+            alpha=o.alpha,
+            settings=o.settings,
+            seed=o.seed,
+            keys_max=o.keys_max,
+            pairs_max=SKETCH_PAIRS * o.slots,
+        )
+        epochs = cut(0, o.window, o.epoch)
+        changes = first_plan(owners, epochs, o, FIRST_PLAN_TRIES)
+        for rows in epochs:
+            self._observe(owners, owners.route(*rows))
         return changes
 
     def period(self, owners: Owners, first: int) -> list[Change]:
         return []
 
     def epoch(self, owners: Owners, epoch: Epoch) -> list[Change]:
+        """What the planner wants changed now, and the entries of keys that it forgot."""
         self._observe(owners, epoch)
-        return planned(owners, self.planner)
+        changes = []
+        for moves in self.planner.plan():
+            h = owners.trace.keys[moves.operator].h
+            changes.append(Change(moves.operator, np.searchsorted(h, moves.h), moves.target))
+        for k, gone in enumerate(self.planner.released()):
+            numbers = np.searchsorted(owners.trace.keys[k].h, gone)
+            changes.append(Change(k, numbers, np.full(len(gone), NO_ENTRY, np.int32)))
+        return changes
 
     def _observe(self, owners: Owners, epoch: Epoch) -> None:
         self.planner.observe(
-            owners.seen_keys(epoch),
-            owners.seen_pairs(epoch),
-            epoch.slot_rows(self._options.slots),
+            owners.seen_keys(epoch), owners.seen_pairs(epoch), owners.slot_rows(epoch)
         )
 
 
-def planned(owners: Owners, planner: IncrementalPlanner) -> list[Change]:
-    """What the planner wants changed now, and the entries of keys that it forgot."""
-    changes = []
-    for moves in planner.plan():
-        h = owners.trace.keys[moves.operator].h
-        changes.append(Change(moves.operator, np.searchsorted(h, moves.h), moves.target))
-    for k, gone in enumerate(planner.released()):
-        numbers = np.searchsorted(owners.trace.keys[k].h, gone)
-        changes.append(Change(k, numbers, np.full(len(gone), -1, np.int32)))
+def first_plan(
+    owners: Owners, epochs: list[tuple[int, int]], options: ReplayOptions, tries: int
+) -> list[Change]:
+    """Plan from scratch on these rows, and install it."""
+    graph = owners.first_graph(epochs)
+    plan = partition(graph, options.slots, alpha=options.alpha, seed=options.seed, tries=tries)
+    changes = _by_column(owners.trace, graph, plan.slot)
+    for change in changes:
+        owners.install(*change)
     return changes
 
 
-def _best(graph: KeyGraph, options: ReplayOptions) -> I32:
-    return partition(graph, options.slots, alpha=options.alpha, seed=options.seed).slot
+def choose_anchor(trace: Trace, options: ReplayOptions) -> int:
+    """The key to route by: planned on one half of the first window, the cheapest on the other.
+
+    The price of an anchor is its merge rows per row, plus how much fuller than the mean its
+    fullest slot is: both are work, in rows per row.
+    """
+    half = max(1, options.window // 2)
+    prices = []
+    for anchor in range(len(trace.keys)):
+        owners = SplitOwners(trace, options.slots, anchor)
+        first_plan(owners, cut(0, half, options.epoch), options, TRIAL_TRIES)
+        epochs = [owners.route(*rows) for rows in cut(half, options.window, options.epoch)]
+        merges = sum(owners.merge_rows(epoch) for epoch in epochs)
+        rows = sum((epoch.slot_rows(options.slots) for epoch in epochs), np.zeros(1))
+        full = imbalance_of(np.atleast_2d(rows))[-1]
+        prices.append(merges / max(1, options.window - half) + float(full) - 1)
+    return int(np.argmin(prices))
+
+
+def cut(first: int, end: int, step: int) -> list[tuple[int, int]]:
+    """Rows as epochs; the last may be shorter."""
+    return [(start, min(start + step, end)) for start in range(first, end, step)]
 
 
 def hash_slots(graph: KeyGraph, options: ReplayOptions) -> I32:
     return hash_table(options.slots).route(graph.h).astype(np.int32)
+
+
+def _best(graph: KeyGraph, options: ReplayOptions) -> I32:
+    return partition(graph, options.slots, alpha=options.alpha, seed=options.seed).slot
 
 
 PLANNERS: dict[str, Callable[[ReplayOptions, int], Planner]] = {
@@ -189,8 +212,10 @@ PLANNERS: dict[str, Callable[[ReplayOptions, int], Planner]] = {
 
 
 def make_planner(options: ReplayOptions, columns: int) -> Planner:
-    """The planner of that name, for so many key columns."""
+    """The planner of that name, for so many key columns; compiled, as replay times it."""
     name = options.planner
+    if name == "headgate":
+        compile_kernels(columns)
     if name in PLANNERS:
         return PLANNERS[name](options, columns)
     if name not in registered("replay"):
@@ -199,22 +224,10 @@ def make_planner(options: ReplayOptions, columns: int) -> Planner:
     return planner
 
 
-def window_graph(trace: Trace, first: int, end: int, pairs_max: int | None = None) -> KeyGraph:
-    """The key graph of some rows: exact, or by a sketch of `pairs_max` pairs an edge."""
-    names = [column.name for column in trace.keys]
-    pairs = []
-    for k in range(len(names) - 1):
-        a, b = trace.keys[k], trace.keys[k + 1]
-        ha, hb = a.h[a.number[first:end]], b.h[b.number[first:end]]
-        if pairs_max is None:
-            pairs.append((k, k + 1, ha, hb, np.ones(len(ha))))
-        else:
-            sketch = PairSketch(pairs_max)
-            sketch.update(ha, hb)
-            pairs.append((k, k + 1, sketch.a, sketch.b, sketch.count - sketch.error))
-    return KeyGraph.build(names, pairs)
-
-
-def timed(changes: Callable[[], Sequence[Change]]) -> tuple[Sequence[Change], float]:
-    started = time.perf_counter()
-    return changes(), time.perf_counter() - started
+def _by_column(trace: Trace, graph: KeyGraph, slot: I32) -> list[Change]:
+    """A plan of a graph's vertices as owners of the keys of each column."""
+    changes = []
+    for k, column in enumerate(trace.keys):
+        mine = slice(graph.starts[k], graph.starts[k + 1])
+        changes.append(Change(k, np.searchsorted(column.h, graph.h[mine]), slot[mine]))
+    return changes

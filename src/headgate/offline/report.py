@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from headgate.commit.facts import EpochFacts, StartFacts, StateSize, facts_of
 from headgate.commit.inspection import Inspection
 from headgate.commit.json_codec import Json
+from headgate.errors import HeadgateError
 from headgate.offline.diagram import draw
-from headgate.offline.epoch_view import EpochView, RunView, each_epoch
-from headgate.offline.need_figures import need_figures
-from headgate.offline.number_text import number, percent, short, times
-from headgate.offline.plan_view import mean_error, plan_views
-from headgate.offline.report_page import PAGE
+from headgate.offline.page import PAGE, figures_html, section, table, tiles_html
+from headgate.offline.views import (
+    EpochView,
+    RunView,
+    each_epoch,
+    mean_error,
+    number,
+    percent,
+    plan_views,
+    short,
+    times,
+)
 
 _SHOWN_EPOCHS = 200
 _SHOWN_MOVES = 24
 
 
-@dataclass(frozen=True)
-class Extra:
-    """A section that a command adds: a heading and its HTML, already escaped."""
-
-    title: str
-    html: str
+Extra = tuple[str, str]
+"""A section that a command adds: a heading and its HTML, already escaped."""
 
 
 def write_report(
@@ -58,52 +62,13 @@ def render(
         subtitle=_subtitle(describe, journal, views),
         tiles=_tiles(run),
         diagram=draw(describe, told),
-        extras="".join(section(extra.title, extra.html) for extra in extras),
+        extras="".join(section(*extra) for extra in extras),
         figures=_figures(told, views, run),
         operators=_operators(describe, told),
         events=_plans(journal) + _events(journal),
         epochs=_epochs(views),
         epoch_count=len(views),
     )
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, words: int = 1) -> str:
-    """An HTML table whose first `words` columns are text and whose others are numbers."""
-
-    def cells(tag: str, values: Sequence[str]) -> str:
-        kinds = ["" if i < words else ' class="number"' for i in range(len(values))]
-        return "".join(
-            f"<{tag}{kind}>{escape(v)}</{tag}>" for kind, v in zip(kinds, values, strict=True)
-        )
-
-    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    return (
-        f'<div class="scroll"><table><thead><tr>{cells("th", head)}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
-    )
-
-
-def tiles_html(tiles: Sequence[tuple[str, str, str]]) -> str:
-    """The figures on top of a page: name, value, note."""
-    return "".join(
-        f"<div class='tile'><dt>{escape(name)}</dt><dd>{escape(value)}</dd>"
-        f"<p>{escape(note)}</p></div>"
-        for name, value, note in tiles
-    )
-
-
-def figures_html(drawn: Sequence[tuple[str, str, str]]) -> str:
-    """Drawings with heading and note; one without data is left out."""
-    return "".join(
-        f"<figure><figcaption><h3>{escape(name)}</h3><p>{escape(note)}</p></figcaption>{svg}"
-        "</figure>"
-        for name, note, svg in drawn
-        if svg
-    )
-
-
-def section(title: str, html: str) -> str:
-    return f"<section><h2>{escape(title)}</h2>{html}</section>"
 
 
 # --- inside ---------------------------------------------------------------------------------
@@ -254,3 +219,16 @@ def _epochs(views: Sequence[EpochView]) -> str:
         for v in views[-_SHOWN_EPOCHS:]
     ]
     return table(head, rows, words=0)
+
+
+def why_no_figures() -> str:
+    """What is missing and how to get it; empty where figures can be drawn."""
+    if find_spec("matplotlib") is not None:
+        return ""
+    return 'figures need matplotlib, which is not installed; pip install "headgate[figures]"'
+
+
+def need_figures() -> None:
+    """Refuse, before any work is done, what could not be drawn in the end."""
+    if why := why_no_figures():
+        raise HeadgateError(why, extra="figures")

@@ -18,8 +18,16 @@ from hypothesis import strategies as st
 import headgate as hg
 from headgate.demo.workload import trends
 from headgate.errors import DeclarationError, HeadgateError, UnknownColumn
-from headgate.offline.analyze import check_solver, write
-from headgate.offline.analyze_curve import hash_tables, steps_to, tables_from_top
+from headgate.offline.analyze import (
+    Analysis,
+    AnalyzeOptions,
+    Outlook,
+    TopPair,
+    check_solver,
+    hash_tables,
+    steps_to,
+    write,
+)
 from headgate.offline.analyze_data import check_columns, format_of, shape_of
 from headgate.offline.analyze_pairs import (
     Shape,
@@ -32,7 +40,6 @@ from headgate.offline.analyze_pairs import (
     traffic,
 )
 from headgate.offline.analyze_report import render
-from headgate.offline.analyze_result import Analysis, AnalyzeOptions, Outlook, TopPair
 from headgate.planner.partition import partition
 from headgate.planner.tables import to_tables
 from headgate.routing.table import RoutingTable
@@ -208,7 +215,8 @@ def test_no_pairs_known_is_hash_routing() -> None:
     pairs = count_pairs(hashes_of(rows, shape.positions), shape.edges)
     graph = graph_of(pairs, shape, loads_of(pairs, shape))
 
-    none = tables_from_top(graph, 0, 4)
+    unknown = graph.top_edges(0)
+    none = to_tables(unknown, partition(unknown, 4), 4)
 
     assert all(table.same_routes(hg.hash_table(4)) for table in none.values())
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headgate.errors import HeadgateError, SchemaMismatch, UnknownSlot
 from headgate.offline import analyze_source
-from headgate.offline.analyze_curve import hash_tables
+from headgate.offline.analyze import Analysis, AnalyzeOptions, Outlook, TopPair, hash_tables
 from headgate.offline.analyze_data import shape_of
 from headgate.offline.analyze_pairs import (
     Pairs,
@@ -24,7 +24,6 @@ from headgate.offline.analyze_pairs import (
     traffic,
 )
 from headgate.offline.analyze_report import render
-from headgate.offline.analyze_result import Analysis, AnalyzeOptions, Outlook, TopPair
 from headgate.offline.analyze_source import Source, place_with_source, source_of, without_source
 from headgate.planner.key_graph import KeyGraph
 from headgate.planner.partition import Partition, partition
@@ -161,7 +160,7 @@ def test_no_table_is_made_for_the_source_and_the_report_tells_of_it() -> None:
     plan = place_with_source(graph, blind)
 
     def outlook(tables: Any) -> Outlook:
-        found = traffic(pairs, CHAIN.counted, {**tables, **source.tables})
+        found = traffic(pairs, CHAIN.counted, {**tables, source.name: source.table})
         return Outlook(CHAIN, tuple(found[:1]), tuple(found[1:]))
 
     tables = to_tables(graph, plan, SLOTS)

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from headgate.errors import HeadgateError, SchemaMismatch, UnknownColumn
 from headgate.offline import replay_owners
 from headgate.offline.replay import replay
-from headgate.offline.replay_owners import Owners
+from headgate.offline.replay_owners import Owners, Trace, read_trace
 from headgate.offline.replay_planners import PLANNERS, ReplayOptions
-from headgate.offline.replay_trace import Trace, read_trace
 from headgate.planner.registry import registered
 
 DATA = Path(os.environ.get("HEADGATE_DATA", Path(__file__).parents[4] / "shared" / "data"))

@@ -18,9 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import headgate
+from headgate.arrays import U64
 from headgate.demo.machine import Machine
 from headgate.demo.workload import trends
-from headgate.offline.analyze_curve import Tables, hash_tables, steps_to, tables_from_top
+from headgate.offline.analyze import hash_tables, steps_to
 from headgate.offline.analyze_pairs import (
     Pairs,
     Shape,
@@ -32,7 +33,8 @@ from headgate.offline.analyze_pairs import (
     slot_loads,
     traffic,
 )
-from headgate.routing.hashing import U64
+from headgate.planner.partition import partition
+from headgate.planner.tables import to_tables
 
 Say = Callable[[str], None]
 DATA_VARIABLE = "HEADGATE_DATA"
@@ -130,7 +132,9 @@ def _judge(
     graph = graph_of(before, shape, loads_of(before, shape))
     found = []
     for k in [*steps, graph.edges]:
-        tables: Tables = tables_from_top(graph, k, slots, alpha=options.alpha, seed=options.seed)
+        known = graph.top_edges(k)
+        plan = partition(known, slots, alpha=options.alpha, seed=options.seed)
+        tables = to_tables(known, plan, slots)
         rows = traffic(after, shape, tables)
         loads = slot_loads(rows, shape).values()
         worst = max(max(by_slot) * slots / sum(by_slot) for by_slot in loads)

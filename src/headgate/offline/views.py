@@ -6,10 +6,10 @@ Every view (terminal, report, JSON) takes them from here, so they agree.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import median
 
-from headgate.commit.facts import EpochFacts, epochs_of
+from headgate.commit.facts import EpochFacts, OutcomeFacts, PlanFacts, epochs_of, facts_of
 from headgate.commit.json_codec import Json
 
 
@@ -104,3 +104,78 @@ def _mean_locality(views: Sequence[EpochView]) -> float | None:
     known = [(view.locality, view.rows) for view in views if view.locality is not None]
     rows = sum(count for _, count in known)
     return sum(share * count for share, count in known) / rows if rows else None
+
+
+@dataclass(frozen=True)
+class PlanView:
+    """One decision: what moved with which epoch, why, what was promised and what came of it."""
+
+    epoch: int
+    moved_keys: int
+    why: str
+    predicted_locality: float | None
+    achieved_locality: float | None
+    top_moves: tuple[str, ...]
+
+    @property
+    def error(self) -> float | None:
+        """Promised minus achieved; None while either is unknown."""
+        if self.predicted_locality is None or self.achieved_locality is None:
+            return None
+        return self.predicted_locality - self.achieved_locality
+
+
+def plan_views(journal: Iterable[Json]) -> list[PlanView]:
+    """The plans of a journal, in order, each with the first outcome told after it."""
+    views: list[PlanView] = []
+    for facts in facts_of(journal):
+        if isinstance(facts, OutcomeFacts) and views and views[-1].achieved_locality is None:
+            views[-1] = replace(views[-1], achieved_locality=facts.achieved_locality)
+        elif isinstance(facts, PlanFacts):
+            views.append(
+                PlanView(
+                    epoch=facts.epoch,
+                    moved_keys=sum(facts.moves.values()),
+                    why=facts.why or facts.failed or "the rest of an earlier plan",
+                    predicted_locality=facts.predicted_locality,
+                    achieved_locality=None,
+                    top_moves=facts.top_moves or (),
+                )
+            )
+    return views
+
+
+def mean_error(plans: Sequence[PlanView]) -> float | None:
+    """Mean absolute error of the predicted locality, over the plans whose outcome is known."""
+    errors = [abs(plan.error) for plan in plans if plan.error is not None]
+    return sum(errors) / len(errors) if errors else None
+
+
+def short(number: float, unit: str = "") -> str:
+    """A number in three digits: 1.23 M, 45.6 k, 0.50.
+
+    Examples:
+        >>> short(1_234_567), short(4_560, "B"), short(0.5), short(12), short(0, "B")
+        ('1.23 M', '4.56 kB', '0.50', '12', '0 B')
+    """
+    if unit == "s":
+        return f"{number:.2f} s" if number < 10 else f"{number:.0f} s"
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(number) >= size:
+            scaled = number / size
+            digits = 2 if scaled < 10 else 1 if scaled < 100 else 0
+            return f"{scaled:.{digits}f} {letter}{unit}"
+    text = f"{number:.0f}" if float(number).is_integer() else f"{number:.2f}"
+    return f"{text} {unit}".strip()
+
+
+def percent(share: float | None) -> str:
+    return "–" if share is None else f"{share:.1%}"
+
+
+def times(ratio: float | None) -> str:
+    return "–" if ratio is None else f"{ratio:.2f}×"
+
+
+def number(value: float | None, unit: str = "") -> str:
+    return "–" if value is None else short(value, unit)

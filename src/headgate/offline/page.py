@@ -1,5 +1,9 @@
-"""The pages that reports fill in: type, colours for light and dark, and the order of things."""
+"""The pages that reports fill in: type, colours for light and dark, and pieces of HTML."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
 from string import Template
 
 _TOP = """\
@@ -115,3 +119,42 @@ $sections
 </html>
 """
 )
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, words: int = 1) -> str:
+    """An HTML table whose first `words` columns are text and whose others are numbers."""
+
+    def cells(tag: str, values: Sequence[str]) -> str:
+        kinds = ["" if i < words else ' class="number"' for i in range(len(values))]
+        return "".join(
+            f"<{tag}{kind}>{escape(v)}</{tag}>" for kind, v in zip(kinds, values, strict=True)
+        )
+
+    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+    return (
+        f'<div class="scroll"><table><thead><tr>{cells("th", head)}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def tiles_html(tiles: Sequence[tuple[str, str, str]]) -> str:
+    """The figures on top of a page: name, value, note."""
+    return "".join(
+        f"<div class='tile'><dt>{escape(name)}</dt><dd>{escape(value)}</dd>"
+        f"<p>{escape(note)}</p></div>"
+        for name, value, note in tiles
+    )
+
+
+def figures_html(drawn: Sequence[tuple[str, str, str]]) -> str:
+    """Drawings with heading and note; one without data is left out."""
+    return "".join(
+        f"<figure><figcaption><h3>{escape(name)}</h3><p>{escape(note)}</p></figcaption>{svg}"
+        "</figure>"
+        for name, note, svg in drawn
+        if svg
+    )
+
+
+def section(title: str, html: str) -> str:
+    return f"<section><h2>{escape(title)}</h2>{html}</section>"
