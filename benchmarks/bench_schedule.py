@@ -19,11 +19,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headgate.routing.grouping import group_rows
-from headgate.routing.hashing import hash_columns
-from headgate.routing.schedule import greedy, longest_first
-from headgate.sketch.cost_model import CostModel
-from headgate.sketch.count_min import CostSketch, SketchShape
+from headgate.routing.cost_model import CostModel, greedy, longest_first
+from headgate.routing.cost_sketch import CostSketch, SketchShape
+from headgate.routing.hashing import group_rows, hash_columns
 from headgate_lab.osg.reach import FollowerGraph, follower_graph
 
 WINDOW_ROWS = 16_384  # as slot.cost_routing cuts them

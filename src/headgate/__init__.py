@@ -32,8 +32,7 @@ if TYPE_CHECKING:
         Tumbling,
         Update,
     )
-    from headgate.routing.table import RoutingTable, hash_table
-    from headgate.routing.table_folder import load_tables
+    from headgate.routing.table import RoutingTable, hash_table, load_tables
     from headgate.runtime.query import FlowQuery
     from headgate.runtime.session import local_session
     from headgate.topology.reader import Reader
@@ -94,7 +93,7 @@ _ELSEWHERE = {
     "Scaling": "control.settings",
     "Stream": "topology.stream",
     "hash_table": "routing.table",
-    "load_tables": "routing.table_folder",
+    "load_tables": "routing.table",
     "local_session": "runtime.session",
 }
 """Where a public name is defined; the others are in `operator`."""

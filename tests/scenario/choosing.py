@@ -17,8 +17,7 @@ from tests.scenario.oracle import Case
 
 from headgate.commit.coordinator import Coordinator
 from headgate.routing.hashing import hash_columns
-from headgate.routing.route import TO_OWNER, Dispatch, Here, Shares
-from headgate.routing.spread import Spread
+from headgate.routing.route import TO_OWNER, Dispatch, Here, Shares, Spread
 from headgate.slot.plan import EpochPlan
 from headgate.topology.stream import Stream
 

@@ -42,9 +42,9 @@ from headgate.commit.table_compaction import TableCompaction, published_files, v
 from headgate.control.tuning_file import SavedTuning, load_tuning, save_tuning
 from headgate.planner.tuning.calibration import Calibration
 from headgate.planner.tuning.cost_model import EngineCosts
+from headgate.routing.cost_sketch import CostSketch
 from headgate.routing.hashing import mix
 from headgate.routing.identity import Identity
-from headgate.sketch.count_min import CostSketch
 from headgate.slot.plan import EpochPlan
 from headgate.slot.program import Program, compile_flow
 from headgate.slot.statistics import TaskStatistics

@@ -18,8 +18,8 @@ from headgate.control.allocation_manager import AllocationManager
 from headgate.planner.allocation.greedy import greedy
 from headgate.planner.allocation.model import Situation
 from headgate.planner.allocation.plan import Limits, Plan, describe
+from headgate.routing.space_saving import PairSketch
 from headgate.routing.table import RoutingTable, hash_table
-from headgate.sketch.space_saving import PairSketch
 from headgate.slot.statistics import TaskStatistics
 
 BUCKETS = 64

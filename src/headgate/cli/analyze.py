@@ -13,7 +13,7 @@ from headgate.cli.console import safe, speaker, told_plainly, write_json
 from headgate.cli.start_options import DEFAULT_SLOTS, spark_settings
 from headgate.errors import HeadgateError
 from headgate.offline.views import percent, times
-from headgate.routing.table_folder import check_folder
+from headgate.routing.table import check_folder
 
 if TYPE_CHECKING:
     from headgate.offline.analyze import Analysis, AnalyzeOptions

@@ -29,7 +29,7 @@ from headgate.cli.start_options import (
 )
 from headgate.errors import HeadgateError
 from headgate.offline.views import EpochView, RunView, short
-from headgate.routing.table_folder import load_tables
+from headgate.routing.table import load_tables
 from headgate.state.storage import Storage
 
 if TYPE_CHECKING:

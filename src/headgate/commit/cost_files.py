@@ -11,7 +11,7 @@ import builtins
 import pyarrow as pa
 
 from headgate.errors import StateFileError
-from headgate.sketch.cost_model import CostModel
+from headgate.routing.cost_model import CostModel
 from headgate.state.digest import DamagedFile, digest_of, read_named
 from headgate.state.storage import Storage
 

@@ -17,9 +17,8 @@ from collections.abc import Iterable, Mapping
 from headgate.commit.cost_files import CostFiles
 from headgate.commit.facts import CostFacts
 from headgate.errors import StateFileError
-from headgate.sketch.cost_model import CostModel
-from headgate.sketch.count_min import CostSketch, SketchShape
-from headgate.sketch.stability import InstanceCosts
+from headgate.routing.cost_model import CostModel
+from headgate.routing.cost_sketch import CostSketch, InstanceCosts, SketchShape
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
 from headgate.slot.statistics import TaskStatistics

@@ -14,8 +14,7 @@ from headgate.commit.facts import (
     StateSize,
 )
 from headgate.planner.distance import CLASSES, Distances
-from headgate.routing.route import Here, Shares
-from headgate.routing.spread import Spread
+from headgate.routing.route import Here, Shares, Spread
 from headgate.slot.batching import edge_name
 from headgate.slot.plan import Control, EpochPlan, parse_pair
 from headgate.slot.program import Program

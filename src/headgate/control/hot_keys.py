@@ -20,10 +20,9 @@ from headgate.control.observation import gather
 from headgate.planner.by_load import Layout, expected_loads, lay_out_split, lay_out_whole
 from headgate.planner.observation import KeyLoads, Observation
 from headgate.planner.split_or_key import Seen, SplitOrKey, excess, partials_expected
-from headgate.routing.route import TO_OWNER, Dispatch, Here, Shares
-from headgate.routing.spread import Spread
+from headgate.routing.route import TO_OWNER, Dispatch, Here, Shares, Spread
+from headgate.routing.space_saving import PairSketch
 from headgate.routing.table import RoutingTable
-from headgate.sketch.space_saving import PairSketch
 from headgate.slot.program import Dispatches, Program
 
 KEYS_MAX = 1 << 14

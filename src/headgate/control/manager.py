@@ -22,9 +22,9 @@ from headgate.control.settings import Manager
 from headgate.planner.compiling import compile_allocation_kernels, compile_kernels
 from headgate.planner.observation import Observation
 from headgate.planner.placing import Pins, Placing, Proposal, Task, make_placing
-from headgate.routing.hashing import U64
-from headgate.routing.table import I32, RoutingTable
-from headgate.sketch.space_saving import PAIR_BYTES
+from headgate.routing.hashing import I32, U64
+from headgate.routing.space_saving import PAIR_BYTES
+from headgate.routing.table import RoutingTable
 from headgate.slot.program import Program
 from headgate.topology.duration import duration_us
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from headgate.commit.planning import Observed
 from headgate.planner.observation import KeyLoads, Observation, Pairs
-from headgate.sketch.space_saving import PairSketch
+from headgate.routing.space_saving import PairSketch
 
 F64 = np.float64
 

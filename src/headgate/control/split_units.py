@@ -19,7 +19,7 @@ from headgate.planner.allocation.cutting import cut_up, dealt
 from headgate.planner.allocation.model import Extras, Situation
 from headgate.planner.observation import KeyLoads
 from headgate.routing.hashing import U64, bucket_of
-from headgate.routing.spread import Spread
+from headgate.routing.route import Spread
 from headgate.routing.table import RoutingTable, bucket_ids
 
 PIN_SHARE = 0.1  # of the operator's mean per slot; half of what a task takes for a hot key

@@ -40,8 +40,7 @@ from headgate.offline.analyze_source import (
 from headgate.planner.key_graph import KeyGraph
 from headgate.planner.partition import Partition, Quality, partition
 from headgate.planner.tables import CAP, to_tables
-from headgate.routing.table import hash_table
-from headgate.routing.table_folder import save_tables
+from headgate.routing.table import hash_table, save_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -22,7 +22,7 @@ from headgate.errors import (
     UnknownColumn,
 )
 from headgate.offline.analyze_pairs import Shape
-from headgate.routing.key_values import is_hashable
+from headgate.routing.hashing import is_hashable
 from headgate.topology.arrow_types import from_spark_json
 
 if TYPE_CHECKING:

@@ -25,12 +25,11 @@ from headgate.arrays import F64, I32, I64, U64
 from headgate.errors import HeadgateError, SchemaMismatch, UnknownColumn
 from headgate.planner.incremental_words import SeenKeys, SeenPairs
 from headgate.planner.key_graph import KeyGraph
-from headgate.routing.hashing import hash_columns
-from headgate.routing.key_values import is_hashable
+from headgate.routing.chooser import Chooser
+from headgate.routing.hashing import hash_columns, is_hashable
 from headgate.routing.route import Route, Shares
+from headgate.routing.space_saving import PAIR_BYTES, PairSketch
 from headgate.routing.table import hash_table
-from headgate.sketch.space_saving import PAIR_BYTES, PairSketch
-from headgate.slot.chooser import make_chooser
 
 STATISTICS_BYTES = 1 << 20
 SKETCH_PAIRS = STATISTICS_BYTES // PAIR_BYTES
@@ -263,7 +262,7 @@ class SplitOwners(Owners):
     def route(self, first: int, end: int) -> Epoch:
         anchor = self.trace.keys[self.anchor]
         number = anchor.number[first:end]
-        chooser = make_chooser(Route(hash_table(self.slots), Shares()), 0)
+        chooser = Chooser(Route(hash_table(self.slots), Shares()), 0)
         slot = chooser.choose(anchor.h[number], self.owner(self.anchor, number))
         return Epoch(first, end, (slot,) * len(self.trace.keys))
 

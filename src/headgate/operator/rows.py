@@ -17,8 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headgate.routing.grouping import group_rows
-from headgate.routing.hashing import I64, U64, hash_columns, mix
+from headgate.routing.hashing import I64, U64, group_rows, hash_columns, mix
 from headgate.routing.identity import SCRATCH, Identity
 from headgate.state.layout import StateSchema
 

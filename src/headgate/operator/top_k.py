@@ -17,8 +17,7 @@ from headgate.operator.arithmetic import sortable, to_words
 from headgate.operator.base import Output, StateFields, StatefulOperator, require_column
 from headgate.operator.rows import EpochClock, Groups, KeyedRows, Partials
 from headgate.operator.window import BOUNDS, START, SUB_KEY, Tumbling, check_window
-from headgate.routing.hashing import I64
-from headgate.routing.key_values import is_hashable
+from headgate.routing.hashing import I64, is_hashable
 from headgate.state.rows import StateRows
 from headgate.state.session import StateSession
 from headgate.topology.declared import check_count

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from headgate.arrays import F64, I64, U64
 from headgate.routing.hashing import bucket_of
-from headgate.routing.spread import Spread
+from headgate.routing.route import Spread
 from headgate.routing.table import RoutingTable
 
 PIN_SHARE = 1 / 32  # of a slot's mean load: lighter keys follow their bucket

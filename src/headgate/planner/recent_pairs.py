@@ -15,8 +15,8 @@ from headgate.planner.estimator import Calibration, Forecast, Recent, forecast
 from headgate.planner.key_graph import KeyGraph
 from headgate.planner.observation import Observation
 from headgate.planner.placing import Pins, Task
+from headgate.routing.space_saving import PairSketch
 from headgate.routing.table import RoutingTable
-from headgate.sketch.space_saving import PairSketch
 
 PAIRS_MAX = 1 << 16
 

@@ -1,1 +1,1 @@
-"""Which slot gets which row."""
+"""Which slot gets which row, and the bounded statistics by which that is decided."""

@@ -13,28 +13,27 @@ changing any of them orphans every checkpoint and every routing table.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import xxhash
 
-from headgate.routing.key_values import (
-    BLOCK_ROWS,
-    ByteValues,
-    codes_of,
-    is_integer_like,
-    is_one_word,
-    null_mask,
-    plain,
-    words_of,
-)
+from headgate.errors import SchemaMismatch
 
 U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]
+I32 = npt.NDArray[np.int32]
+F64 = npt.NDArray[np.float64]
+U8 = npt.NDArray[np.uint8]
 
+LONG_VALUE_BYTES = 256
+BLOCK_ROWS = 1 << 14  # what is computed on the way to a hash stays in the processor's cache
+_THREE = np.uint64(3)
 _M1 = np.uint64(0x9E3779B97F4A7C15)
 _M2 = np.uint64(0xC2B2AE3D27D4EB4F)
 _M3 = np.uint64(0xBF58476D1CE4E5B9)
@@ -88,6 +87,15 @@ def bucket_of(h: U64, buckets: int) -> I64:
     return (h >> np.uint64(64 - (buckets.bit_length() - 1))).astype(np.int64)
 
 
+def find_sorted(known: U64, h: U64) -> I64:
+    """The place of each hash among `known`, which are sorted and distinct; -1 where it is not."""
+    if not len(known):
+        return np.full(len(h), -1, np.int64)
+    at = np.searchsorted(known, h)
+    at[at == len(known)] = 0
+    return np.where(known[at] == h, at, -1)
+
+
 class Lane(NamedTuple):
     """A hash of rows that anybody can compute, and its constants."""
 
@@ -139,3 +147,215 @@ class Lane(NamedTuple):
 _ONE = np.uint64(1)
 PLACES = Lane(_M1, _M2, _NULL_A, _ONE, _M1, _M1, _M4, _M2, np.uint64(29), 1)
 SECOND = Lane(_M2, _M1, _NULL_B, _M2, _NULL_B, _M4, _M2, _M3, np.uint64(32), 2)
+
+
+def group_rows(h: U64, marks: Sequence[U64] = ()) -> tuple[I64, I64]:
+    """Number the distinct keys in order of appearance: group per row, row per group.
+
+    Rows are of one key if `h` and all marks (`Identity.marks`) agree. A few NumPy passes: 7 ms for
+    500,000 rows of 20,000 keys, against 12 ms for `pandas.factorize`.
+
+    Every round writes row numbers into a table at a place taken from the hash, backwards, so that
+    the first row stays; a row whose place holds an equal key has found its group, and the few
+    whose place holds another key go to the next round, which spreads them differently. A round
+    settles at least one key, and in practice all but a few per cent. The low bits pick the place:
+    the high ones pick the bucket, and a slot sees only some of the buckets.
+    """
+    rows = len(h)
+    row_numbers = np.arange(rows)
+    table = np.empty(1 << max(4, rows.bit_length()), np.int64)
+    place = (h & np.uint64(len(table) - 1)).view(np.int64)
+    table[place[::-1]] = row_numbers[::-1]
+    found = table[place]
+    settled = h[found] == h
+    for mark in marks:
+        settled &= mark[found] == mark
+    left = np.flatnonzero(~settled)
+    turn = 0
+    while len(left):
+        turn += 1
+        mask = np.uint64((1 << max(4, len(left).bit_length())) - 1)
+        mixed = mix(h[left] + np.uint64(turn))
+        for mark in marks:
+            mixed = mix(mixed + mark[left])
+        place = (mixed & mask).view(np.int64)
+        table[place[::-1]] = left[::-1]
+        winner = table[place]
+        settled = h[winner] == h[left]
+        for mark in marks:
+            settled &= mark[winner] == mark[left]
+        found[left[settled]] = winner[settled]
+        left = left[~settled]
+    first = np.flatnonzero(found == row_numbers)
+    group = np.empty(rows, np.int64)
+    group[first] = np.arange(len(first))
+    return group[found], first
+
+
+# --- key columns as 64-bit words, whatever Arrow layout they come in ---------------------------
+# A value of a *one-word* type (integers, booleans, times, floats) is one word; equal values have
+# equal words. Text, binary and decimals are bytes, read eight at a time over many rows at once.
+
+
+def is_integer_like(kind: pa.DataType) -> bool:
+    temporal = pa.types.is_temporal(kind) and not pa.types.is_interval(kind)
+    return bool(pa.types.is_integer(kind) or pa.types.is_boolean(kind) or temporal)
+
+
+def is_one_word(kind: pa.DataType) -> bool:
+    return is_integer_like(kind) or pa.types.is_floating(kind)
+
+
+def is_hashable(kind: pa.DataType) -> bool:
+    """Can a column of this type be (part of) a key?"""
+    return bool(
+        is_one_word(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_fixed_size_binary(kind)
+        or pa.types.is_decimal(kind)
+        or (pa.types.is_dictionary(kind) and is_hashable(kind.value_type))
+    )
+
+
+def plain(column: pa.Array) -> pa.Array:
+    """Dictionary codes of one-word values decoded: they hash as plain ones do."""
+    kind = column.type
+    if pa.types.is_dictionary(kind) and is_one_word(kind.value_type):
+        return column.dictionary_decode()
+    return column
+
+
+def codes_of(column: pa.Array) -> I64:
+    """Positions in the dictionary; where there is none (a null), 0."""
+    codes: I64 = column.indices.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    return codes
+
+
+def null_mask(column: pa.Array) -> npt.NDArray[np.bool_]:
+    mask: npt.NDArray[np.bool_] = pc.is_null(column).to_numpy(zero_copy_only=False)
+    return mask
+
+
+def words_of(column: pa.Array) -> U64:
+    """One-word values as words of the caller's own; null rows hold anything."""
+    kind = column.type
+    if column.null_count:
+        column = _zero_filled(column)
+    if pa.types.is_boolean(kind):
+        numbers = column.cast(pa.uint8()).to_numpy()
+    elif pa.types.is_floating(kind):
+        with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN like the others
+            numbers = column.cast(pa.float64()).to_numpy(zero_copy_only=False) + 0.0  # -0.0 is 0.0
+        numbers = np.where(np.isnan(numbers), np.nan, numbers).view(np.uint64)
+    elif pa.types.is_integer(kind):
+        numbers = column.to_numpy()
+    else:
+        numbers = column.view(pa.int64() if kind.bit_width == 64 else pa.int32()).to_numpy()
+    words: U64
+    if numbers.dtype == np.uint64:
+        words = numbers.copy()
+    else:
+        words = numbers.astype(np.int64).view(np.uint64)
+    return words
+
+
+def _zero_filled(column: pa.Array) -> pa.Array:
+    kind = column.type
+    if pa.types.is_boolean(kind):
+        return column.fill_null(False)
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return column.fill_null(0)
+    width = pa.int64() if kind.bit_width == 64 else pa.int32()
+    return column.view(width).fill_null(0).view(kind)
+
+
+class ByteValues:
+    """Values that are bytes, not copied; a null has none.
+
+    `long_values` (more than `LONG_VALUE_BYTES`) are for the caller to take one by one; as words
+    they have none.
+    """
+
+    def __init__(self, data: U8, starts: I64, lengths: I64) -> None:
+        self._data, self._starts, self.lengths = data, starts, lengths
+
+    @classmethod
+    def of(cls, column: pa.Array) -> ByteValues:
+        return cls(*_bytes_of(column))
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def long_values(self) -> Iterator[tuple[int, memoryview]]:
+        for row in np.flatnonzero(self.lengths > LONG_VALUE_BYTES).tolist():
+            start = int(self._starts[row])
+            yield row, self._data[start : start + int(self.lengths[row])].data
+
+    def longest_first(self, words: I64) -> tuple[ByteValues, Any, list[int]]:
+        """Sorted by their number of words: the values, what brings results back into place, and
+        for every number from 0 on how many values have that many words or more.
+        """
+        words = np.where(self.lengths <= LONG_VALUE_BYTES, words, 0)
+        counts = np.bincount(words)
+        at_least = np.cumsum(counts[::-1])[::-1].tolist()
+        if np.count_nonzero(counts) <= 1:
+            return self, slice(None), at_least
+        order = np.argsort((len(counts) - words).astype(np.uint8), kind="stable")
+        return ByteValues(self._data, self._starts[order], self.lengths[order]), order, at_least
+
+    def word(self, number: int, rows: int, whole: int) -> U64:
+        """Eight bytes of each of the first rows, little end first, zeros after a value's end; the
+        first `whole` of them have all eight.
+        """
+        at = self._starts[:rows] + 8 * number
+        last = len(self._windows) - 1
+        words: U64
+        if len(at) and int(at.max()) > last:
+            near = np.minimum(at, last)
+            words = self._windows[near] >> ((at - near).astype(np.uint64) << _THREE)
+        else:
+            words = self._windows[at]
+        if whole < rows:
+            spare = (8 * (number + 1) - self.lengths[whole:rows]).astype(np.uint64) << _THREE
+            words[whole:] <<= spare  # by 64: 0 is left
+            words[whole:] >>= spare
+        return words
+
+    @cached_property
+    def _windows(self) -> U64:
+        """The eight bytes that begin at each byte."""
+        data = self._data
+        if len(data) < 8:
+            data = np.concatenate([data, np.zeros(8 - len(data), np.uint8)])
+        return np.ndarray((len(data) - 7,), np.dtype("<u8"), data.data, 0, (1,))
+
+
+def _bytes_of(column: pa.Array) -> tuple[U8, I64, I64]:
+    """Raw bytes, start and length of every value, without copying the bytes."""
+    kind = column.type
+    if pa.types.is_fixed_size_binary(kind) or pa.types.is_decimal(kind):
+        width = kind.byte_width
+        buffer = column.buffers()[1]
+        data = np.frombuffer(buffer, np.uint8) if buffer else np.empty(0, np.uint8)
+        starts = (np.arange(len(column), dtype=np.int64) + column.offset) * width
+        return data, starts, np.full(len(column), width, np.int64)
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        offset_type: npt.DTypeLike = np.int32
+    elif pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
+        offset_type = np.int64
+    else:
+        raise SchemaMismatch(f"a column of type {kind} cannot be part of a key", type=str(kind))
+    _, offset_buffer, data_buffer = column.buffers()
+    if len(column) == 0:
+        return np.empty(0, np.uint8), np.empty(0, np.int64), np.empty(0, np.int64)
+    offsets = np.frombuffer(offset_buffer, offset_type)[column.offset :][: len(column) + 1]
+    offsets = offsets.astype(np.int64)
+    first = int(offsets[0])
+    data = np.frombuffer(data_buffer, np.uint8) if data_buffer else np.empty(0, np.uint8)
+    lengths = np.diff(offsets)
+    if column.null_count:
+        lengths = np.where(null_mask(column), 0, lengths)
+    return data[first:], offsets[:-1] - first, lengths

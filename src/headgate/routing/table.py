@@ -8,27 +8,22 @@ is harmless. So a table is a few sorted arrays and travels with every epoch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
 
-from headgate.errors import UnknownSlot
-from headgate.routing.hashing import I64, U64, bucket_of, hash_columns
+from headgate.errors import HeadgateError, UnknownSlot
+from headgate.routing.hashing import I32, I64, U64, bucket_of, find_sorted, hash_columns
 
 BUCKETS = 1024
-I32 = npt.NDArray[np.int32]
-
-
-def _no_keys() -> U64:
-    return np.empty(0, np.uint64)
-
-
-def _no_slots() -> I32:
-    return np.empty(0, np.int32)
 
 
 @dataclass(frozen=True)
@@ -38,8 +33,8 @@ class RoutingTable:
     slots: int
     bucket_slots: I32
     version: int = 0
-    pinned_h: U64 = field(default_factory=_no_keys)
-    pinned_slots: I32 = field(default_factory=_no_slots)
+    pinned_h: U64 = field(default_factory=lambda: np.empty(0, np.uint64))
+    pinned_slots: I32 = field(default_factory=lambda: np.empty(0, np.int32))
 
     def __post_init__(self) -> None:
         if self.buckets < 1 or self.buckets & (self.buckets - 1):
@@ -67,9 +62,8 @@ class RoutingTable:
         owners = self.bucket_slots[bucket_of(h, self.buckets)]
         if not len(self.pinned_h):
             return owners, np.zeros(len(h), np.bool_)
-        at = np.searchsorted(self.pinned_h, h)
-        at[at == len(self.pinned_h)] = 0
-        pinned = np.asarray(self.pinned_h[at] == h)
+        at = find_sorted(self.pinned_h, h)
+        pinned = at >= 0
         return np.where(pinned, self.pinned_slots[at], owners), pinned
 
     def pin(self, columns: Sequence[pa.Array], slots: Sequence[int] | I32) -> RoutingTable:
@@ -106,11 +100,7 @@ class RoutingTable:
 
     def is_pinned(self, h: U64) -> npt.NDArray[np.bool_]:
         """Which of these keys have an owner of their own."""
-        if not len(self.pinned_h):
-            return np.zeros(len(h), np.bool_)
-        at = np.searchsorted(self.pinned_h, h)
-        at[at == len(self.pinned_h)] = 0
-        return np.asarray(self.pinned_h[at] == h)
+        return find_sorted(self.pinned_h, h) >= 0
 
     def units(self, h: U64) -> U64:
         """The unit of every key: a pinned key's own hash, else that of its bucket."""
@@ -285,3 +275,92 @@ def _together(owners: I32, before: int, slots: int) -> I32:
     left = np.flatnonzero(owners >= slots)
     owners[left] = (np.arange(len(left)) % slots).astype(np.int32)
     return owners
+
+
+# --- tables as a folder of Parquet files, to hand from one program to another ------------------
+# `OPERATOR.parquet` holds what `RoutingTable.to_arrow` gives. Slot count, buckets and version are
+# in the file's metadata, so a table cannot be taken for one of another flow shape.
+
+_SUFFIX = ".parquet"
+_FACTS = (b"slots", b"buckets", b"version")
+
+
+def load_tables(folder: str | Path) -> dict[str, RoutingTable]:
+    """The routing tables in a folder (path or URI), by operator: for `flow.start(tables=...)`.
+
+    `headgate analyze` writes such folders. A file's name is the operator's name.
+    """
+    files, place = _open(folder)
+    found = {
+        Path(path).name.removesuffix(_SUFFIX): _read(files, path)
+        for path in _parquet_files(files, place)
+    }
+    if not found:
+        raise HeadgateError(
+            f"there are no routing tables in {folder}: expected OPERATOR{_SUFFIX} files as "
+            "written by `headgate analyze ... --out DIR`",
+            folder=str(folder),
+        )
+    return found
+
+
+def save_tables(tables: Mapping[str, RoutingTable], folder: str | Path) -> dict[str, str]:
+    """Write a file per operator and return their paths; tables of other operators are removed.
+
+    A folder that holds Parquet files of another kind is refused, before anything is written.
+    """
+    files, place = _open(folder)
+    old = check_folder(folder)
+    files.create_dir(place, recursive=True)
+    written = {}
+    for operator, table in tables.items():
+        path = written[operator] = f"{place}/{operator}{_SUFFIX}"
+        pq.write_table(table.to_arrow(), f"{path}.new", filesystem=files)
+        files.move(f"{path}.new", path)
+    for path in set(old) - set(written.values()):
+        files.delete_file(path)
+    return written
+
+
+def check_folder(folder: str | Path) -> list[str]:
+    """The tables that are in a folder now; an error if there is Parquet of another kind."""
+    files, place = _open(folder)
+    found = _parquet_files(files, place)
+    for path in found:
+        _check(files, path)
+    return found
+
+
+def _open(folder: str | Path) -> tuple[Any, str]:
+    if "://" in str(folder):
+        files, place = fs.FileSystem.from_uri(str(folder))
+    else:
+        files, place = fs.LocalFileSystem(), str(folder)
+    return files, place.rstrip("/") or "/"
+
+
+def _parquet_files(files: Any, place: str) -> list[str]:
+    listed = files.get_file_info(fs.FileSelector(place, allow_not_found=True))
+    return sorted(
+        f"{place}/{info.base_name}"
+        for info in listed
+        if info.is_file and info.base_name.endswith(_SUFFIX) and info.base_name[0] not in "._"
+    )
+
+
+def _check(files: Any, path: str) -> None:
+    try:
+        schema = pq.read_schema(path, filesystem=files)
+    except pa.ArrowException as problem:
+        raise HeadgateError(f"{path} cannot be read as Parquet: {problem}", file=path) from problem
+    if not set(_FACTS) <= set(schema.metadata or {}) or schema.names != ["h", "slot"]:
+        raise HeadgateError(
+            f"{path} is not a routing table (columns {', '.join(schema.names)}); keep routing "
+            "tables in a folder of their own",
+            file=path,
+        )
+
+
+def _read(files: Any, path: str) -> RoutingTable:
+    _check(files, path)
+    return RoutingTable.from_arrow(pq.read_table(path, filesystem=files))

@@ -12,9 +12,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from headgate.routing.grouping import group_rows
-from headgate.routing.hashing import hash_columns
-from headgate.routing.schedule import F64, I32, greedy, longest_first, round_robin
+from headgate.routing.cost_model import greedy, longest_first, round_robin
+from headgate.routing.hashing import F64, I32, group_rows, hash_columns
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
 from headgate.slot.rows import Rows, concat

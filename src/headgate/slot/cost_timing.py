@@ -13,9 +13,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from headgate.routing.grouping import group_rows
-from headgate.routing.hashing import U64, hash_columns
-from headgate.sketch.count_min import F64, I64, CostSketch, SketchShape
+from headgate.routing.cost_sketch import CostSketch, SketchShape
+from headgate.routing.hashing import F64, I64, U64, group_rows, hash_columns
 from headgate.slot.failure import DeadLetters
 from headgate.slot.plan import EpochPlan
 from headgate.slot.program import Program

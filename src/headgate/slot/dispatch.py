@@ -7,19 +7,15 @@ from chunk to chunk, starts from nothing with every task, and does not notice wh
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from headgate.routing.hashing import U64, hash_columns
+from headgate.routing.hashing import I32, U64, hash_columns
 from headgate.routing.route import Choose, HereUnlessPinned, Route, Shares, Stop
-from headgate.routing.table import I32, RoutingTable
+from headgate.routing.table import RoutingTable
 from headgate.slot.plan import EpochPlan
 from headgate.topology.graph import Edge
-
-if TYPE_CHECKING:
-    from headgate.slot.chooser import Chooser
 
 Dispatcher = Callable[[pa.RecordBatch, U64], I32]
 
@@ -40,7 +36,10 @@ def make_dispatcher(
             elif edge.id in stops:
                 return lambda batch, h: look_ahead(plan, consumer, stops[edge.id], batch, h)
         case Choose() | Shares():
-            choose = _chooser(route, producer).choose
+            # Imported late: it is compiled, and few flows need it.
+            from headgate.routing.chooser import Chooser
+
+            choose = Chooser(route, producer).choose
             return lambda batch, h: choose(h, owner_of(h))
     return lambda batch, h: owner_of(h)
 
@@ -75,10 +74,3 @@ def _staying(route: Route, slot: int) -> RoutingTable:
     if route.slots and slot not in route.slots:
         return route.table
     return route.table.with_buckets(np.full(route.table.buckets, slot, np.int32))
-
-
-def _chooser(route: Route, producer: int) -> Chooser:
-    """Who picks among the slots of a key. Imported late: it is compiled, and few flows need it."""
-    from headgate.slot.chooser import make_chooser
-
-    return make_chooser(route, producer)

@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from headgate.operator.base import Output, as_output
 from headgate.operator.rows import Partials
+from headgate.routing.hashing import I32
 from headgate.routing.identity import Identity
 from headgate.routing.route import ToOwner
-from headgate.routing.table import I32
 from headgate.slot.failure import DeadLetters
 from headgate.slot.plan import EpochPlan
 from headgate.slot.program import Program

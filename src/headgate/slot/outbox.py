@@ -14,9 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headgate.routing.cost_model import round_robin
 from headgate.routing.hashing import U64
 from headgate.routing.route import Here
-from headgate.routing.schedule import round_robin
 from headgate.slot.batch_tuple import BatchTuple, Kind, digest_of
 from headgate.slot.buffers import Buffers, pieces
 from headgate.slot.cost_routing import CostRouting

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from headgate.operator.rows import EpochClock
+from headgate.routing.cost_model import CostModel
+from headgate.routing.hashing import I32
 from headgate.routing.identity import Identity
 from headgate.routing.route import Route
-from headgate.routing.table import I32, Moves
-from headgate.sketch.cost_model import CostModel
+from headgate.routing.table import Moves
 from headgate.slot.batching import Batching
 from headgate.state.state_file import Chain
 

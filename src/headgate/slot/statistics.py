@@ -24,10 +24,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headgate.operator.rows import Groups
+from headgate.routing.cost_sketch import CostSketch
 from headgate.routing.hashing import U64
+from headgate.routing.space_saving import PairSketch
 from headgate.routing.table import RoutingTable
-from headgate.sketch.count_min import CostSketch
-from headgate.sketch.space_saving import PairSketch
 
 ROWS_COUNTED = 1 << 15
 STATE_POSITIONS = 1 << 14

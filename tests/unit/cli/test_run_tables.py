@@ -11,7 +11,7 @@ import headgate as hg
 from headgate.cli.main import app
 from headgate.cli.start_options import manager_of, slot_count
 from headgate.errors import DeclarationError, UnknownSlot
-from headgate.routing.table_folder import save_tables
+from headgate.routing.table import save_tables
 
 
 def test_slots_come_from_the_tables() -> None:

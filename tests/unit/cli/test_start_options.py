@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 import headgate as hg
 from headgate.cli.main import app
 from headgate.cli.start_options import check_without_auto, chosen
-from headgate.routing.table_folder import save_tables
+from headgate.routing.table import save_tables
 
 
 def test_auto_is_parallelism_and_batch() -> None:

@@ -14,8 +14,8 @@ from headgate import Flow
 from headgate.commit.cost_files import CostFiles
 from headgate.commit.costs_in_use import CostsInUse, cost_shapes
 from headgate.errors import StateFileError
+from headgate.routing.cost_sketch import CostSketch
 from headgate.routing.hashing import mix
-from headgate.sketch.count_min import CostSketch
 from headgate.slot.plan import Control
 from headgate.slot.statistics import TaskStatistics
 from headgate.state.storage import Storage

@@ -25,10 +25,9 @@ from headgate.control.manager import plan_with
 from headgate.control.observation import gather
 from headgate.planner.by_load import expected_loads
 from headgate.routing.hashing import mix
-from headgate.routing.route import Shares
-from headgate.routing.spread import Spread
+from headgate.routing.route import Shares, Spread
+from headgate.routing.space_saving import PairSketch
 from headgate.routing.table import RoutingTable, hash_table
-from headgate.sketch.space_saving import PairSketch
 from headgate.slot.program import Program, compile_flow
 from headgate.slot.statistics import TaskStatistics
 from headgate.testing import ListSource, LocalRun

@@ -14,9 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import SchemaMismatch
-from headgate.routing.hashing import bucket_of, hash_columns, mix
+from headgate.routing.hashing import bucket_of, hash_columns, is_hashable, mix
 from headgate.routing.identity import Identity
-from headgate.routing.key_values import is_hashable
 from strategies import KEY_COLUMNS, KEY_VALUES, TEXTS, columns, examples
 
 # Changing any of these orphans every checkpoint ever written.

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.unit.slot.parts import compiled, plan_for, source
 
 from headgate import Flow
+from headgate.routing.cost_model import CostModel
+from headgate.routing.cost_sketch import CostSketch, SketchShape
 from headgate.routing.hashing import hash_columns
-from headgate.sketch.cost_model import CostModel
-from headgate.sketch.count_min import CostSketch, SketchShape
 from headgate.slot import cost_routing
 from headgate.slot.cost_routing import CostRouting
 from headgate.slot.plan import Control

@@ -24,12 +24,11 @@ from headgate.control.observation import gather
 from headgate.demo.machine import Machine
 from headgate.flow import Flow
 from headgate.operator.aggregates import Count
-from headgate.routing.choices import I32
-from headgate.routing.hashing import U64, hash_columns
+from headgate.routing.chooser import Chooser
+from headgate.routing.hashing import I32, U64, hash_columns
 from headgate.routing.route import TO_OWNER, Route
+from headgate.routing.space_saving import PairSketch
 from headgate.routing.table import RoutingTable, hash_table
-from headgate.sketch.space_saving import PairSketch
-from headgate.slot.chooser import make_chooser
 from headgate.slot.program import compile_flow
 from headgate.slot.statistics import TaskStatistics
 from headgate.testing import ListSource, LocalRun, run
@@ -128,7 +127,7 @@ class GroupedStream:
         owner = self.table.route(h)
         if self.route.dispatch == TO_OWNER:
             return owner
-        return make_chooser(self.route, task).choose(h, owner)
+        return Chooser(self.route, task).choose(h, owner)
 
     def _learn(self, hot: HotKeys, key: U64, slot: I64, rows: I64, loads: I64) -> None:
         """What the slots counted, each in its bounded memory, for the epochs to come."""

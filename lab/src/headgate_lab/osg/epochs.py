@@ -16,11 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headgate.routing.cost_model import CostModel, greedy, longest_first, round_robin
+from headgate.routing.cost_sketch import CostSketch, InstanceCosts, SketchShape
 from headgate.routing.hashing import mix
-from headgate.routing.schedule import greedy, longest_first, round_robin
-from headgate.sketch.cost_model import CostModel
-from headgate.sketch.count_min import CostSketch, SketchShape
-from headgate.sketch.stability import InstanceCosts
 from headgate_lab.osg.reach import F64, I32
 from headgate_lab.osg.stream import Stream
 

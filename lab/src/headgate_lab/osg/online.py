@@ -16,12 +16,10 @@ from typing import Literal
 
 import numpy as np
 
+from headgate.routing.chooser import assign
+from headgate.routing.cost_model import CostModel, round_robin
+from headgate.routing.cost_sketch import CostSketch, InstanceCosts, Phase, SketchShape, Stability
 from headgate.routing.hashing import mix
-from headgate.routing.schedule import round_robin
-from headgate.routing.schedule_kernel import assign
-from headgate.sketch.cost_model import CostModel
-from headgate.sketch.count_min import CostSketch, SketchShape
-from headgate.sketch.stability import InstanceCosts, Phase, Stability
 from headgate_lab.osg.reach import F64, I32
 from headgate_lab.osg.stream_kernel import finish_times
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headgate.routing.cost_model import round_robin
 from headgate.routing.hashing import mix
-from headgate.routing.schedule import round_robin
 from headgate_lab.osg.online import Online, OnlineSettings
 from headgate_lab.osg.reach import F64, I32, FollowerGraph
 from headgate_lab.osg.stream_kernel import (

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from headgate.arrays import I32
-from headgate.routing.choices import least_loaded
+from headgate.routing.chooser import least_loaded
 from headgate.routing.hashing import I64, U64
 from headgate_lab.papers.edits_job import Edits, tops_in
 

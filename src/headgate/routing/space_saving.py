@@ -10,28 +10,22 @@ theirs, so the same bound holds however the pairs are cut into batches, and over
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headgate.routing.grouping import group_rows
-
-U64 = npt.NDArray[np.uint64]
-F64 = npt.NDArray[np.float64]
-I64 = npt.NDArray[np.int64]
+from headgate.routing.hashing import F64, I64, U64, find_sorted, group_rows
 
 PAIR_BYTES = 32  # two hashes, count, error
+JUDGED_ROWS_MAX = 1 << 14  # rows between two judgements of the head, once it is known
+EPSILON = 1e-4  # of an even share: how uneven slots may be, as in the paper
+ROWS_OF_A_HEAD_KEY = 4  # a key must have been seen about that often before it can be in the head
+COUNTERS_PER_HEAD_KEY = 8  # a count is then too high by at most an eighth of the threshold
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
-
-
-def _no_keys() -> U64:
-    return np.empty(0, np.uint64)
-
-
-def _no_numbers() -> F64:
-    return np.empty(0, np.float64)
 
 
 @dataclass
@@ -51,10 +45,10 @@ class PairSketch:
     """
 
     capacity: int
-    a: U64 = field(default_factory=_no_keys)
-    b: U64 = field(default_factory=_no_keys)
-    count: F64 = field(default_factory=_no_numbers)
-    error: F64 = field(default_factory=_no_numbers)
+    a: U64 = field(default_factory=lambda: np.empty(0, np.uint64))
+    b: U64 = field(default_factory=lambda: np.empty(0, np.uint64))
+    count: F64 = field(default_factory=lambda: np.empty(0, np.float64))
+    error: F64 = field(default_factory=lambda: np.empty(0, np.float64))
     floor: float = 0.0
     total: float = 0.0
 
@@ -167,3 +161,72 @@ def count_pairs(a: U64, b: U64, weight: F64 | None = None) -> tuple[U64, U64, F6
     group, first = group_rows(code)
     counted = np.bincount(group, weights=weight, minlength=len(first)).astype(np.float64)
     return a[first], b[first], counted
+
+
+class HeadKeys:
+    """The head of a stream: keys with at least a share `theta` of the rows so far.
+
+    theta defaults to 1 / (5 slots), the lowest of the range that Nasir et al. 2016 ("When two
+    choices are not enough") find useful. The head is judged at fixed row numbers, ever further
+    apart, and holds until the next: what a row is taken for depends on the rows before it, not on
+    how they are cut into chunks.
+    """
+
+    def __init__(self, slots: int, theta: float | None = None) -> None:
+        self.slots = slots
+        self.theta = 1 / (5 * slots) if theta is None else theta
+        self.h: U64 = np.empty(0, np.uint64)
+        self.frequency: F64 = np.empty(0, np.float64)
+        self._sketch = PairSketch(math.ceil(COUNTERS_PER_HEAD_KEY / self.theta))
+        self._waiting: list[U64] = []
+        self._seen = 0
+        self._next = math.ceil(ROWS_OF_A_HEAD_KEY / self.theta)
+
+    def stretches(self, h: U64) -> Iterator[slice]:
+        """Cut new rows where the head is judged anew; take each stretch in after its use."""
+        start = 0
+        while start < len(h):
+            stop = min(len(h), start + self._next - self._seen)
+            yield slice(start, stop)
+            self._waiting.append(h[start:stop])
+            self._seen += stop - start
+            if self._seen == self._next:
+                self._judge()
+            start = stop
+
+    def holds(self, h: U64) -> npt.NDArray[np.bool_]:
+        """Which of these keys are in the head."""
+        return find_sorted(self.h, h) >= 0
+
+    def _judge(self) -> None:
+        rows = np.concatenate(self._waiting)
+        self._waiting = []
+        self._sketch.update(rows, np.zeros(len(rows), np.uint64))
+        self._next = self._seen + min(self._seen, JUDGED_ROWS_MAX)
+        head = np.flatnonzero(self._sketch.count >= self.theta * self._seen)
+        head = head[np.argsort(self._sketch.a[head])]
+        self.h = self._sketch.a[head]
+        self.frequency = self._sketch.count[head] / self._seen
+
+
+def choices_needed(frequency: F64, slots: int, epsilon: float = EPSILON) -> int:
+    """The smallest d for which head keys with d candidates each can be spread evenly.
+
+    For every prefix of the head, heaviest first, the slots that its candidates cover in
+    expectation must take the prefix, and what of all other keys falls into them with all its
+    choices, within epsilon of their even share. `slots` means that only all of them suffice.
+    """
+    p = np.sort(frequency)[::-1]
+    if not len(p) or slots < 3:
+        return min(2, slots)
+    head = np.cumsum(p)
+    rest = head[-1] - head
+    tail = max(0.0, 1.0 - float(head[-1]))
+    prefix = np.arange(1, len(p) + 1)
+    for d in range(max(2, math.ceil(float(p[0]) * slots)), slots):
+        covered = slots - slots * ((slots - 1) / slots) ** (prefix * d)
+        share = covered / slots
+        expected = head + share**d * rest + share**2 * tail
+        if (expected <= covered * (1 / slots + epsilon)).all():
+            return d
+    return slots

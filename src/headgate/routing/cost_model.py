@@ -13,24 +13,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from headgate.routing.hashing import U64
-from headgate.sketch.count_min import F64, CostSketch, SketchShape
+from headgate.routing.cost_sketch import CostSketch, SketchShape
+from headgate.routing.hashing import F64, I32, I64, U64
 
 OWN_ROWS = 16.0  # so many tuples of a value in an instance weigh as much as what all know of it
 PRIOR_ROWS = 0.25  # a value counts as the mean one until it was seen, or if that is long forgotten
 SPEED_ROWS = 32.0  # so many tuples say that an instance is as fast as the others
-_ROUNDS = 8
+_ROUNDS = 8  # of fitting costs and speeds in turn
+SMALL_ROWS = 2_000  # scheduled by a loop in Python: loading numba takes longer
 
 
 @dataclass(frozen=True)
 class CostModel:
     """Sketches of k instances side by side: `frequency[j]` and `time_ms[j]` of instance j.
 
-    Memory: k times `shape.bytes`. Cost of an estimate: about 0.2 microseconds a value and 10 ns an
+    Memory: k times that of a sketch. An estimate takes about 0.2 microseconds a value and 10 ns an
     instance.
 
     Examples:
@@ -152,3 +154,54 @@ def fit_speeds(frequency: F64, time_ms: F64, depth: int) -> F64:
             speed[j] = (spent[j] + floor) / (expected + floor)
         speed /= (speed * counted).sum() / counted.sum()
     return speed
+
+
+# --- which instance takes which tuple, if what every tuple takes is known or estimated -----------
+
+
+def greedy(times: F64, group: I64, busy: F64, first: int = 0) -> I32:
+    """Each tuple, in the order they come, to the instance that would be done with it first (the
+    online scheduler of Rivetti et al. 2016). `busy` is each instance's time so far, and grows.
+
+    `times[group[i], j]` is what tuple i takes in instance j. Of equals the first one wins, counted
+    from `first`, so that several schedulers do not all begin with the same instance.
+    """
+    return _assign(times, group, busy, first)
+
+
+def longest_first(times: F64, group: I64, busy: F64, first: int = 0) -> I32:
+    """As `greedy`, but tuples that take long are placed first; equals in the order they come."""
+    heaviest = times.min(axis=1)
+    order = np.argsort(-heaviest[group], kind="stable")
+    targets = np.empty(len(group), np.int32)
+    targets[order] = _assign(times, group[order], busy, first)
+    return targets
+
+
+def round_robin(start: int, rows: int, slots: int) -> I32:
+    """One after the other, from instance `start % slots` on."""
+    return ((start + np.arange(rows)) % slots).astype(np.int32)
+
+
+def _assign(times: F64, group: I64, busy: F64, first: int) -> I32:
+    if times.shape[1] != len(busy):
+        raise ValueError(f"times of {times.shape[1]} instances, but {len(busy)} are there")
+    work: Any = _loop
+    if len(group) > SMALL_ROWS:
+        from headgate.routing.chooser import assign as work  # late: it loads numba
+    targets: I32 = work(np.ascontiguousarray(times), group, busy, first % len(busy))
+    return targets
+
+
+def _loop(times: F64, group: I64, busy: F64, first: int) -> I32:
+    k = len(busy)
+    turn = [(first + j) % k for j in range(k)]
+    done, costs = busy.tolist(), times.tolist()
+    targets = np.empty(len(group), np.int32)
+    for i, g in enumerate(group.tolist()):
+        cost = costs[g]
+        best = min(turn, key=lambda j: done[j] + cost[j])
+        done[best] += cost[best]
+        targets[i] = best
+    busy[:] = done
+    return targets

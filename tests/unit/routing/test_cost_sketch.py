@@ -9,9 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.strategies import examples
+from tests.unit.routing.count_min import estimate_ms, frequency_of
 
+from headgate.routing.cost_sketch import (
+    CostSketch,
+    InstanceCosts,
+    Phase,
+    SketchShape,
+    Stability,
+    change,
+    surprise,
+)
 from headgate.routing.hashing import mix
-from headgate.sketch.count_min import CELL_BYTES, CostSketch, SketchShape
 
 tuples = st.tuples(st.integers(0, 40), st.floats(0.01, 70))
 batches = st.lists(st.lists(tuples, max_size=30), max_size=6)
@@ -43,8 +52,8 @@ def test_frequencies_are_never_below_the_truth_and_estimates_lie_among_the_costs
     sketch, truth = filled(SketchShape(depth, width, seed), batches), exact(batches)
     values = sorted(truth)
     h = mix(np.array(values, np.uint64))
-    counted = sketch.frequency_of(h)
-    estimates = sketch.estimate_ms(h)
+    counted = frequency_of(sketch, h)
+    estimates = estimate_ms(sketch, h)
     everything = [ms for times in truth.values() for ms in times]
     for i, value in enumerate(values):
         assert counted[i] >= len(truth[value])
@@ -58,7 +67,7 @@ def test_frequencies_are_never_below_the_truth_and_estimates_lie_among_the_costs
 def test_a_wide_sketch_knows_every_cost(batches):
     sketch, truth = filled(SketchShape.within(0.001, 0.01), batches), exact(batches)
     values = sorted(truth)
-    estimates = sketch.estimate_ms(mix(np.array(values, np.uint64)))
+    estimates = estimate_ms(sketch, mix(np.array(values, np.uint64)))
     assert estimates == pytest.approx([np.mean(truth[value]) for value in values])
 
 
@@ -75,7 +84,7 @@ def test_counts_and_times_are_over_by_epsilon_in_few_cases(epsilon, delta):
     for seed in range(20):
         sketch = CostSketch(SketchShape.within(epsilon, delta, seed))
         sketch.update(h, spent, count.astype(np.float64))
-        too_much.append(np.mean(sketch.frequency_of(h) - count > epsilon * len(values)))
+        too_much.append(np.mean(frequency_of(sketch, h) - count > epsilon * len(values)))
         cells = sketch.time_ms[sketch.shape.cells(h)].min(axis=0)
         assert (cells >= spent - 1e-6).all()
         too_much.append(np.mean(cells - spent > epsilon * times.sum()))
@@ -99,7 +108,7 @@ def test_few_hash_functions_break_the_bound_on_any_stream(counted, epsilon, delt
     for seed in range(tries):
         sketch = CostSketch(SketchShape.within(epsilon, delta, seed))
         sketch.update(h, truth, truth)
-        over += sketch.frequency_of(h) - truth > epsilon * truth.sum()
+        over += frequency_of(sketch, h) - truth > epsilon * truth.sum()
     spread = 4 * np.sqrt(delta * (1 - delta) / tries)  # of the number of bad tries
     assert (over / tries <= delta + spread).all()
 
@@ -142,24 +151,16 @@ def test_decay_keeps_estimates_and_lets_new_times_weigh_more():
     h = np.array([1], np.uint64)
     sketch.update(np.repeat(h, 16), np.full(16, 10.0))
     sketch.decay(1 / 16)
-    assert sketch.estimate_ms(h) == pytest.approx(10)
+    assert estimate_ms(sketch, h) == pytest.approx(10)
     sketch.update(h, np.array([30.0]))
-    assert sketch.estimate_ms(h) == pytest.approx(20)
-    sketch.reset()
-    assert sketch.rows == 0 and not sketch.frequency.any()
-
-
-def test_a_value_never_seen_costs_the_mean():
-    sketch = CostSketch(SketchShape(2, 1000))
-    assert sketch.estimate_ms(np.array([5], np.uint64)).tolist() == [0.0]
-    sketch.update(np.array([1, 2], np.uint64), np.array([4.0, 8.0]))
-    assert sketch.estimate_ms(np.array([77], np.uint64)).tolist() == [6.0]
+    assert estimate_ms(sketch, h) == pytest.approx(20)
 
 
 def test_shapes_are_those_of_the_bounds_and_state_their_memory():
     shape = SketchShape.within(0.01, 0.05)
     assert (shape.depth, shape.width) == (3, 272)
-    assert CostSketch(shape).bytes == 3 * 272 * CELL_BYTES
+    sketch = CostSketch(shape)
+    assert sketch.frequency.nbytes + sketch.time_ms.nbytes == 3 * 272 * 16
     with pytest.raises(ValueError, match="between 0 and 1"):
         SketchShape.within(epsilon=2)
     with pytest.raises(ValueError, match="cannot add"):
@@ -173,3 +174,78 @@ def test_equal_seeds_hash_alike_and_cells_stay_in_their_row():
     assert (cells == SketchShape(3, 64, 5).cells(h)).all()
     assert (cells // 64 == np.arange(3)[:, None]).all()
     assert (cells[1] - 64 != cells[0]).mean() > 0.9
+
+
+# --- Sketches are sent once stable, seldom after that, and again when execution times change.
+
+SHAPE = SketchShape.within(0.01, 0.05)
+
+
+def windows(costs, count, rows=64, seed=0):
+    draw = np.random.default_rng(seed)
+    for _ in range(count):
+        values = draw.integers(0, len(costs), rows)
+        sketch = CostSketch(SHAPE)
+        sketch.update(mix(values.astype(np.uint64)), costs[values])
+        yield sketch
+
+
+def test_it_waits_until_stable_and_then_sends_with_every_doubling_only():
+    instance = InstanceCosts(SHAPE)
+    sent = [instance.add(window) for window in windows(np.linspace(1, 70, 40), 200)]
+    assert not sent[0], "one window says nothing about change"
+    assert sum(sent) <= 9, "log2 of 200 windows, and the first"
+    assert instance.phase is Phase.WATCHING
+    assert instance.sent is not None and instance.sent.rows >= 64 * 100
+
+
+@pytest.mark.parametrize(
+    "after",
+    [np.linspace(1, 70, 40) * 3, np.linspace(1, 70, 40)[::-1].copy()],
+    ids=["three times slower", "other values are dear"],
+)
+def test_a_change_is_noticed_and_told_within_a_few_windows(after):
+    instance = InstanceCosts(SHAPE)
+    for window in windows(np.linspace(1, 70, 40), 40):
+        instance.add(window)
+    sent = [instance.add(window) for window in windows(after, 6, seed=1)]
+    assert any(sent)
+    assert instance.sent is not None
+    times = estimate_ms(instance.sent, mix(np.arange(40, dtype=np.uint64)))
+    assert np.abs(times - after).sum() / after.sum() < 0.25
+
+
+def test_tuples_are_counted_not_calls():
+    instance = InstanceCosts(SHAPE, Stability(window_rows=1000))
+    assert not any(instance.add(window) for window in windows(np.ones(5), 15))
+    assert instance.phase is Phase.START
+
+
+def test_after_a_restart_it_goes_on_from_what_was_sent():
+    before = InstanceCosts(SHAPE)
+    costs = np.linspace(1, 70, 40)
+    for window in windows(costs, 10):
+        before.add(window)
+    assert before.sent is not None
+    after = InstanceCosts(SHAPE)
+    after.adopt(before.sent)
+    assert after.phase is Phase.WATCHING
+    assert not any(after.add(window) for window in windows(costs, 2, seed=3))
+
+
+def test_change_and_surprise_are_relative_and_look_at_known_cells_only():
+    one, two = np.array([1.0, 2.0, 0.0]), np.array([4.0, 8.0, 0.0])
+    assert change(one, two, one, two) == 0.0
+    assert change(one, two, one, two * 2) == pytest.approx(1.0)
+    assert change(one, two, np.zeros(3), np.zeros(3)) == 1.0
+    assert surprise(one, two, one, two * 2) == pytest.approx((0.5, 0.5))
+    swapped = np.array([8.0, 4.0, 5.0])
+    assert surprise(np.array([1.0, 1.0, 1.0]), np.array([4.0, 8.0, 9.0]), np.ones(3), swapped) == (
+        pytest.approx((4 / 21, 12 / 21))
+    )
+    assert surprise(np.zeros(3), np.zeros(3), one, two) == (0.0, 0.0)
+
+
+def test_settings_that_cannot_be_are_refused():
+    with pytest.raises(ValueError, match="window and tolerances are positive"):
+        Stability(window_rows=0)

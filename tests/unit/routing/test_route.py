@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import UnknownSlot
-from headgate.routing.spread import Spread
+from headgate.routing.route import Spread
 from strategies import examples
 
 HASHES = st.integers(0, (1 << 64) - 1)

@@ -1,1 +1,0 @@
-"""Bounded statistics: what a slot remembers of the rows it saw, in a stated amount of memory."""
