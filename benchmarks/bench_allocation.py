@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 
 from headgate.planner.allocation.allocator import make_allocator
-from headgate.planner.allocation.measures import load_distance
-from headgate.planner.allocation.model import Nodes, Situation, Traffic, Units
+from headgate.planner.allocation.model import Nodes, Situation, Traffic, Units, load_distance
 from headgate.planner.allocation.plan import Limits
 
 

@@ -21,8 +21,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from headgate.planner.key_graph import KeyGraph
-from headgate.planner.metis import metis_parts
-from headgate.planner.partition import Quality, describe, partition
+from headgate.planner.partition import Quality, describe, metis_parts, partition
 from headgate.routing.hashing import hash_columns
 
 DATA = Path(os.environ.get("HEADGATE_DATA", Path(__file__).parents[2] / "shared" / "data"))

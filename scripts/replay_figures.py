@@ -25,7 +25,7 @@ from headgate.demo.machine import Machine
 from headgate.offline.replay import replay
 from headgate.offline.replay_owners import Trace, read_trace
 from headgate.offline.replay_planners import ReplayOptions
-from headgate.planner.incremental_words import IncrementalSettings
+from headgate.planner.incremental import IncrementalSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES = ROOT / "docs" / "figures" / "replay.json"

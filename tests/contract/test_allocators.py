@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from headgate.errors import HeadgateError
 from headgate.planner.allocation.allocator import OWN, make_allocator
-from headgate.planner.allocation.measures import load_distance
-from headgate.planner.allocation.model import Nodes, Situation, Traffic, Units
+from headgate.planner.allocation.model import Nodes, Situation, Traffic, Units, load_distance
 from headgate.planner.allocation.plan import Limits
 from headgate.planner.registry import registered
 from unit.planner.allocation.clusters import airline, situations

@@ -90,7 +90,7 @@ def analyze(
     from headgate.offline.analyze import MAX_EDGES, AnalyzeOptions
     from headgate.offline.analyze_data import format_of, shape_of
     from headgate.offline.report import need_figures
-    from headgate.planner.tables import CAP
+    from headgate.planner.key_graph import CAP
 
     with told_plainly():
         if quality not in _QUALITIES:

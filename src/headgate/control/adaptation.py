@@ -28,8 +28,7 @@ from headgate.control.draining import (
 from headgate.control.scaling import Watch
 from headgate.control.settings import Scaling
 from headgate.control.unit_statistics import Measured
-from headgate.planner.allocation.measures import Balance
-from headgate.planner.allocation.model import Nodes, Situation
+from headgate.planner.allocation.model import Balance, Nodes, Situation
 from headgate.planner.allocation.plan import Limits, Plan, Planner
 
 HELPS_PCT = 5.0  # more slots must take at least this off the busiest one

@@ -18,8 +18,7 @@ from headgate.control.adaptation import Adaptation, Adapted
 from headgate.control.split_units import SplitUnits, by_unit
 from headgate.control.unit_index import UnitIndex
 from headgate.control.unit_statistics import Capacity, Measured, MigrationCost, Period
-from headgate.planner.allocation.measures import Balance, load_distance
-from headgate.planner.allocation.model import Extras
+from headgate.planner.allocation.model import Balance, Extras, load_distance
 from headgate.planner.allocation.plan import Limits, Plan, Planner
 from headgate.planner.distance import Distances
 from headgate.routing.route import Shares

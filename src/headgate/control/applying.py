@@ -23,8 +23,7 @@ from dataclasses import dataclass
 
 from headgate.arrays import I32
 from headgate.planner.allocation.cutting import pieces_of, placed
-from headgate.planner.allocation.measures import Balance, load_distance
-from headgate.planner.allocation.model import Situation
+from headgate.planner.allocation.model import Balance, Situation, load_distance
 from headgate.planner.allocation.plan import ROUNDING, Plan
 from headgate.planner.allocation.worth import far_rows
 

@@ -13,8 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from headgate.planner.allocation.cutting import fused
-from headgate.planner.allocation.measures import Balance
-from headgate.planner.allocation.model import Situation
+from headgate.planner.allocation.model import Balance, Situation
 from headgate.planner.allocation.plan import Limits, Plan, describe
 
 

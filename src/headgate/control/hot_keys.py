@@ -18,7 +18,7 @@ from headgate.commit.facts import PlanFacts
 from headgate.commit.planning import Decides, Decision, Observed, PlacesUnits
 from headgate.control.observation import gather
 from headgate.planner.by_load import Layout, expected_loads, lay_out_split, lay_out_whole
-from headgate.planner.observation import KeyLoads, Observation
+from headgate.planner.placing import KeyLoads, Observation
 from headgate.planner.split_or_key import Seen, SplitOrKey, excess, partials_expected
 from headgate.routing.route import TO_OWNER, Dispatch, Here, Shares, Spread
 from headgate.routing.space_saving import PairSketch

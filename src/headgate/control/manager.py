@@ -20,8 +20,7 @@ from headgate.control.hot_keys import WithHotKeys
 from headgate.control.observation import gather
 from headgate.control.settings import Manager
 from headgate.planner.compiling import compile_allocation_kernels, compile_kernels
-from headgate.planner.observation import Observation
-from headgate.planner.placing import Pins, Placing, Proposal, Task, make_placing
+from headgate.planner.placing import Observation, Pins, Placing, Proposal, Task, make_placing
 from headgate.routing.hashing import I32, U64
 from headgate.routing.space_saving import PAIR_BYTES
 from headgate.routing.table import RoutingTable

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from headgate.commit.planning import Observed
-from headgate.planner.observation import KeyLoads, Observation, Pairs
+from headgate.planner.placing import KeyLoads, Observation, Pairs
 from headgate.routing.space_saving import PairSketch
 
 F64 = np.float64

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from headgate.errors import DeclarationError
-from headgate.planner.allocation.measures import Balance
+from headgate.planner.allocation.model import Balance
 from headgate.planner.placing import OWN
 from headgate.planner.registry import registered, why_unknown
 from headgate.topology.duration import duration_us

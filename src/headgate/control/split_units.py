@@ -17,7 +17,7 @@ from headgate.control.unit_index import UnitIndex
 from headgate.control.unit_statistics import Measured, Period
 from headgate.planner.allocation.cutting import cut_up, dealt
 from headgate.planner.allocation.model import Extras, Situation
-from headgate.planner.observation import KeyLoads
+from headgate.planner.placing import KeyLoads
 from headgate.routing.hashing import U64, bucket_of
 from headgate.routing.route import Spread
 from headgate.routing.table import RoutingTable, bucket_ids

@@ -31,7 +31,7 @@ from headgate.errors import DeclarationError
 from headgate.planner.allocation.model import Nodes, Situation, Traffic, Units
 from headgate.planner.allocation.plan import Plan
 from headgate.planner.distance import Distances
-from headgate.planner.observation import Observation
+from headgate.planner.placing import Observation
 from headgate.routing.hashing import U64
 from headgate.routing.table import RoutingTable
 

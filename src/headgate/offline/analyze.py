@@ -37,9 +37,8 @@ from headgate.offline.analyze_source import (
     source_of,
     without_source,
 )
-from headgate.planner.key_graph import KeyGraph
+from headgate.planner.key_graph import CAP, KeyGraph, to_tables
 from headgate.planner.partition import Partition, Quality, partition
-from headgate.planner.tables import CAP, to_tables
 from headgate.routing.table import hash_table, save_tables
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ class AnalyzeOptions:
         return partition(graph, self.slots, **self.how(graph))
 
     def tables(self, graph: KeyGraph, plan: Partition) -> Tables:
-        return to_tables(graph, plan, self.slots, cap=self.max_pins)
+        return to_tables(graph, plan.slot, self.slots, cap=self.max_pins)
 
 
 @dataclass(frozen=True)

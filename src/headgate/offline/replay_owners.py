@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from headgate.arrays import F64, I32, I64, U64
 from headgate.errors import HeadgateError, SchemaMismatch, UnknownColumn
-from headgate.planner.incremental_words import SeenKeys, SeenPairs
+from headgate.planner.incremental import SeenKeys, SeenPairs
 from headgate.planner.key_graph import KeyGraph
 from headgate.routing.chooser import Chooser
 from headgate.routing.hashing import hash_columns, is_hashable

@@ -28,8 +28,7 @@ from headgate.offline.replay_owners import (
     window_graph,
 )
 from headgate.planner.compiling import compile_kernels
-from headgate.planner.incremental import IncrementalPlanner
-from headgate.planner.incremental_words import IncrementalSettings
+from headgate.planner.incremental import IncrementalPlanner, IncrementalSettings
 from headgate.planner.key_graph import KeyGraph, imbalance_of
 from headgate.planner.partition import partition
 from headgate.planner.registry import load, registered, why_unknown

@@ -17,8 +17,7 @@ from headgate.planner.key_graph import KeyGraph
 
 def compile_kernels(operators: int = 2) -> None:
     """Run every kernel once on little; at once where they are compiled already."""
-    from headgate.planner.incremental import IncrementalPlanner
-    from headgate.planner.incremental_words import SeenKeys, SeenPairs
+    from headgate.planner.incremental import IncrementalPlanner, SeenKeys, SeenPairs
     from headgate.planner.partition import partition
 
     tiny = IncrementalPlanner(

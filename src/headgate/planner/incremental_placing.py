@@ -17,14 +17,11 @@ import numpy as np
 
 from headgate.arrays import F64, U64
 from headgate.planner.distance import Distances
-from headgate.planner.incremental import IncrementalPlanner
-from headgate.planner.incremental_words import KeyMoves, Reason, SeenKeys, SeenPairs
-from headgate.planner.observation import Observation
-from headgate.planner.partition import partition
-from headgate.planner.placing import Pins, Proposal, Task
-from headgate.planner.recent_pairs import RecentPairs
-from headgate.planner.relabel import relabel
-from headgate.planner.tables import placement
+from headgate.planner.estimator import RecentPairs
+from headgate.planner.incremental import IncrementalPlanner, KeyMoves, Reason, SeenKeys, SeenPairs
+from headgate.planner.key_graph import placement
+from headgate.planner.partition import partition, relabel
+from headgate.planner.placing import Observation, Pins, Proposal, Task
 from headgate.routing.table import RoutingTable
 
 LEARNING = 0.3

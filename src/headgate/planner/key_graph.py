@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -21,6 +22,7 @@ import numpy.typing as npt
 from headgate.arrays import F64, I32, I64, U64
 from headgate.errors import HeadgateError
 from headgate.planner.adjacency import Adjacency, adjacency_of
+from headgate.routing.table import RoutingTable, hash_table
 
 Pairs = tuple[int, int, U64, U64, F64]
 """Pairs of one keyed edge A -> B: (index of A, index of B, keys of A, keys of B, rows)."""
@@ -249,3 +251,61 @@ def _merge(vertices: int, u: I64, v: I64, w: F64) -> tuple[I64, I64, F64]:
         return u, v, w
     at = order[first]
     return u[at], v[at], np.add.reduceat(w[order], first)
+
+
+def floors(graph: KeyGraph, slots: int) -> F64:
+    """Lower bound of max/mean load for each operator, over all placements that honour `fixed`."""
+    return np.array(
+        [
+            floor_of(graph.load[a:b], slots, graph.fixed[a:b])
+            for a, b in pairwise(graph.starts.tolist())
+        ]
+    )
+
+
+def floor_of(load: F64, slots: int, fixed: I32 | None = None) -> float:
+    """Lower bound of max/mean slot load for keys of these loads.
+
+    The largest of: 1; what fixed keys put on one slot; and, for every k, the pigeonhole bound: of
+    the k * slots + 1 heaviest keys some slot gets k + 1, at best the lightest of them. k = 0 is the
+    heaviest key alone. O(keys log keys).
+    """
+    mean = float(load.sum()) / slots
+    if mean <= 0:
+        return 1.0
+    heaviest = np.sort(load)[::-1]
+    last = np.arange(0, len(load), slots)  # the (k * slots + 1)-th heaviest, for k = 0, 1, ...
+    below = np.concatenate([[0.0], np.cumsum(heaviest)])
+    forced = float((below[last + 1] - below[last - last // slots]).max())
+    if fixed is not None and (bound := fixed != FREE).any():
+        forced = max(forced, float(np.bincount(fixed[bound], load[bound]).max()))
+    return max(1.0, forced / mean)
+
+
+CAP = 262_144
+"""Entries per table; 12 bytes each, sent to every task."""
+
+
+def to_tables(graph: KeyGraph, slot: I32, slots: int, *, cap: int = CAP) -> dict[str, RoutingTable]:
+    """A table for every operator of the graph that is placed (not for a source's partitions).
+
+    Each of the `cap` hottest keys gets an entry of its own, also where its hash would send it
+    anyway: an entry says that the key has an owner. All others follow their hash.
+    """
+    tables = {}
+    for i, name in enumerate(graph.operators):
+        a, b = graph.starts[i], graph.starts[i + 1]
+        if (graph.fixed[a:b] == FREE).all():
+            hottest = a + np.argsort(-graph.load[a:b], kind="stable")[:cap]
+            tables[name] = hash_table(slots).pin_hashes(graph.h[hottest], slot[hottest])
+    return tables
+
+
+def placement(graph: KeyGraph, tables: Mapping[str, RoutingTable]) -> I32:
+    """The slot of every vertex under these tables."""
+    slot = np.where(graph.fixed != FREE, graph.fixed, 0).astype(np.int32)
+    for i, name in enumerate(graph.operators):
+        a, b = graph.starts[i], graph.starts[i + 1]
+        if (graph.fixed[a:b] == FREE).all():
+            slot[a:b] = tables[name].route(graph.h[a:b])
+    return slot

@@ -9,18 +9,160 @@ seeds are tried while the graph is small, and the best is kept. The result is ch
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from functools import cache
+from typing import Any, Literal, get_args
 
 import numpy as np
+import pymetis
 
-from headgate.arrays import F64, I32
+from headgate.arrays import F64, I32, I64
 from headgate.errors import HeadgateError
+from headgate.planner.adjacency import adjacency_of
 from headgate.planner.distance import Distances, nearest_names
-from headgate.planner.floor import floors
-from headgate.planner.key_graph import FREE, KeyGraph, imbalance_of
-from headgate.planner.metis import metis_parts, suits_metis
-from headgate.planner.refine import refine
-from headgate.planner.repair import SLACK, board, repair
+from headgate.planner.key_graph import FREE, KeyGraph, floors, imbalance_of
+from headgate.planner.refine import SLACK, board, refine, repair
+
+TOTAL = float(1 << 28)
+"""Sum of the integer weights: METIS counts in 32 bits, and adds both directions of an edge."""
+MANY_EDGES = 500_000
+ANCHOR_SHARES = 3
+FEWEST_KEYS_PER_SLOT = 4
+"""METIS leaves parts empty, and complains on stdout, when there are fewer."""
+
+
+def suits_metis(graph: KeyGraph, slots: int) -> bool:
+    """Is there something to cut, and enough of it?"""
+    return slots > 1 and graph.weight > 0 and graph.vertices >= FEWEST_KEYS_PER_SLOT * slots
+
+
+def metis_parts(graph: KeyGraph, slots: int, *, alpha: float, seed: int) -> I32:
+    """A part for every vertex, numbered so that fixed vertices have their slot.
+
+    Deterministic for a seed. Balanced to about alpha over all operators together, no more.
+    """
+    load = equal_operators(graph)
+    anchored = bool((graph.fixed != FREE).any())
+    tied = graph.w > 0
+    u, v, w = graph.u[tied], graph.v[tied], graph.w[tied]
+    at = np.arange(graph.vertices)
+    spread = alpha
+    if anchored:
+        at, load, spread = _with_anchors(graph, slots, load, alpha)
+        u, v = at[u], at[v]
+        u, v, w = u[u != v], v[u != v], w[u != v]
+    part = cut_graph(len(load), u, v, w, load, slots, spread, seed)
+    if anchored:
+        name = np.full(slots, -1, np.int32)
+        name[part[-slots:]] = np.arange(slots, dtype=np.int32)
+        if (name < 0).any():  # two anchors shared a part after all: name the rest as they come
+            name[name < 0] = np.setdiff1d(np.arange(slots), name)
+        part = name[part]
+    return np.where(graph.fixed != FREE, graph.fixed, part[at]).astype(np.int32)
+
+
+def equal_operators(graph: KeyGraph) -> F64:
+    """Loads scaled so that every operator with load sums to 1."""
+    return graph.load / np.where(graph.total > 0, graph.total, 1.0)[graph.op]
+
+
+def scaled(values: F64, least: int) -> I32:
+    """Integers in proportion to the values, with a sum near TOTAL and none below `least`."""
+    total = float(values.sum())
+    return np.maximum(np.rint(values * (TOTAL / total if total > 0 else 1.0)), least).astype(
+        np.int32
+    )
+
+
+def _with_anchors(graph: KeyGraph, slots: int, load: F64, alpha: float) -> tuple[I64, F64, float]:
+    """Where each vertex goes when fixed ones are merged, the loads then, and the alpha then.
+
+    The anchors are the last `slots` vertices. With a weight of 3 mean shares, two in one part
+    would weigh 6 shares where the mean is 4.
+    """
+    free = graph.fixed == FREE
+    count = int(free.sum())
+    at = np.where(free, np.cumsum(free) - 1, count + graph.fixed).astype(np.int64)
+    share = float(load[free].sum()) / slots or 1.0
+    merged = np.concatenate([load[free], np.full(slots, ANCHOR_SHARES * share)])
+    return at, merged, (ANCHOR_SHARES + alpha) / (ANCHOR_SHARES + 1)
+
+
+def cut_graph(
+    vertices: int,
+    u: I64,
+    v: I64,
+    w: F64,
+    load: F64,
+    slots: int,
+    alpha: float,
+    seed: int,
+) -> I32:
+    """A part for every vertex of a plain graph, balanced by load to about alpha."""
+    kind = pymetis.zero_copy_dtype()
+    starts, other, weight = adjacency_of(vertices, u, v, scaled(w, 1).astype(np.float64))
+    options = pymetis.Options(
+        seed=(seed + 1) % (1 << 31),  # 0 and 1 are the same to srand()
+        ufactor=max(1, round((alpha - 1) * 1000)),
+        numbering=0,
+    )
+    if len(w) > MANY_EDGES:
+        options.niter = 3  # of 10: a third less time, and `refine` follows anyway
+    result = pymetis.part_graph(
+        slots,
+        pymetis.CSRAdjacency(starts.astype(kind), other.astype(kind)),
+        vweights=scaled(load, 0).astype(kind),
+        eweights=weight.astype(kind),
+        recursive=False,  # k-way cuts were 1-5 points more local here, at equal cost
+        options=options,
+    )
+    return np.asarray(result.vertex_part, np.int32)
+
+
+THREADS = 2
+
+
+def mt_kahypar_parts(graph: KeyGraph, slots: int, *, alpha: float, seed: int) -> I32:
+    """A part for every vertex, fixed ones in theirs; deterministic for a seed.
+
+    Balanced to about alpha over all operators together. Graphs too small to cut are dealt out.
+    """
+    library, runtime = _start()
+    if not suits_metis(graph, slots):
+        dealt = (np.arange(graph.vertices) % slots).astype(np.int32)
+        return np.where(graph.fixed != FREE, graph.fixed, dealt).astype(np.int32)
+    # Its deterministic presets take no notice of a seed: vertices are renumbered by it instead.
+    order = np.random.default_rng(seed).permutation(graph.vertices)
+    at = np.argsort(order)
+    context = runtime.context_from_preset(library.PresetType.DETERMINISTIC_QUALITY)
+    context.set_partitioning_parameters(slots, alpha - 1, library.Objective.CUT)
+    context.logging = False
+    tied = graph.w > 0
+    ends = np.stack([at[graph.u[tied]], at[graph.v[tied]]], axis=1)
+    solver_graph = runtime.create_graph(
+        context,
+        graph.vertices,
+        len(ends),
+        list(map(tuple, ends.tolist())),
+        scaled(equal_operators(graph), 1)[order].tolist(),
+        scaled(graph.w[tied], 1).tolist(),
+    )
+    if (graph.fixed != FREE).any():
+        solver_graph.add_fixed_vertices(graph.fixed[order].tolist(), slots)
+    return np.asarray(solver_graph.partition(context).get_partition(), np.int32)[at]
+
+
+@cache
+def _start() -> tuple[Any, Any]:
+    try:
+        import mtkahypar
+    except ImportError as missing:
+        raise HeadgateError(
+            "quality mode needs Mt-KaHyPar, which is not installed; "
+            'pip install "headgate[quality]", or plan with quality="metis"',
+            extra="quality",
+        ) from missing
+    return mtkahypar, mtkahypar.initialize(THREADS)
+
 
 Quality = Literal["metis", "mt-kahypar"]
 MOST_TRIES = 8
@@ -198,7 +340,7 @@ def _affordable(graph: KeyGraph) -> int:
 
 def _first_cut(graph: KeyGraph, slots: int, alpha: float, seed: int, quality: Quality) -> I32:
     if quality == "mt-kahypar":
-        from headgate.planner.quality import mt_kahypar_parts
+        from headgate.planner.partition import mt_kahypar_parts
 
         return mt_kahypar_parts(graph, slots, alpha=alpha, seed=seed)
     if suits_metis(graph, slots):
@@ -221,3 +363,58 @@ def _refuse(graph: KeyGraph, slots: int, alpha: float, distances: Distances | No
         raise HeadgateError(
             f"distances between {distances.slots} slots for a partition into {slots}", slots=slots
         )
+
+
+def relabel(graph: KeyGraph, plan: I32, current: I32, slots: int, weight: F64 | None = None) -> I32:
+    """The plan with its parts renamed so that the most weight stays in its slot.
+
+    `weight` is what a vertex costs to move: by default its load; pass state sizes, or ones to
+    count keys. A part that holds fixed vertices keeps its name. Distances between slots are not
+    looked at. O(vertices + slots^3).
+    """
+    weight = graph.load if weight is None else weight
+    cell = plan.astype(np.int64) * slots + current
+    stays = np.bincount(cell, weight, slots * slots).reshape(slots, slots)
+    name = np.arange(slots)
+    bound = np.unique(plan[graph.fixed != FREE])
+    free = np.setdiff1d(name, bound)
+    name[free] = free[best_matching(stays[np.ix_(free, free)])]
+    return name[plan].astype(np.int32)
+
+
+def best_matching(gain: F64) -> I64:
+    """For each row of a square matrix its column, so that the sum is the largest possible.
+
+    Shortest augmenting paths with potentials (Hungarian method), O(n^3). Of equally good
+    matchings any one is returned.
+    """
+    n = len(gain)
+    cost = np.zeros((n + 1, n + 1))
+    cost[1:, 1:] = gain.max(initial=0.0) - gain
+    u, v = np.zeros(n + 1), np.zeros(n + 1)
+    row_of = np.zeros(n + 1, np.int64)  # column 0 is where a new row starts
+    for row in range(1, n + 1):
+        row_of[0], column = row, 0
+        slack = np.full(n + 1, np.inf)
+        came = np.zeros(n + 1, np.int64)
+        done = np.zeros(n + 1, np.bool_)
+        while row_of[column]:
+            done[column] = True
+            at = row_of[column]
+            reduced = cost[at] - u[at] - v
+            better = ~done & (reduced < slack)
+            slack[better], came[better] = reduced[better], column
+            open_slack = np.where(done, np.inf, slack)
+            open_slack[0] = np.inf
+            nearest = int(np.argmin(open_slack))
+            step = open_slack[nearest]
+            u[row_of[done]] += step
+            v[done] -= step
+            slack[~done] -= step
+            column = nearest
+        while column:
+            row_of[column] = row_of[came[column]]
+            column = int(came[column])
+    match = np.empty(n, np.int64)
+    match[row_of[1:] - 1] = np.arange(n)
+    return match

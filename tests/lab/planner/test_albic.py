@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.planner.allocation.milp_program import MilpSettings
+from headgate.planner.allocation.milp import MilpSettings
 from headgate.planner.allocation.model import Nodes, Situation, Traffic, Units
 from headgate.planner.allocation.plan import Limits
 from headgate_lab.planner import albic

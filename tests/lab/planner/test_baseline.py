@@ -6,9 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.planner.graphs import blocks, key_graphs, keys, weights
 
-from headgate.planner.floor import floors
-from headgate.planner.key_graph import FREE, KeyGraph
-from headgate.planner.tables import placement
+from headgate.planner.key_graph import FREE, KeyGraph, floors, placement
 from headgate.routing.table import hash_table
 from headgate_lab.planner.baseline import BASELINES, plan_offline, plan_online, plan_worst_case
 from strategies import examples

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.planner.allocation import milp, milp_program
+from headgate.planner.allocation import milp
 from headgate.planner.allocation.greedy import greedy
-from headgate.planner.allocation.measures import load_distance
-from headgate.planner.allocation.milp_program import MilpSettings
-from headgate.planner.allocation.model import Nodes, Situation, Units
+from headgate.planner.allocation.milp import MilpSettings
+from headgate.planner.allocation.model import Nodes, Situation, Units, load_distance
 from headgate.planner.allocation.plan import Limits
 from headgate_lab.planner.milp import MilpPlanner
 from unit.planner.allocation.clusters import airline, best_distance, situations
@@ -163,13 +162,13 @@ def test_a_solver_never_gets_more_time_than_is_left(monkeypatch):
         now[0] = next(ticks) / 10
         return now[0]
 
-    real = milp_program.milp
+    real = milp.milp
 
     def watched(*args, options, **rest):
         given_s.append((now[0], options["time_limit"]))
         return real(*args, options={**options, "node_limit": 1}, **rest)
 
-    monkeypatch.setattr(milp_program, "milp", watched)
+    monkeypatch.setattr(milp, "milp", watched)
     plan = MilpPlanner(MilpSettings(good_enough_pct=0.0), clock).plan(hard(), Limits(seconds=2))
     assert given_s and all(at + limit <= 2.0 for at, limit in given_s)
     assert now[0] <= 2.0 + 0.3, "and it does not look at the clock for ever"
@@ -196,9 +195,9 @@ def test_a_unit_that_costs_many_budgets_does_not_blur_what_others_cost():
     """The program, from home: two units of 1 can be paid, the heaviest of 1e12 cannot."""
     load, state = np.array([9.0, 5.0, 4.0, 4.0]), np.array([1e12, 1.0, 1.0, 1.0])
     units = Units(("a",), np.zeros(4, np.int32), load, state)
-    blocks = milp_program.Blocks.of(Situation(units, Nodes.alike(2), np.zeros(4, np.int32)))
+    blocks = milp.Blocks.of(Situation(units, Nodes.alike(2), np.zeros(4, np.int32)))
     for budget, moved in ((2.0, 2), (1.0, 1), (0.0, 0)):
-        node, _ = milp_program.program(
+        node, _ = milp.program(
             blocks, blocks.home, np.arange(4), blocks.nodes.staying, budget, 5.0, EXACT
         )
         assert node is not None and (node != 0).sum() == moved

@@ -18,9 +18,8 @@ from headgate.control.unit_statistics import Measured
 from headgate.planner.allocation import integrated
 from headgate.planner.allocation.allocator import make_allocator
 from headgate.planner.allocation.integrated import IntegratedPlanner, IntegratedSettings
-from headgate.planner.allocation.measures import load_distance
-from headgate.planner.allocation.milp_program import MilpSettings
-from headgate.planner.allocation.model import Nodes, Situation, Traffic, Units
+from headgate.planner.allocation.milp import MilpSettings
+from headgate.planner.allocation.model import Nodes, Situation, Traffic, Units, load_distance
 from headgate.planner.allocation.plan import Limits, Planner
 from headgate.planner.distance import Distances
 from headgate_lab.planner.albic import AlbicPlanner, AlbicSettings

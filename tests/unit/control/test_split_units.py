@@ -10,7 +10,7 @@ import pytest
 from headgate.control.split_units import COLD_SHARE, PIN_SHARE, SplitUnits, by_unit
 from headgate.control.unit_index import UnitIndex
 from headgate.control.unit_statistics import Capacity, Measured, Period
-from headgate.planner.observation import KeyLoads, Observation, Pairs
+from headgate.planner.placing import KeyLoads, Observation, Pairs
 from headgate.routing.hashing import bucket_of
 from headgate.routing.table import RoutingTable, bucket_ids, hash_table
 

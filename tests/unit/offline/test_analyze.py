@@ -40,8 +40,8 @@ from headgate.offline.analyze_pairs import (
     traffic,
 )
 from headgate.offline.analyze_report import render
+from headgate.planner.key_graph import to_tables
 from headgate.planner.partition import partition
-from headgate.planner.tables import to_tables
 from headgate.routing.table import RoutingTable
 
 CHAIN = shape_of(["a", "b", "c"])
@@ -60,7 +60,7 @@ def analysis_of(rows: pa.Table, shape: Shape, slots: int, *, cap: int = 10_000) 
     loads = loads_of(pairs, shape)
     graph = graph_of(pairs, shape, loads)
     plan = partition(graph, slots)
-    tables = to_tables(graph, plan, slots, cap=cap)
+    tables = to_tables(graph, plan.slot, slots, cap=cap)
     hashed = hash_tables(shape.operators, slots)
     return Analysis(
         AnalyzeOptions("posts <1>.parquet", "parquet", shape, slots=slots, max_pins=cap),
@@ -216,7 +216,7 @@ def test_no_pairs_known_is_hash_routing() -> None:
     graph = graph_of(pairs, shape, loads_of(pairs, shape))
 
     unknown = graph.top_edges(0)
-    none = to_tables(unknown, partition(unknown, 4), 4)
+    none = to_tables(unknown, partition(unknown, 4).slot, 4)
 
     assert all(table.same_routes(hg.hash_table(4)) for table in none.values())
 

@@ -25,9 +25,8 @@ from headgate.offline.analyze_pairs import (
 )
 from headgate.offline.analyze_report import render
 from headgate.offline.analyze_source import Source, place_with_source, source_of, without_source
-from headgate.planner.key_graph import KeyGraph
+from headgate.planner.key_graph import KeyGraph, to_tables
 from headgate.planner.partition import Partition, partition
-from headgate.planner.tables import to_tables
 from strategies import examples
 
 SLOTS = 3
@@ -163,8 +162,8 @@ def test_no_table_is_made_for_the_source_and_the_report_tells_of_it() -> None:
         found = traffic(pairs, CHAIN.counted, {**tables, source.name: source.table})
         return Outlook(CHAIN, tuple(found[:1]), tuple(found[1:]))
 
-    tables = to_tables(graph, plan, SLOTS)
-    without = outlook(to_tables(without_source(graph), blind, SLOTS))
+    tables = to_tables(graph, plan.slot, SLOTS)
+    without = outlook(to_tables(without_source(graph), blind.slot, SLOTS))
     analysis = Analysis(
         AnalyzeOptions("posts.parquet", "parquet", CHAIN, slots=SLOTS),
         dict.fromkeys(CHAIN.counted.columns, "string"),

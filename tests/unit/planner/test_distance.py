@@ -12,8 +12,7 @@ from headgate.errors import HeadgateError
 from headgate.planner.distance import Distances, nearest_names
 from headgate.planner.key_graph import KeyGraph
 from headgate.planner.partition import describe, improve, partition
-from headgate.planner.refine import refine
-from headgate.planner.repair import board
+from headgate.planner.refine import board, refine
 from strategies import examples
 
 HOSTS = ["h0", "h0", "h1", "h1", "h2", "h2", "h3", "h3"]

@@ -8,9 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.errors import HeadgateError
-from headgate.planner.incremental import IncrementalPlanner
-from headgate.planner.incremental_memory import KEYS, PAIRS
-from headgate.planner.incremental_words import IncrementalSettings, Reason, SeenKeys, SeenPairs
+from headgate.planner.incremental import (
+    IncrementalPlanner,
+    IncrementalSettings,
+    Reason,
+    SeenKeys,
+    SeenPairs,
+)
+from headgate.planner.incremental_kernel import KEYS, PAIRS
 
 SLOTS = 3
 

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.planner.graphs import key_graphs, keys, weights
+from tests.unit.planner.graphs import blocks, key_graphs, keys, weights
 
 from headgate.errors import HeadgateError
-from headgate.planner.key_graph import FREE, KeyGraph
+from headgate.planner.key_graph import FREE, KeyGraph, placement, to_tables
+from headgate.planner.partition import partition
+from headgate.routing.table import hash_table
 from strategies import examples
 
 
@@ -136,3 +138,44 @@ def test_shape(graph: KeyGraph, k: int) -> None:
             at = np.arange(part.starts[i], part.starts[i + 1])
             assert np.array_equal(part.find(i, part.h[at]), at)
     assert graph.top_edges(k).weight == pytest.approx(np.sort(graph.w)[::-1][:k].sum())
+
+
+GRAPH = blocks(seed=3, groups=7, keys_each=50, pairs=3_000, mixing=0.3)
+
+
+def test_every_placed_key_has_an_entry_and_is_routed_to_it() -> None:
+    plan = partition(GRAPH, 6)
+    tables = to_tables(GRAPH, plan.slot, 6)
+    assert sorted(tables) == ["a", "b"]
+    assert sum(len(t.pinned_h) for t in tables.values()) == GRAPH.vertices
+    assert np.array_equal(placement(GRAPH, tables), plan.slot)
+
+
+def test_a_cap_keeps_the_hottest_and_hashes_the_rest() -> None:
+    plan = partition(GRAPH, 6)
+    table = to_tables(GRAPH, plan.slot, 6, cap=20)["b"]
+    mine = np.flatnonzero(GRAPH.op == 1)
+    hottest = mine[np.argsort(-GRAPH.load[mine], kind="stable")[:20]]
+    assert sorted(table.pinned_h) == sorted(GRAPH.h[hottest])
+    others = np.setdiff1d(mine, hottest)
+    assert np.array_equal(table.route(GRAPH.h[others]), hash_table(6).route(GRAPH.h[others]))
+
+
+def test_a_source_has_no_table() -> None:
+    graph = KeyGraph.build(
+        ["source", "a"],
+        [(0, 1, keys(0, 1), keys(8, 9), weights(3, 4))],
+        fixed={0: (keys(0, 1), np.array([0, 1], np.int32))},
+    )
+    plan = partition(graph, 2)
+    tables = to_tables(graph, plan.slot, 2)
+    assert sorted(tables) == ["a"]
+    assert np.array_equal(placement(graph, tables), plan.slot)
+
+
+@given(key_graphs(), st.integers(1, 5))
+@examples(40)
+def test_back_and_forth(graph: KeyGraph, slots: int) -> None:
+    plan = partition(graph, slots)
+    first = to_tables(graph, plan.slot, slots)
+    assert np.array_equal(placement(graph, first), plan.slot)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from itertools import product
+import sys
+from itertools import permutations, product
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,18 @@ from hypothesis import strategies as st
 from tests.unit.planner.graphs import blocks, key_graphs, keys, weights
 
 from headgate.errors import HeadgateError
-from headgate.planner.floor import floor_of, floors
-from headgate.planner.key_graph import FREE, KeyGraph
-from headgate.planner.metis import metis_parts, suits_metis
-from headgate.planner.partition import describe, improve, partition
-from headgate.planner.refine import refine
-from headgate.planner.repair import board, repair
+from headgate.planner import partition as partitions
+from headgate.planner.key_graph import FREE, KeyGraph, floor_of, floors
+from headgate.planner.partition import (
+    best_matching,
+    describe,
+    improve,
+    metis_parts,
+    partition,
+    relabel,
+    suits_metis,
+)
+from headgate.planner.refine import board, refine, repair
 from strategies import examples
 
 BIG = blocks(seed=3, groups=7, keys_each=50, pairs=30_000, mixing=0.3)
@@ -234,3 +241,91 @@ def test_check_finds_what_is_wrong() -> None:
     broken[0] = (broken[0] + 1) % 6
     with pytest.raises(HeadgateError, match="loads"):
         type(plan)(**{**vars(plan), "slot": broken}).check(BIG)
+
+
+@given(
+    st.integers(1, 5).flatmap(lambda n: st.lists(st.integers(0, 9), min_size=n * n, max_size=n * n))
+)
+@examples(150)
+def test_no_matching_is_better(values: list[int]) -> None:
+    n = round(len(values) ** 0.5)
+    gain = np.array(values, float).reshape(n, n)
+    match = best_matching(gain)
+    assert sorted(match.tolist()) == list(range(n))
+    best = max(gain[np.arange(n), list(p)].sum() for p in permutations(range(n)))
+    assert gain[np.arange(n), match].sum() == pytest.approx(best)
+
+
+def test_nothing_to_match() -> None:
+    assert best_matching(np.empty((0, 0))).tolist() == []
+
+
+def test_large_matrices_match_a_hidden_permutation() -> None:
+    rng = np.random.default_rng(0)
+    hidden = rng.permutation(60)
+    gain = rng.random((60, 60))
+    gain[np.arange(60), hidden] += 2
+    assert np.array_equal(best_matching(gain), hidden)
+
+
+def test_a_renamed_plan_is_named_back() -> None:
+    graph = blocks(seed=3, groups=7, keys_each=50, pairs=3_000, mixing=0.3)
+    plan = partition(graph, 6).slot
+    other_names = np.array([3, 5, 0, 1, 4, 2], np.int32)[plan]
+    assert np.array_equal(relabel(graph, other_names, plan, 6), plan)
+
+
+def test_parts_with_fixed_vertices_keep_their_names() -> None:
+    graph = KeyGraph.build(
+        ["source", "a"],
+        [(0, 1, keys(0, 0, 0), keys(7, 8, 9), weights(1, 5, 5))],
+        fixed={0: (keys(0), np.array([0], np.int32))},
+    )
+    plan = np.array([0, 0, 1, 2], np.int32)
+    current = np.array([0, 1, 2, 1], np.int32)
+    assert relabel(graph, plan, current, 3).tolist() == [0, 0, 2, 1]
+
+
+GRAPH = blocks(seed=3, groups=7, keys_each=50, pairs=30_000, mixing=0.3)
+
+
+@pytest.fixture
+def _installed() -> None:
+    pytest.importorskip("mtkahypar", reason='needs pip install "headgate[quality]"')
+
+
+def test_without_the_extra_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mtkahypar", None)
+    partitions._start.cache_clear()
+    with pytest.raises(HeadgateError, match=r"headgate\[quality\]") as caught:
+        partition(GRAPH, 6, quality="mt-kahypar")
+    partitions._start.cache_clear()
+    assert caught.value.extra == "quality"
+
+
+@pytest.mark.usefixtures("_installed")
+def test_it_holds_the_same_bounds_and_is_deterministic() -> None:
+    plan = partition(GRAPH, 6, quality="mt-kahypar", seed=3)
+    assert plan.alpha_holds
+    assert plan.locality > partition(GRAPH, 6).locality - 0.02
+    again = partition(GRAPH, 6, quality="mt-kahypar", seed=3)
+    assert np.array_equal(plan.slot, again.slot)
+
+
+@pytest.mark.usefixtures("_installed")
+def test_fixed_vertices_stay() -> None:
+    a = np.random.default_rng(0).integers(0, 60, 4000).astype(np.uint64)
+    partitions = np.array([3, 1, 0, 2, 5, 4], np.int32)
+    graph = KeyGraph.build(
+        ["source", "a"],
+        [(0, 1, a % np.uint64(6), a, np.ones(4000))],
+        fixed={0: (np.arange(6, dtype=np.uint64), partitions)},
+    )
+    plan = partition(graph, 6, quality="mt-kahypar", alpha=1.1)
+    assert np.array_equal(plan.slot[:6], partitions)
+    assert plan.locality > 0.9
+
+
+@pytest.mark.usefixtures("_installed")
+def test_graphs_too_small_to_cut() -> None:
+    assert partition(KeyGraph.build(["a"], []), 3, quality="mt-kahypar").locality == 1

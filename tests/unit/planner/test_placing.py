@@ -9,10 +9,17 @@ import numpy as np
 import pytest
 
 from headgate.planner.distance import Distances
-from headgate.planner.observation import KeyLoads, Observation, Pairs
-from headgate.planner.placing import Pins, Proposal, Task, make_placing
-from headgate.planner.recent_pairs import RecentPairs
-from headgate.planner.tables import placement
+from headgate.planner.estimator import RecentPairs
+from headgate.planner.key_graph import placement
+from headgate.planner.placing import (
+    KeyLoads,
+    Observation,
+    Pairs,
+    Pins,
+    Proposal,
+    Task,
+    make_placing,
+)
 from headgate.routing.table import RoutingTable, hash_table
 
 SLOTS = 4

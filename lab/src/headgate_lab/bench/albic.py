@@ -21,8 +21,7 @@ import numpy as np
 
 from headgate.arrays import I32
 from headgate.demo.machine import Machine
-from headgate.planner.allocation.measures import load_distance, load_index
-from headgate.planner.allocation.model import Nodes
+from headgate.planner.allocation.model import Nodes, load_distance, load_index
 from headgate.planner.allocation.plan import Limits
 from headgate_lab.bench.edges import DATA_VARIABLE, data_folder
 from headgate_lab.bench.plan_runs import Lines, Runner, means

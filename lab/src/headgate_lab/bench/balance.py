@@ -20,8 +20,14 @@ from typing import Any
 import numpy as np
 
 from headgate.demo.machine import Machine
-from headgate.planner.allocation.measures import distance_of, load_distance, lower_bound
-from headgate.planner.allocation.model import Nodes, Situation, Units
+from headgate.planner.allocation.model import (
+    Nodes,
+    Situation,
+    Units,
+    distance_of,
+    load_distance,
+    lower_bound,
+)
 from headgate.planner.allocation.plan import Limits
 from headgate_lab.bench.edges import DATA_VARIABLE, data_folder
 from headgate_lab.bench.plan_runs import Lines, Runner, means

@@ -33,8 +33,8 @@ from headgate.offline.analyze_pairs import (
     slot_loads,
     traffic,
 )
+from headgate.planner.key_graph import to_tables
 from headgate.planner.partition import partition
-from headgate.planner.tables import to_tables
 
 Say = Callable[[str], None]
 DATA_VARIABLE = "HEADGATE_DATA"
@@ -134,7 +134,7 @@ def _judge(
     for k in [*steps, graph.edges]:
         known = graph.top_edges(k)
         plan = partition(known, slots, alpha=options.alpha, seed=options.seed)
-        tables = to_tables(known, plan, slots)
+        tables = to_tables(known, plan.slot, slots)
         rows = traffic(after, shape, tables)
         loads = slot_loads(rows, shape).values()
         worst = max(max(by_slot) * slots / sum(by_slot) for by_slot in loads)

@@ -16,10 +16,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from headgate.arrays import I32, I64, Bools
-from headgate.planner.allocation.measures import lower_bound
-from headgate.planner.allocation.milp import SOLVER_SHARE, solve
-from headgate.planner.allocation.milp_program import FREE, Blocks, MilpSettings
-from headgate.planner.allocation.model import Situation
+from headgate.planner.allocation.milp import FREE, SOLVER_SHARE, Blocks, MilpSettings, solve
+from headgate.planner.allocation.model import Situation, lower_bound
 from headgate.planner.allocation.plan import Limits, Plan, describe
 from headgate_lab.planner.collocation import collocated_sets, significant, split_sets
 

@@ -14,11 +14,9 @@ from typing import Protocol
 import numpy as np
 
 from headgate.arrays import I32
-from headgate.planner.floor import floors
-from headgate.planner.key_graph import FREE, KeyGraph
-from headgate.planner.metis import metis_parts, suits_metis
-from headgate.planner.refine import refine
-from headgate.planner.repair import board, repair
+from headgate.planner.key_graph import FREE, KeyGraph, floors
+from headgate.planner.partition import metis_parts, suits_metis
+from headgate.planner.refine import board, refine, repair
 from headgate.routing.table import hash_table
 
 PAPER_ALPHA = 1.03

@@ -9,10 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from headgate.planner.allocation.measures import lower_bound
-from headgate.planner.allocation.milp import SOLVER_SHARE, solve
-from headgate.planner.allocation.milp_program import Blocks, MilpSettings
-from headgate.planner.allocation.model import Situation
+from headgate.planner.allocation.milp import SOLVER_SHARE, Blocks, MilpSettings, solve
+from headgate.planner.allocation.model import Situation, lower_bound
 from headgate.planner.allocation.plan import Limits, Plan, describe
 
 Clock = Callable[[], float]

@@ -10,10 +10,9 @@ import time
 from collections.abc import Mapping
 
 from headgate.arrays import F64, U64
-from headgate.planner.observation import Observation
-from headgate.planner.placing import Pins, Proposal, Task
-from headgate.planner.recent_pairs import RecentPairs
-from headgate.planner.tables import placement
+from headgate.planner.estimator import RecentPairs
+from headgate.planner.key_graph import placement
+from headgate.planner.placing import Observation, Pins, Proposal, Task
 from headgate.routing.table import RoutingTable
 from headgate_lab.planner.baseline import BASELINES, plan_hash
 

@@ -14,8 +14,7 @@ import numpy as np
 
 from headgate.control.manager import PlacementManager
 from headgate.control.settings import Manager
-from headgate.planner.observation import KeyLoads, Observation, Pairs
-from headgate.planner.placing import Task
+from headgate.planner.placing import KeyLoads, Observation, Pairs, Task
 from headgate.routing.table import RoutingTable
 from headgate_lab.simulator.manager import Pairs as CountedPairs
 from headgate_lab.simulator.plan import Router

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from headgate.errors import HeadgateError
 from headgate.planner.allocation.integrated import IntegratedPlanner, IntegratedSettings
-from headgate.planner.allocation.measures import Balance
+from headgate.planner.allocation.model import Balance
 from headgate.planner.allocation.plan import Planner
 from headgate.planner.registry import load, registered, why_unknown
 

@@ -25,10 +25,14 @@ from headgate.planner.adjacency import strongest, weight_toward
 from headgate.planner.allocation.annealing import Field, Rules, anneal
 from headgate.planner.allocation.cutting import cut_lines
 from headgate.planner.allocation.greedy import greedy
-from headgate.planner.allocation.measures import Balance, balance_classes, class_loads, lower_bound
-from headgate.planner.allocation.milp import solve
-from headgate.planner.allocation.milp_program import Blocks, MilpSettings
-from headgate.planner.allocation.model import Situation
+from headgate.planner.allocation.milp import Blocks, MilpSettings, solve
+from headgate.planner.allocation.model import (
+    Balance,
+    Situation,
+    balance_classes,
+    class_loads,
+    lower_bound,
+)
 from headgate.planner.allocation.plan import Limits, Plan, describe
 from headgate.planner.allocation.splitting import Splitter
 from headgate.planner.allocation.worth import (

@@ -19,13 +19,204 @@ What a solver returns is checked and repaired; what is not better than the greed
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, OptimizeResult, milp
+from scipy.sparse import csc_array
 
-from headgate.arrays import I32, Bools
+from headgate.arrays import F64, I32, I64, Bools
 from headgate.errors import HeadgateError
-from headgate.planner.allocation.greedy import greedy_from
-from headgate.planner.allocation.milp_program import Blocks, MilpSettings, program
+from headgate.planner.allocation.greedy import cost_of, greedy_from
+from headgate.planner.allocation.model import Nodes, Situation, distance_of
+
+W1, W2 = 1.0, 1e-3
+FREE = -1
+
+
+@dataclass(frozen=True)
+class MilpSettings:
+    """How hard the solver tries.
+
+    Args:
+        good_enough_pct: Stop when the load distance is this close to the proven bound, in percent
+            points of the mean.
+        variables_per_second: Size of a model that HiGHS is given, per second it has.
+        window_nodes: Nodes of a reduced model, half of them the fullest, half the emptiest.
+        branches_max: Nodes of the branch-and-bound tree of one program; None: only time ends it.
+            With a number, a plan does not depend on how fast the machine is.
+    """
+
+    good_enough_pct: float = 0.1
+    variables_per_second: int = 4_000
+    window_nodes: int = 4
+    branches_max: int | None = None
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """What the program moves: units, or sets of units that stay together, on one node each.
+
+    `fixed` is the node that a block must have, or -1. `mean` is that of all loads.
+    """
+
+    load: F64
+    cost: F64
+    home: I32
+    fixed: I32
+    nodes: Nodes
+    mean: float
+
+    @classmethod
+    def of(cls, situation: Situation) -> Blocks:
+        load = situation.units.load
+        free = np.full(len(load), FREE, np.int32)
+        mean = float(load.sum()) / situation.nodes.staying_capacity
+        return cls(
+            load,
+            situation.migration_cost,
+            situation.home.astype(np.int32),
+            free,
+            situation.nodes,
+            mean,
+        )
+
+    def loads(self, node: I32) -> F64:
+        return np.bincount(node, self.load, len(self.nodes)).astype(np.float64, copy=False)
+
+    def distance(self, node: I32) -> float:
+        return distance_of(self.loads(node), self.nodes)
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The binary variables x: unit k on node i, for every pair that is allowed."""
+
+    unit: I64
+    place: I64
+    units: I64
+    rows: I64
+
+    @classmethod
+    def of(cls, blocks: Blocks, start: I32, movable: I64, targets: Bools) -> Cells:
+        """Movable units on the target nodes that stay, or at home, which may be leaving.
+
+        What the start has taken off a leaving node does not go back: such a node must come to be
+        empty, even if loads would be more even otherwise.
+        """
+        units = movable[blocks.fixed[movable] < 0]
+        places = np.flatnonzero(targets & blocks.nodes.staying)
+        at_home = start[units] == blocks.home[units]
+        goes_back = at_home | blocks.nodes.staying[blocks.home[units]]
+        away = units[~np.isin(blocks.home[units], places) & goes_back]
+        unit = np.concatenate([np.repeat(units, len(places)), away]).astype(np.int64)
+        place = np.concatenate([np.tile(places, len(units)), blocks.home[away]]).astype(np.int64)
+        return cls(unit, place, units, np.unique(place))
+
+    def __len__(self) -> int:
+        return len(self.unit)
+
+
+def program(
+    blocks: Blocks,
+    start: I32,
+    movable: I64,
+    targets: Bools,
+    budget: float,
+    seconds: float,
+    settings: MilpSettings,
+) -> tuple[I32 | None, float]:
+    """One MILP over some units and nodes; all others stay as in `start`. None: nothing found.
+
+    The number is a proven lower bound of the load distance of these nodes, in percent.
+    """
+    cells = Cells.of(blocks, start, movable, targets)
+    if not len(cells):
+        return None, 0.0
+    result = _run(blocks, start, cells, budget, seconds, settings)
+    proven = 0.0
+    if result.mip_dual_bound is not None and np.isfinite(result.mip_dual_bound):
+        proven = 100.0 * max(float(result.mip_dual_bound) - 1.0, 0.0)
+    if result.x is None:
+        return None, proven if result.status == 1 else 0.0
+    node = start.copy()
+    chosen = result.x[: len(cells)] > 0.5
+    node[cells.unit[chosen]] = cells.place[chosen]
+    return _affordable(blocks, node, start, budget), proven
+
+
+def _run(
+    blocks: Blocks, start: I32, cells: Cells, budget: float, seconds: float, settings: MilpSettings
+) -> OptimizeResult:
+    nodes, mean, rows = blocks.nodes, blocks.mean, cells.rows
+    now = np.abs(blocks.loads(start)[rows] / nodes.capacity[rows] - mean)[nodes.staying[rows]]
+    count = len(cells)
+    rest = np.ones(len(blocks.load), np.bool_)
+    rest[cells.units] = False
+    left = budget - cost_of(start[rest], blocks.home[rest], blocks.cost[rest])
+    base = np.bincount(start[rest], blocks.load[rest], len(nodes)).astype(np.float64, copy=False)
+    return milp(
+        np.concatenate([np.zeros(count), [W1, -W2, -W2]]),
+        integrality=np.concatenate([np.ones(count), np.zeros(3)]),
+        bounds=Bounds(
+            np.concatenate([np.zeros(count), [1.0, 0.0, 0.0]]),
+            np.concatenate([np.ones(count), [1.0 + now.max() / mean, 1.0, 1.0]]),
+        ),
+        constraints=_constraints(blocks, cells, base, left),
+        options={
+            "time_limit": max(seconds, 0.01),
+            "mip_rel_gap": settings.good_enough_pct / 200.0,
+            **({} if settings.branches_max is None else {"node_limit": settings.branches_max}),
+        },
+    )
+
+
+def _constraints(blocks: Blocks, cells: Cells, base: F64, left: float) -> list[LinearConstraint]:
+    """Constraints (1) to (4); "not worse than the start", and so (5), is a bound of z."""
+    nodes, count, rows = blocks.nodes, len(cells), cells.rows
+    z, du, dl = count, count + 1, count + 2
+    each, own = np.arange(count), np.arange(len(rows))
+    row = np.searchsorted(rows, cells.place)
+    share = blocks.load[cells.unit] / (nodes.capacity[cells.place] * blocks.mean)
+    already = base[rows] / (nodes.capacity[rows] * blocks.mean)
+    stays = nodes.staying[rows]
+    price = np.where(cells.place != blocks.home[cells.unit], blocks.cost[cells.unit], 0.0)
+
+    def table(at: list[I64], column: list[I64], value: list[F64], size: int) -> csc_array:
+        places = np.concatenate(at), np.concatenate(column)
+        return csc_array((np.concatenate(value), places), (size, count + 3))
+
+    ones, k = np.ones(len(rows)), len(rows)
+    one = table(
+        [np.searchsorted(cells.units, cells.unit)], [each], [np.ones(count)], len(cells.units)
+    )
+    upper = table([row, own, own], [each, np.full(k, z), np.full(k, du)], [share, -ones, ones], k)
+    lower = table([row, own, own], [each, np.full(k, z), np.full(k, dl)], [share, ones, -ones], k)
+    found = [
+        LinearConstraint(one, 1.0, 1.0),
+        LinearConstraint(upper, -np.inf, -already),
+        LinearConstraint(lower, np.where(stays, 2.0 - already, -np.inf), np.inf),
+    ]
+    if np.isfinite(left):
+        scale = max(left, 1e-300)
+        share_paid = np.minimum(price, 2.0 * scale) / scale  # twice what is left is too much too
+        paid = table([np.zeros(count, np.int64)], [each], [share_paid], 1)
+        found.append(LinearConstraint(paid, -np.inf, 1.0 if left > 0 else 0.0))
+    return found
+
+
+def _affordable(blocks: Blocks, node: I32, start: I32, budget: float) -> I32:
+    """Take back what a solver's tolerance let slip over the budget, the lightest first."""
+    over = cost_of(node, blocks.home, blocks.cost) - budget
+    if over <= 0:
+        return node
+    moved = np.flatnonzero((node != start) & (node != blocks.home))
+    for u in moved[np.argsort(blocks.load[moved], kind="stable")]:
+        node[u] = start[u]
+        if cost_of(node, blocks.home, blocks.cost) <= budget:
+            return node
+    return start.copy()
+
 
 Clock = Callable[[], float]
 SOLVER_SHARE = 0.85  # of the time; HiGHS looks at its clock only now and then

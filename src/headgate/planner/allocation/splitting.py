@@ -19,8 +19,7 @@ import numpy as np
 
 from headgate.arrays import I32
 from headgate.planner.allocation.cutting import fused, part_loads, pieces_of, placed
-from headgate.planner.allocation.measures import distance_of, mean_load
-from headgate.planner.allocation.model import Extras, Situation
+from headgate.planner.allocation.model import Extras, Situation, distance_of, mean_load
 from headgate.planner.allocation.plan import Limits
 
 PIECE_PCT = 1.5

@@ -8,8 +8,7 @@ import numpy as np
 
 from headgate.arrays import F64, I32
 from headgate.planner.adjacency import weight_apart
-from headgate.planner.allocation.measures import Balance, load_distance
-from headgate.planner.allocation.model import Situation, Traffic
+from headgate.planner.allocation.model import Balance, Situation, Traffic, load_distance
 from headgate.planner.allocation.plan import Limits
 from headgate.planner.allocation.splitting import price_pct
 

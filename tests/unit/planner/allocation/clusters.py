@@ -7,8 +7,7 @@ from itertools import product
 import numpy as np
 from hypothesis import strategies as st
 
-from headgate.planner.allocation.measures import load_distance
-from headgate.planner.allocation.model import Nodes, Situation, Traffic, Units
+from headgate.planner.allocation.model import Nodes, Situation, Traffic, Units, load_distance
 
 
 @st.composite

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from headgate.planner.allocation import integrated
 from headgate.planner.allocation.integrated import IntegratedPlanner, IntegratedSettings
-from headgate.planner.allocation.measures import load_distance
-from headgate.planner.allocation.model import Nodes, Situation, Traffic, Units
+from headgate.planner.allocation.model import Nodes, Situation, Traffic, Units, load_distance
 from headgate.planner.allocation.plan import Limits
 from headgate.planner.distance import Distances
 from headgate_lab.planner.milp import MilpPlanner

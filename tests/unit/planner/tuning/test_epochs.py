@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from headgate.errors import DeclarationError
 from headgate.planner.tuning.cost_model import EngineCosts, FlowModel, Step, Stream
 from headgate.planner.tuning.epoch_model import EpochModel
-from headgate.planner.tuning.epoch_rows import HEADROOM
-from headgate.planner.tuning.epochs import TunedEpochs, tune_epochs
+from headgate.planner.tuning.epochs import HEADROOM, TunedEpochs, tune_epochs
 
 SPARK = EngineCosts(
     message_s=2e-4, byte_s=5e-9, task_s=0.02, epoch_s=0.3, message_bytes_max=8 << 20

@@ -8,11 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from headgate.planner.allocation import reasons
+from headgate.planner.allocation import plan as plans
 from headgate.planner.allocation.allocator import make_allocator
 from headgate.planner.allocation.model import Nodes, Situation, Traffic, Units
-from headgate.planner.allocation.plan import Limits
-from headgate.planner.allocation.reasons import reasons_for
+from headgate.planner.allocation.plan import Limits, reasons_for
 from headgate.planner.distance import Distances
 from unit.planner.allocation.clusters import airline
 
@@ -40,7 +39,7 @@ def test_every_move_has_a_reason_that_does_not_contradict_itself(planner):
 
 
 def test_the_heaviest_units_are_told_first_and_the_rest_is_counted(monkeypatch):
-    monkeypatch.setattr(reasons, "TOLD_MAX", 2)
+    monkeypatch.setattr(plans, "TOLD_MAX", 2)
     lines = told(cluster([1, 5, 3, 2], [0] * 4, Nodes.alike(2)), [1, 1, 1, 0])
 
     assert [line.split(":")[0] for line in lines[:2]] == ["op[1]", "op[2]"]

@@ -8,8 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.errors import HeadgateError
-from headgate.planner.allocation.measures import load_distance, load_index, lower_bound
-from headgate.planner.allocation.model import Nodes, Situation, Traffic, Units
+from headgate.planner.allocation.model import (
+    Nodes,
+    Situation,
+    Traffic,
+    Units,
+    load_distance,
+    load_index,
+    lower_bound,
+)
 from headgate.planner.allocation.plan import Limits, describe
 from unit.planner.allocation.clusters import best_distance, situations
 
