@@ -30,10 +30,10 @@ import pyarrow.parquet as pq
 
 from headgate.commit.checkpoint import Checkpoint
 from headgate.commit.coordinator import Coordinator, EpochResult
+from headgate.commit.inspection import check_known, read_state
+from headgate.commit.ownership import signer_of
 from headgate.commit.planning import Decides
 from headgate.commit.settings import Settings
-from headgate.commit.signing import signer_of
-from headgate.commit.state_view import check_known, read_state
 from headgate.control.manager import plan_with
 from headgate.control.settings import Manager
 from headgate.errors import DeclarationError, HeadgateError

@@ -31,14 +31,19 @@ import headgate as hg
 from headgate import testing
 from headgate.commit import journal, published
 from headgate.commit.checkpoint import Checkpoint
-from headgate.commit.continuity import check_start
+from headgate.commit.continuity import check_start, spark_query_id
 from headgate.commit.coordinator import Coordinator, EpochResult
-from headgate.commit.costs_in_use import cost_shapes
 from headgate.commit.planning import Decision, Planning
-from headgate.commit.published import check_published, rows_published
+from headgate.commit.published import (
+    TableCompaction,
+    check_published,
+    published_files,
+    rows_published,
+    visible,
+)
 from headgate.commit.publishing import STAGING_GRACE_EPOCHS, publish, staging_uri
+from headgate.commit.routing_in_use import cost_shapes
 from headgate.commit.settings import Settings
-from headgate.commit.table_compaction import TableCompaction, published_files, visible
 from headgate.control.tuning_file import SavedTuning, load_tuning, save_tuning
 from headgate.planner.tuning.calibration import Calibration
 from headgate.planner.tuning.cost_model import EngineCosts
@@ -241,7 +246,7 @@ class Place:
         self._begin()
         place = Checkpoint(str(self.checkpoint))
         at = self._coordinator(slots)
-        check_start(place, at.last, place.spark_query_id())
+        check_start(place, at.last, spark_query_id(place.storage))
         at.settle()
         self._spark_plans(LAST + 1)
         at.run_epoch(LAST + 1, "query", self._engine(LAST + 1))

@@ -23,7 +23,7 @@ from tests.scenario.pausing_driver import CHECKPOINT, EPOCHS, LOG, OUT, OVERTAKE
 from tests.spark.feeding import stored_state
 
 from headgate.commit.faults import CRASH_POINTS, PAUSE_VARIABLE, VARIABLE
-from headgate.commit.generation import Generation
+from headgate.commit.ownership import Generation
 from headgate.errors import CheckpointError, Overtaken
 from headgate.state.storage import Storage
 

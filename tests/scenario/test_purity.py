@@ -12,7 +12,7 @@ import pytest
 from tests.scenario.oracle import CASES, Case, random_table
 
 import headgate as hg
-from headgate.commit.custody import settle
+from headgate.commit.epoch_record import settle
 from headgate.errors import CustodyMismatch, EngineError, OperatorFailed
 from headgate.operator.rows import EpochClock
 from headgate.routing.identity import Identity

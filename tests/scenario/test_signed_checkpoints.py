@@ -13,9 +13,8 @@ from tests.scenario.oracle import bag
 
 import headgate as hg
 from headgate.commit.checkpoint import Checkpoint
-from headgate.commit.identity_file import IDENTITY
 from headgate.commit.inspection import Inspection
-from headgate.commit.signing import VARIABLE, signer_of
+from headgate.commit.ownership import IDENTITY, VARIABLE, signer_of
 from headgate.errors import DeclarationError, HeadgateError, UntrustedCheckpoint
 from headgate.state.digest import digest_of, is_strong, seal, unseal
 from headgate.testing import ListSource, LocalRun, run

@@ -12,7 +12,7 @@ from tests.scenario.born_local import born_local, deep
 from tests.scenario.oracle import random_table
 from tests.spark.feeding import Collected, check, run_case, write_case
 
-from headgate.commit.custody import settle
+from headgate.commit.epoch_record import settle
 from headgate.routing.table import BUCKETS
 from headgate.slot.plan import Control, EpochPlan
 

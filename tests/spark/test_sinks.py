@@ -15,7 +15,7 @@ from tests.spark.feeding import ONCE, read_files, write_epoch
 from tests.waiting import PATIENCE_S
 
 import headgate as hg
-from headgate.commit import table_compaction
+from headgate.commit import published
 from headgate.errors import SinkFailed, StateFileError, UnknownName
 
 SCHEMA = "k bigint, v bigint"
@@ -61,8 +61,8 @@ def test_types_that_spark_has_no_word_for_reach_sinks_as_wider_ones(
 def test_a_table_reads_the_same_while_and_after_its_files_are_merged(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_compaction, "FANOUT", 2)
-    monkeypatch.setattr(table_compaction, "STAGING_GRACE_EPOCHS", 1)
+    monkeypatch.setattr(published, "FANOUT", 2)
+    monkeypatch.setattr(published, "STAGING_GRACE_EPOCHS", 1)
 
     def start(epochs: range) -> Any:
         for epoch in epochs:
@@ -84,7 +84,7 @@ def test_a_table_reads_the_same_while_and_after_its_files_are_merged(
     folder = tmp_path / "checkpoint" / "tables" / "rows"
     assert list(folder.glob("part-a--b-rows-e*-e*.parquet")), "nothing was merged"
     before = len(list(folder.glob("*.parquet")))
-    monkeypatch.setattr(table_compaction, "GRACE_S", 0.0)
+    monkeypatch.setattr(published, "GRACE_S", 0.0)
     start(range(6, 7))
 
     assert len(list(folder.glob("*.parquet"))) < before

@@ -12,8 +12,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from headgate.cli.tuning_text import counted
-from headgate.commit.facts import TuningFacts, facts_of
-from headgate.commit.json_codec import Json
+from headgate.commit.facts import Json, TuningFacts, facts_of
 from headgate.control.tuning_file import FILE, SavedTuning, load_tuning, save_tuning
 from headgate.errors import HeadgateError
 from headgate.planner.tuning.calibration import Calibration

@@ -20,25 +20,27 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from headgate.commit.compatibility import check_compatible, check_dropped, check_gone
-from headgate.commit.cost_files import CostFiles
-from headgate.commit.generation import Generation
-from headgate.commit.identity_file import (
+from headgate.commit.manifest import FORMAT, Manifest
+from headgate.commit.ownership import (
     IDENTITY,
+    Generation,
+    Signer,
     create_identity,
+    missing_key,
     read_identity,
     tell_identity,
+    untrusted,
 )
-from headgate.commit.manifest import FORMAT, Manifest
-from headgate.commit.signing import Signer, missing_key, untrusted
-from headgate.commit.spark_files import newest_plan, spark_offsets, spark_query_id
-from headgate.commit.table_files import TableFiles
+from headgate.commit.plan_files import CostFiles, TableFiles
 from headgate.errors import (
     DamagedManifest,
+    DeclarationError,
     ForeignCheckpoint,
+    IncompatibleFlow,
+    UnknownName,
     UnsupportedVersion,
     UntrustedCheckpoint,
 )
@@ -169,12 +171,6 @@ class Checkpoint:
         """Note the sources in their order, before Spark plans an epoch with them."""
         tell_identity(self.storage, self._signer, spark_sources=list(names))
 
-    def spark_query_id(self) -> str | None:
-        return spark_query_id(self.storage)
-
-    def spark_offsets(self, epoch: int) -> str | None:
-        return spark_offsets(self.storage, epoch)
-
     # --- manifests -------------------------------------------------------------------------
     def claim(self, now_ms: int) -> Generation:
         """Take the checkpoint over; who held it before stops when it notices."""
@@ -232,8 +228,10 @@ class Checkpoint:
         except (DamagedManifest, UnsupportedVersion, UntrustedCheckpoint):
             return False
 
-    def flush(self, manifest: Manifest, sink_uris: Mapping[str, str]) -> None:
-        """Make durable what a manifest is about to name, and Spark's plan of its epoch."""
+    def flush(
+        self, manifest: Manifest, sink_uris: Mapping[str, str], more: Iterable[str] = ()
+    ) -> None:
+        """Make durable what a manifest is about to name, and these files of the checkpoint."""
         new = (
             file.name
             for by_slot in manifest.chains.values()
@@ -246,8 +244,7 @@ class Checkpoint:
             if sink in sink_uris:
                 staged = Storage.at(sink_uris[sink])
                 paths |= staged.paths_to_flush(file["name"] for file in files)
-        spark = newest_plan(self.storage) if self.storage.is_local else ()
-        self.storage.flush_paths(paths | self.storage.paths_to_flush(spark))
+        self.storage.flush_paths(paths | self.storage.paths_to_flush(more))
 
     def commit(self, manifest: Manifest) -> None:
         """The commit point of an epoch, if the driver still holds its generation afterwards."""
@@ -278,3 +275,66 @@ class Checkpoint:
     def _mark(self, name: str) -> bytes:
         sign = self._sign(f"marks/{name}")
         return b"done\n" if sign is None else f"{sign(b'done')}\n".encode()
+
+
+def check_compatible(
+    old: Mapping[str, Any], new: Mapping[str, Any], uri: str, drop_state: Collection[str] = ()
+) -> None:
+    """Stored state must still fit: same flow, and for every operator same key, state, settings."""
+    if old["flow"] != new["flow"]:
+        raise ForeignCheckpoint(
+            f"checkpoint {uri} belongs to flow {old['flow']!r}, not {new['flow']!r}",
+            found=old["flow"],
+            wanted=new["flow"],
+        )
+    changes = []
+    for name, before in old["operators"].items():
+        after = new["operators"].get(name)
+        if after is None:
+            if name not in drop_state:
+                changes.append(
+                    f"operator {name!r} is gone and its state with it "
+                    f"(start with drop_state=[{name!r}] if that is meant)"
+                )
+            continue
+        for what in ("key", "state", "settings", "ttl_ms"):
+            if before[what] != after[what]:
+                changes.append(f"{what} of {name!r} was {before[what]}, is now {after[what]}")
+    if changes:
+        raise IncompatibleFlow(
+            f"the flow changed in a way its state in {uri} cannot follow: {'; '.join(changes)}. "
+            "Undo the change, or start with a new checkpoint folder",
+            changes=changes,
+        )
+
+
+def check_gone(
+    old: Mapping[str, Any] | None, new: Mapping[str, Any], drop_state: Collection[str]
+) -> None:
+    """`drop_state` may not name operators that the flow still has, unless a sink was called so."""
+    sinks = () if old is None else old.get("sinks", ())
+    for name in drop_state:
+        if name in new["operators"] and name not in sinks:
+            raise DeclarationError(
+                f"drop_state names {name!r}, which the flow still has: its state would be kept. "
+                "Leave it out; or, to begin from nothing, give the operator another name=",
+                operator=name,
+            )
+
+
+def check_dropped(
+    old: Mapping[str, Any], drop_state: Collection[str], before: Collection[str]
+) -> None:
+    """`drop_state` may name what is stored, and what earlier starts named (`before`).
+
+    So a start can be repeated as it was, after the state has gone.
+    """
+    known = [*old["operators"], *old.get("sinks", ())]
+    for name in drop_state:
+        if name not in known and name not in before:
+            raise UnknownName(
+                f"drop_state names {name!r}, but the checkpoint holds no such operator or sink; "
+                f"it holds {', '.join(known) or 'none'}",
+                name=name,
+                known=known,
+            )

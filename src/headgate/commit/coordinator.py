@@ -16,10 +16,8 @@ from dataclasses import dataclass, field, replace
 from headgate.commit import faults
 from headgate.commit.checkpoint import Checkpoint
 from headgate.commit.collector import Collector
-from headgate.commit.continuity import check_epoch, check_sinks
-from headgate.commit.costs_in_use import CostsInUse
-from headgate.commit.custody import settle
-from headgate.commit.epoch_record import epoch_facts
+from headgate.commit.continuity import check_epoch, check_sinks, newest_plan, spark_offsets
+from headgate.commit.epoch_record import epoch_facts, settle
 from headgate.commit.facts import (
     CostFacts,
     DamageFacts,
@@ -30,12 +28,11 @@ from headgate.commit.facts import (
     ScaleFacts,
 )
 from headgate.commit.journal import Journal
-from headgate.commit.manifest import Manifest, next_manifest
+from headgate.commit.manifest import Manifest, epoch_time, next_manifest
 from headgate.commit.planning import Decision, Observed, Planning
-from headgate.commit.processing_time import epoch_time
+from headgate.commit.routing_in_use import CostsInUse, TablesInUse
 from headgate.commit.settings import Settings
 from headgate.commit.sink_calls import Deliver, SinkCalls
-from headgate.commit.tables_in_use import TablesInUse
 from headgate.errors import (
     CustodyMismatch,
     EngineError,
@@ -176,7 +173,7 @@ class Coordinator:
         epoch = batch if last is None else batch + last.ticks
         with self._holding(f"epoch {epoch}"):
             faults.reach("epoch-begun", epoch)
-            offsets = self.checkpoint.spark_offsets(batch)
+            offsets = spark_offsets(self.checkpoint.storage, batch)
             check_epoch(self.checkpoint, last, batch, query_id, offsets)
             if last is None or epoch > last.epoch:
                 self._compute(epoch, query_id, offsets, run)
@@ -340,7 +337,8 @@ class Coordinator:
             generation=self.generation.number,
         )
         if self.settings.durable:
-            self.checkpoint.flush(manifest, self._sink_uris)
+            plan_of_spark = newest_plan(self.checkpoint.storage)
+            self.checkpoint.flush(manifest, self._sink_uris, plan_of_spark)
         self.checkpoint.commit(manifest)
         faults.reach("manifest-written", epoch)
         self.generation.hold(f"showing anybody the rows of epoch {epoch}")

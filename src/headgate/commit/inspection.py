@@ -1,4 +1,4 @@
-"""Look into a checkpoint without an engine: what lives there, how much, and one key's rows.
+"""Look into a checkpoint without an engine: what lives there, how much, whose rows.
 
 Reads `headgate.json`, the last manifest, routing tables, state files and the journal; writes
 nothing, so it is safe beside a running flow.
@@ -7,7 +7,7 @@ nothing, so it is safe beside a running flow.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,10 +21,9 @@ from headgate.commit.checkpoint import Checkpoint
 from headgate.commit.facts import StateSize
 from headgate.commit.journal import Journal
 from headgate.commit.manifest import Manifest
-from headgate.commit.signing import signer_of
-from headgate.commit.state_view import expired_at
+from headgate.commit.ownership import signer_of
 from headgate.commit.type_text import state_schema
-from headgate.errors import CheckpointError
+from headgate.errors import CheckpointError, UnknownName
 from headgate.routing.hashing import bucket_of, hash_columns
 from headgate.routing.table import RoutingTable, hash_table
 from headgate.state.layout import StateSchema, shown_names
@@ -33,6 +32,50 @@ from headgate.state.store import StateStore
 from headgate.topology.place import absolute, scheme_of
 
 NULL = r"\N"
+
+
+def read_state(
+    checkpoint: Checkpoint,
+    manifest: Manifest | None,
+    operator: str,
+    schema: StateSchema,
+    *,
+    buckets: int,
+    ttl_ms: int | None,
+) -> pa.Table:
+    """All live rows over all slots: what the operator itself would have found in that epoch.
+
+    A value column that is called like a key column is named `value.NAME`.
+    """
+    empty = schema.shown.empty_table()
+    if manifest is None:
+        return empty
+    store = StateStore(checkpoint.state, warm_dir=None, buckets=buckets)
+    over = expired_at(manifest, ttl_ms)
+    batches = [
+        store.scan(operator, slot, schema, chain, expired_at_ms=over)
+        for slot, chain in manifest.chains.get(operator, {}).items()
+    ]
+    return pa.Table.from_batches(batches) if batches else empty
+
+
+def check_known(flow: str, what: str, name: str, known: Collection[str]) -> None:
+    """Refuse a name that a flow does not have, and say which it has."""
+    if name not in known:
+        raise UnknownName(
+            f"flow {flow!r} has no {what} {name!r}; it has {', '.join(known) or 'none'}",
+            name=name,
+            known=list(known),
+        )
+
+
+def expired_at(manifest: Manifest, ttl_ms: int | None) -> int | None:
+    """Rows last touched then or before are over by the clock of the manifest's epoch.
+
+    Their files may still hold them: they are swept every few epochs.
+    """
+    facts = manifest.record
+    return None if ttl_ms is None or facts is None else facts.now_ms - ttl_ms
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,7 @@ from itertools import pairwise, takewhile
 from threading import RLock
 from typing import Any
 
-from headgate.commit.facts import EpochFacts, Facts
-from headgate.commit.json_codec import Json
+from headgate.commit.facts import EpochFacts, Facts, Json
 from headgate.state.digest import DamagedFile, seal, unseal
 from headgate.state.storage import Storage
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from headgate.commit.compatibility import check_names
 from headgate.commit.journal import KEEP_RECORDS
-from headgate.errors import EngineError
+from headgate.errors import DeclarationError, EngineError
 from headgate.routing.identity import Identity
 from headgate.routing.table import BUCKETS, RoutingTable
 from headgate.slot.batching import BYTE_S, MESSAGE_S, BatchRows, Scheme
@@ -45,4 +44,8 @@ class Settings:
             object.__setattr__(self, name, count)
         if self.buckets & (self.buckets - 1) or self.buckets > 65536:
             raise EngineError(f"buckets={self.buckets}; it must be a power of two up to 65536")
-        check_names(self.drop_state)
+        # a text alone would be taken for the names of its letters
+        if isinstance(self.drop_state, str) or not isinstance(self.drop_state, Collection):
+            raise DeclarationError(
+                f"drop_state={self.drop_state!r}; it takes a list of names, such as ['counts']"
+            )

@@ -1,27 +1,67 @@
 """Give a committed epoch's rows to every sink, until each is marked as done with it.
 
 Sinks are called at least once, always with the same rows, and only by the driver that holds the
-checkpoint's newest generation. Files are checked before anybody gets them.
+checkpoint's newest generation. Every byte is checked before anybody gets it: a file is where it was
+staged, or, if a driver died while it published, where it was published to. Its digest is in its
+name, and the manifest vouches for the name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from headgate.commit import faults
 from headgate.commit.checkpoint import Checkpoint
 from headgate.commit.facts import DamageFacts
-from headgate.commit.generation import Generation
 from headgate.commit.journal import Journal
 from headgate.commit.manifest import Manifest
-from headgate.commit.undelivered import damaged_files, refuse
-from headgate.errors import HeadgateError, SinkFailed
+from headgate.commit.ownership import Generation
+from headgate.commit.publishing import places_of
+from headgate.errors import HeadgateError, SinkFailed, StateFileError
 from headgate.operator.user_code import reason_of
 from headgate.slot.program import Program
+from headgate.state.digest import DamagedFile, check_named
 from headgate.state.storage import Storage
 from headgate.topology.graph import Node
+
+Files = Sequence[Mapping[str, Any]]
+
+
+def damaged_files(flow: str, sink: str, files: Files, uri: str) -> dict[str, str]:
+    """What is wrong with the files that are not as they were committed, by name."""
+    found = {}
+    for file in files:
+        reason = "it is missing"
+        for storage, name in places_of(flow, sink, file, uri):
+            if storage.exists(name):
+                try:
+                    check_named(storage, name)
+                    reason = ""
+                except DamagedFile as problem:
+                    reason = str(problem)
+                break
+        if reason:
+            found[str(file["name"])] = reason
+    return found
+
+
+def refuse(sink: str, epoch: int, damaged: Mapping[str, str], uri: str) -> StateFileError:
+    """Nothing of the epoch may reach the sink."""
+    name, reason = next(iter(damaged.items()))
+    more = f" (and {len(damaged) - 1} more)" if len(damaged) > 1 else ""
+    return StateFileError(
+        f"file {name}{more} with rows of epoch {epoch} for sink {sink!r}, committed and not yet "
+        f"delivered, cannot be used: {reason}. None of the epoch's rows were given to the sink. "
+        f"Bring the file back from a copy of {uri}, or start with drop_state=[{sink!r}] if the "
+        "rows of damaged files may be lost",
+        operator=sink,
+        sink=sink,
+        epoch=epoch,
+        file=name,
+        files=sorted(damaged),
+    )
 
 
 class Deliver(Protocol):

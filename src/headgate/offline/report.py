@@ -8,9 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from headgate.commit.facts import EpochFacts, StartFacts, StateSize, facts_of
+from headgate.commit.facts import EpochFacts, Json, StartFacts, StateSize, facts_of
 from headgate.commit.inspection import Inspection
-from headgate.commit.json_codec import Json
 from headgate.errors import HeadgateError
 from headgate.offline.diagram import draw
 from headgate.offline.page import PAGE, figures_html, section, table, tiles_html

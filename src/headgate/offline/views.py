@@ -9,8 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import median
 
-from headgate.commit.facts import EpochFacts, OutcomeFacts, PlanFacts, epochs_of, facts_of
-from headgate.commit.json_codec import Json
+from headgate.commit.facts import EpochFacts, Json, OutcomeFacts, PlanFacts, epochs_of, facts_of
 
 
 @dataclass(frozen=True)

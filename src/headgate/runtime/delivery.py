@@ -19,14 +19,16 @@ from pyspark.sql.types import StructType
 
 from headgate.commit.checkpoint import Checkpoint
 from headgate.commit.manifest import Manifest
-from headgate.commit.published import check_published, missing_files, rows_published
-from headgate.commit.publishing import publish, published_glob, staging_uri
-from headgate.commit.table_compaction import (
+from headgate.commit.published import (
     CompactionsBeside,
     TableCompaction,
+    check_published,
+    missing_files,
     published_files,
+    rows_published,
     visible,
 )
+from headgate.commit.publishing import publish, published_glob, staging_uri
 from headgate.slot.program import Program
 from headgate.state.storage import Storage
 from headgate.topology.graph import FlowGraph, Node

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headgate.commit.coordinator import Coordinator
 from headgate.commit.facts import EpochFacts
-from headgate.commit.state_view import check_known, read_state
+from headgate.commit.inspection import check_known, read_state
 from headgate.control.tuning_file import SavedTuning, save_tuning
 from headgate.errors import EngineError, HeadgateError, Overtaken
 from headgate.runtime.auto import AutoStart

@@ -13,15 +13,20 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headgate.commit.checkpoint import Checkpoint
-from headgate.commit.continuity import TICK, check_sources, check_start, has_old_tick
+from headgate.commit.continuity import (
+    TICK,
+    check_sources,
+    check_start,
+    has_old_tick,
+    spark_query_id,
+)
 from headgate.commit.coordinator import Coordinator
 from headgate.commit.facts import DamageFacts, StartFacts
 from headgate.commit.journal import KEEP_RECORDS
-from headgate.commit.manifest import Manifest
+from headgate.commit.manifest import Manifest, SteadyClock
+from headgate.commit.ownership import signer_of
 from headgate.commit.planning import Decides
-from headgate.commit.processing_time import SteadyClock
 from headgate.commit.settings import Settings
-from headgate.commit.signing import signer_of
 from headgate.control.manager import plan_with
 from headgate.control.settings import Manager
 from headgate.errors import DeclarationError, EngineError
@@ -184,7 +189,7 @@ def start_flow(
     def check(last: Manifest | None) -> None:
         if source.streaming:
             names = [*(node.name for node in program.sources), *([TICK] if old_tick else [])]
-            check_start(place, last, place.spark_query_id())
+            check_start(place, last, spark_query_id(place.storage))
             check_sources(place, names)
 
     planning = plan_with(manager, program, slots, racks=racks)

@@ -26,8 +26,7 @@ import pyarrow as pa
 import xxhash
 from pyspark import Accumulator, Broadcast, TaskContext
 
-from headgate.commit.cost_files import CostFiles
-from headgate.commit.table_files import TableFiles
+from headgate.commit.plan_files import CostFiles, TableFiles
 from headgate.errors import EngineError, StateFileError
 from headgate.routing.route import Route
 from headgate.runtime.exchange import Stage, slot_labels

@@ -14,8 +14,7 @@ import pytest
 from tests.unit.commit.parts import coordinator, program, quiet
 
 from headgate import Count, Flow, StateFields, StatefulOperator, Sum
-from headgate.commit.checkpoint import IDENTITY, Checkpoint
-from headgate.commit.compatibility import check_compatible
+from headgate.commit.checkpoint import IDENTITY, Checkpoint, check_compatible
 from headgate.commit.manifest import Manifest
 from headgate.errors import (
     DamagedManifest,

@@ -16,10 +16,12 @@ from headgate.commit.continuity import (
     check_start,
     has_old_tick,
     source_changes,
+    spark_query_id,
 )
 from headgate.commit.coordinator import EpochResult
 from headgate.errors import ForeignCheckpoint, IncompatibleFlow
 from headgate.slot.plan import EpochPlan
+from headgate.state.storage import Storage
 
 
 def never(plan: EpochPlan) -> EpochResult:
@@ -127,7 +129,7 @@ def test_a_query_id_that_cannot_be_read_is_a_clear_error(tmp_path: Path, content
     (tmp_path / "spark" / "metadata").write_text(content)
 
     with pytest.raises(ForeignCheckpoint, match="spark/metadata"):
-        Checkpoint(str(tmp_path)).spark_query_id()
+        spark_query_id(Storage.at(str(tmp_path)))
 
 
 def test_ticks_are_epochs_that_spark_knows_nothing_of(tmp_path: Path) -> None:

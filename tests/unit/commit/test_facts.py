@@ -12,18 +12,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.commit import json_codec
+from headgate.commit import facts as json_codec
 from headgate.commit.facts import (
+    INLINE,
     KINDS,
+    SPARSE,
     EdgeFacts,
     EngineFacts,
     EpochFacts,
     PlanFacts,
+    Sparse,
     StateSize,
     epochs_of,
     facts_of,
 )
-from headgate.commit.json_codec import INLINE, SPARSE, Sparse
 
 KEPT = Path(__file__).parent / "data" / "journal-0.1.0.jsonl"
 RECORDS = [json.loads(line) for line in KEPT.read_text().splitlines()]

@@ -14,6 +14,7 @@ from headgate import Count, Flow
 from headgate.commit import faults
 from headgate.commit.checkpoint import Checkpoint
 from headgate.commit.coordinator import Coordinator, EpochResult
+from headgate.commit.published import published_files
 from headgate.commit.publishing import (
     STAGING,
     STAGING_GRACE_EPOCHS,
@@ -22,7 +23,6 @@ from headgate.commit.publishing import (
     staging_uri,
 )
 from headgate.commit.settings import Settings
-from headgate.commit.table_compaction import published_files
 from headgate.errors import IncompatibleFlow, StateFileError, UnsafeName
 from headgate.slot.plan import EpochPlan
 from headgate.slot.program import Program, compile_flow

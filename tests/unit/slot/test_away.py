@@ -20,7 +20,7 @@ from tests.unit.slot.parts import BUCKETS, compiled, plan_for, source
 
 import headgate as hg
 from headgate import Count, Flow, KeyedRows, RoutingTable, Sum
-from headgate.commit.custody import settle
+from headgate.commit.epoch_record import settle
 from headgate.errors import CustodyMismatch, OperatorFailed
 from headgate.operator import Partials
 from headgate.routing.table import hash_table

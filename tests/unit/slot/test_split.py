@@ -33,7 +33,7 @@ from tests.unit.slot.test_away import (
 
 import headgate as hg
 from headgate import Count, Flow, Sum
-from headgate.commit.compatibility import check_compatible
+from headgate.commit.checkpoint import check_compatible
 from headgate.errors import DeclarationError, OperatorFailed
 from headgate.slot import fold as split_module
 from headgate.slot import stage

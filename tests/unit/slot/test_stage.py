@@ -16,7 +16,7 @@ import pytest
 from tests.unit.slot.parts import BUCKETS, compiled, plan_for, source
 
 from headgate import Count, EpochClock, Flow, KeyedRows, Output, StateFields, StatefulOperator
-from headgate.commit.custody import settle
+from headgate.commit.epoch_record import settle
 from headgate.errors import CustodyMismatch, OperatorFailed
 from headgate.routing.table import hash_table
 from headgate.slot import stage

@@ -11,7 +11,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.commit.table_files import CHANGES_MAX, TableFiles
+from headgate.commit.plan_files import CHANGES_MAX, TableFiles
 from headgate.errors import StateFileError
 from headgate.routing.table import hash_table
 from headgate.state.storage import Storage

@@ -1,19 +1,20 @@
-"""Routing tables on storage: a whole table now and then, small changes in between.
+"""Routing tables and cost models on storage: named by content, written before an epoch uses them.
 
-A table with an owner for every key can be megabytes, and the manager changes a few pins at a
-time. So a table is a chain of files: the whole table, then files with the pins that changed.
-Names come from content; a file is written durably before any epoch uses it. Tasks of large tables
-get the names and read what they do not have yet.
+Both can be megabytes and change seldom, so a plan only names them, and tasks read what they do not
+have yet. A manager changes a few pins of a table at a time. So a table is a chain of files: the
+whole table, then files with the pins that changed.
 """
 
 from __future__ import annotations
 
+import builtins
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
 from headgate.errors import StateFileError
+from headgate.routing.cost_model import CostModel
 from headgate.routing.table import RoutingTable
 from headgate.state.digest import DamagedFile, digest_of, is_strong, read_named
 from headgate.state.storage import Storage
@@ -21,6 +22,7 @@ from headgate.state.storage import Storage
 CHANGES_MAX = 32
 CHANGED_SHARE_MAX = 0.25
 Names = tuple[str, ...]
+_KEPT = 16
 
 
 class TableFiles:
@@ -124,3 +126,53 @@ def _apply(table: RoutingTable, change: pa.Table) -> RoutingTable:
     version = int(change.schema.metadata[b"version"])
     pinned = table.pin_hashes(change["h"].to_numpy(), change["slot"].to_numpy())
     return replace(pinned, version=version)
+
+
+class CostFiles:
+    """Saves and loads models; keeps the last few."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._known: dict[str, CostModel] = {}
+
+    @property
+    def uri(self) -> str:
+        return self._storage.uri
+
+    def save(self, operator: str, model: CostModel) -> str:
+        """Store a model durably; returns the name of its file."""
+        sink = pa.BufferOutputStream()
+        table = model.to_arrow()
+        with pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+        data = sink.getvalue()
+        name = f"{operator}-{digest_of(data, strong=True)}.arrow"
+        if name not in self._known:
+            self._storage.write(name, data, True)
+            self._remember(name, model)
+        return name
+
+    def load(self, name: str) -> CostModel:
+        if name not in self._known:
+            try:
+                data = read_named(self._storage, name)
+            except DamagedFile as problem:
+                raise StateFileError(
+                    f"cost model {name} in {self._storage.uri} cannot be used: {problem}",
+                    file=name,
+                ) from problem
+            with pa.ipc.open_file(pa.py_buffer(data)) as reader:
+                self._remember(name, CostModel.from_arrow(reader.read_all()))
+        return self._known[name]
+
+    def list(self) -> builtins.list[str]:
+        return self._storage.list()
+
+    def delete(self, name: str) -> None:
+        self._known.pop(name, None)
+        self._storage.delete(name)
+
+    def _remember(self, name: str, model: CostModel) -> None:
+        self._known[name] = model
+        for old in builtins.list(self._known)[:-_KEPT]:
+            del self._known[old]

@@ -11,8 +11,8 @@ from tests.unit.commit.parts import coordinator, quiet
 from tests.unit.slot.parts import compiled, plan_for, source
 
 from headgate import Flow
-from headgate.commit.cost_files import CostFiles
-from headgate.commit.costs_in_use import CostsInUse, cost_shapes
+from headgate.commit.plan_files import CostFiles
+from headgate.commit.routing_in_use import CostsInUse, cost_shapes
 from headgate.errors import StateFileError
 from headgate.routing.cost_sketch import CostSketch
 from headgate.routing.hashing import mix

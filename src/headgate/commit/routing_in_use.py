@@ -1,0 +1,280 @@
+"""The routing tables and cost models a flow runs with: stored, changed between epochs, committed.
+
+A table that changes is saved before it is used, and becomes true with the manifest of the first
+epoch that ran with it. Until then the epoch before still says who owns what, so a crash at any
+moment leaves every key with one owner.
+
+Every slot's measured costs of an epoch arrive as sketches and go through the state machine of that
+instance (`InstanceCosts`). Only when it says so does the plan's frozen copy change: a new model
+is saved, the next epoch's tasks read it, and the manifest names it, so a restart begins with it.
+Models hold real times only, per instance, and each epoch starts with idle slots. So the paper's
+synchronisation, which settles old debts of estimated against real time, is the speed of an instance
+here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+
+from headgate.commit.facts import CostFacts
+from headgate.commit.plan_files import CostFiles, Names, TableFiles
+from headgate.errors import ForeignCheckpoint, StateFileError, UnknownSlot
+from headgate.routing.cost_model import CostModel
+from headgate.routing.cost_sketch import CostSketch, InstanceCosts, SketchShape
+from headgate.routing.route import TO_OWNER, Dispatch, Route
+from headgate.routing.table import Moves, RoutingTable, hash_table, moves_between
+from headgate.slot.plan import Control, EpochPlan
+from headgate.slot.program import Program
+from headgate.slot.statistics import TaskStatistics
+from headgate.topology.cost import CostOptions
+
+log = logging.getLogger("headgate")
+
+
+class TablesInUse:
+    """Tables by operator, the files they are stored in, and what moves with the next epoch."""
+
+    def __init__(
+        self,
+        program: Program,
+        files: TableFiles,
+        *,
+        slots: int,
+        buckets: int,
+        chosen: Mapping[str, RoutingTable],
+        stored: Mapping[str, Names],
+        share_pins: bool = False,
+    ) -> None:
+        self._files, self._share_pins = files, share_pins
+        self._dispatches, self._buckets = program.dispatches, buckets
+        routed = sorted(routed_operators(program))
+        _check_chosen(chosen, routed, slots, buckets)
+        self._committed = {op: files.load(names) for op, names in stored.items() if op in routed}
+        _check_buckets(self._committed, buckets)
+        self.names: dict[str, Names] = {op: stored[op] for op in self._committed}
+        self.tables: dict[str, RoutingTable] = {}
+        self.moves: dict[str, Moves] = {}
+        for operator in routed:
+            table = chosen.get(operator)
+            if table is None:
+                before = self._committed.get(operator)
+                table = (
+                    hash_table(slots, buckets) if before is None else self._resized(before, slots)
+                )
+            self.tables[operator] = table
+
+    def routes(
+        self, chosen: Mapping[str, Dispatch], born_local: Collection[str]
+    ) -> dict[str, Route]:
+        """How rows find their slots in the coming epoch, by what was chosen or as usual."""
+        found = {}
+        for operator, table in self.tables.items():
+            may = self._dispatches.get(operator)
+            dispatch = chosen.get(operator, self._usual(operator))
+            if operator in born_local and may is not None:
+                dispatch = may.local or dispatch
+            found[operator] = Route(table, dispatch)
+        return found
+
+    def usual_routes(self, slots: int) -> dict[str, Route]:
+        """Those of so many slots, before anything was moved or chosen."""
+        table = hash_table(slots, self._buckets)
+        return {operator: Route(table, self._usual(operator)) for operator in self.tables}
+
+    def _usual(self, operator: str) -> Dispatch:
+        may = self._dispatches.get(operator)  # none of an operator without state
+        return TO_OWNER if may is None else may.usual
+
+    def install(self, changed: Mapping[str, RoutingTable]) -> None:
+        """Use these tables from the next epoch on."""
+        self.tables.update(changed)
+
+    def resize(self, slots: int, *, fill: bool = True) -> None:
+        """Use so many slots from the next epoch on; only what must move does.
+
+        New slots get their fair share of buckets, and of pinned keys if no planner is there to
+        place them (`share_pins`). Without `fill` they start empty, and no unit moves but those
+        that have lost their slot.
+        """
+        self.tables = {
+            op: table.resized(slots, share_pins=self._share_pins, even=fill)
+            for op, table in self.tables.items()
+        }
+
+    def save(self) -> None:
+        """Make the tables of the coming epoch durable and work out what moves with it."""
+        for operator, table in self.tables.items():
+            before = self.names.get(operator, ())
+            names = self._files.save(operator, table, before)
+            self.names[operator] = names
+            self.tables[operator] = self._files.load(names)
+        self.moves = {}
+        for operator, old in self._committed.items():
+            new = self.tables[operator]
+            if operator in self._dispatches and new is not old:
+                moves = moves_between(old, new)
+                if moves or old.slots != new.slots:
+                    self.moves[operator] = moves
+
+    def committed(self) -> None:
+        """The epoch that ran with these tables is in its manifest."""
+        self._committed = dict(self.tables)
+        self.moves = {}
+
+    def _resized(self, table: RoutingTable, slots: int) -> RoutingTable:
+        return table.resized(slots, share_pins=self._share_pins)
+
+
+def routed_operators(program: Program) -> set[str]:
+    """Operators with a keyed input: those that have a routing table."""
+    return {
+        node.name
+        for node in program.graph.nodes
+        if any(edge.grouping.keyed for edge in program.graph.inputs(node.id))
+    }
+
+
+def _check_buckets(stored: Mapping[str, RoutingTable], buckets: int) -> None:
+    """Keys would be looked for in other buckets than they were put in."""
+    for operator, table in stored.items():
+        if table.buckets != buckets:
+            raise ForeignCheckpoint(
+                f"headgate.json says that this checkpoint has {buckets} buckets, but its state "
+                f"was made with {table.buckets} (so says the routing table of {operator!r}): the "
+                "file was changed, or belongs to another checkpoint. Bring it back from a copy",
+                operator=operator,
+                buckets=table.buckets,
+            )
+
+
+def _check_chosen(
+    chosen: Mapping[str, RoutingTable], routed: list[str], slots: int, buckets: int
+) -> None:
+    for operator, table in chosen.items():
+        if operator not in routed:
+            raise UnknownSlot(
+                f"a routing table was given for {operator!r}, which has no keyed input; "
+                f"keyed operators are {', '.join(routed)}",
+                operator=operator,
+            )
+        if table.slots != slots or table.buckets != buckets:
+            raise UnknownSlot(
+                f"the routing table of {operator!r} is for {table.slots} slots and "
+                f"{table.buckets} buckets; the flow runs {slots} and {buckets}",
+                operator=operator,
+            )
+
+
+class CostsInUse:
+    """Models by operator and their files; what every instance has measured since."""
+
+    def __init__(self, program: Program, files: CostFiles, stored: Mapping[str, str]) -> None:
+        self._files = files
+        self._shapes = cost_shapes(program)
+        self._instances: dict[str, dict[int, InstanceCosts]] = {op: {} for op in self._shapes}
+        self.models: dict[str, CostModel] = {}
+        self.names: dict[str, str] = {}
+        self._sent: dict[str, int] = {}
+        self.damaged: dict[str, StateFileError] = {}
+        for operator, name in stored.items():
+            if operator in self._shapes:
+                self._adopt(operator, name)
+
+    @property
+    def uri(self) -> str:
+        return self._files.uri
+
+    def fit(self, slots: int) -> None:
+        """Make the models those of so many slots; new slots count as mean ones."""
+        for operator, model in self.models.items():
+            if model.instances != slots:
+                self._use(operator, model.resized(slots))
+
+    def observe(self, statistics: Iterable[TaskStatistics], slots: int) -> None:
+        """Take in what an epoch's tasks measured; replaces models whose instances say so."""
+        for operator, by_slot in measured(statistics).items():
+            if operator not in self._shapes:
+                continue
+            instances = self._instances[operator]
+            told = 0
+            for slot, sketch in sorted(by_slot.items()):
+                if slot not in instances:
+                    instances[slot] = InstanceCosts(self._shapes[operator])
+                told += instances[slot].add(sketch)
+            if told:
+                self._sent[operator] = self._sent.get(operator, 0) + told
+                empty = CostSketch(self._shapes[operator])
+                sketches = [
+                    instances[s].sent or empty if s in instances else empty for s in range(slots)
+                ]
+                self._use(operator, CostModel.of(sketches))
+
+    def record(
+        self, plan: EpochPlan, total: Control, statistics: Iterable[TaskStatistics]
+    ) -> dict[str, CostFacts]:
+        """Per operator, estimated and measured milliseconds of every slot."""
+        told: dict[str, CostFacts] = {}
+        found = measured(statistics)
+        for operator in self._shapes:
+            estimated, real = total.estimated_us.get(operator, {}), found.get(operator, {})
+            model = plan.costs.get(operator)
+            slots = range(plan.slots)
+            told[operator] = CostFacts(
+                estimated_ms=tuple(
+                    estimated.get(str(s), 0) / 1000 if model else None for s in slots
+                ),
+                measured_ms=tuple(round(real[s].total_ms, 3) if s in real else 0.0 for s in slots),
+                rows=tuple(int(real[s].rows) if s in real else 0 for s in slots),
+                speed=None if model is None else tuple(round(x, 3) for x in model.speed.tolist()),
+                sketches_sent=self._sent.get(operator, 0),
+            )
+        return told
+
+    # --- inside ----------------------------------------------------------------------------
+    def _use(self, operator: str, model: CostModel) -> None:
+        self.models[operator] = model
+        self.names[operator] = self._files.save(operator, model)
+
+    def _adopt(self, operator: str, name: str) -> None:
+        """Begin with a stored model; it is advice, so one that does not fit is left out."""
+        try:
+            model = self._files.load(name)
+        except StateFileError as problem:
+            log.warning("%s; costs are measured anew", problem)
+            self.damaged[operator] = problem
+            return
+        if model.shape != self._shapes[operator]:
+            return
+        self.models[operator], self.names[operator] = model, name
+        for slot in range(model.instances):
+            sketch = CostSketch(model.shape, model.frequency[slot], model.time_ms[slot])
+            sketch.rows = float(model.rows[slot])
+            sketch.total_ms = float(model.time_ms[slot].sum() / model.shape.depth)
+            instance = InstanceCosts(model.shape)
+            instance.adopt(sketch)
+            self._instances[operator][slot] = instance
+
+
+def measured(statistics: Iterable[TaskStatistics]) -> dict[str, dict[int, CostSketch]]:
+    """What an epoch's tasks measured, by operator and slot, levels added up."""
+    found: dict[str, dict[int, CostSketch]] = {}
+    for task in statistics:
+        for operator, sketch in task.costs.items():
+            by_slot = found.setdefault(operator, {})
+            if task.slot in by_slot:
+                by_slot[task.slot].merge(sketch)
+            else:
+                by_slot[task.slot] = sketch.copy()
+    return found
+
+
+def cost_shapes(program: Program) -> dict[str, SketchShape]:
+    """Operators with a cost-aware input, and the shape of their sketches."""
+    shapes = {}
+    for edge in program.graph.edges:
+        if edge.grouping.kind == "cost":
+            options = edge.grouping.cost or CostOptions()
+            operator = program.graph.nodes[edge.consumer].name
+            shapes[operator] = SketchShape.within(options.epsilon, options.delta)
+    return shapes
