@@ -1,4 +1,4 @@
-"""Is a plan worth its migration? Forecasts from the window, discounted by what drifts away.
+"""Recent pairs of a flow, and whether a plan for them is worth its migration.
 
 A plan looks better on the window it was made from than on the rows that follow, for two reasons.
 Some of the next period's pairs were never seen (*drift*): they gain nothing from the plan. And a
@@ -14,53 +14,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
-from headgate.arrays import F64, I32, I64, U64
+from headgate.arrays import F64, I32, I64, U64, Bools
 from headgate.planner.key_graph import FREE, KeyGraph, floors
 from headgate.planner.placing import Observation, Pins, Task
 from headgate.routing.space_saving import PairSketch
 from headgate.routing.table import RoutingTable
 
-MOST_KEPT = 1.5
-MOST_AGEING = 0.2
-MEMORY = 0.7
-"""Weight of what was learnt before when a new outcome comes in."""
-TOLERANCE = 1.1
-"""Balance counts as broken beyond this multiple of max(alpha, floor); a window is a sample."""
-
-
-@dataclass(frozen=True)
-class Recent:
-    """The last period against the window before it, as weights on the edges of a graph.
-
-    `known` is the last period's weight of pairs that were seen before it, `novel` that of the
-    others; `outside` is the weight of pairs that the graph does not hold at all.
-    """
-
-    known: F64
-    novel: F64
-    outside: float = 0.0
-
-    @classmethod
-    def of(cls, graph: KeyGraph, before: KeyGraph, last: KeyGraph) -> Recent:
-        """`graph` is planned from (usually both together), O(edges log edges)."""
-        at, seen = edges_in(graph, last), edges_in(before, last) >= 0
-
-        def on_edges(mine: npt.NDArray[np.bool_]) -> F64:
-            mine = mine & (at >= 0)
-            return np.bincount(at[mine], last.w[mine], graph.edges).astype(np.float64, copy=False)
-
-        return cls(on_edges(seen), on_edges(~seen), float(last.w[at < 0].sum()))
-
-    @property
-    def total(self) -> float:
-        return float(self.known.sum() + self.novel.sum()) + self.outside
-
-    @property
-    def drift(self) -> float:
-        """Share of the last period's pair weight that the window before it did not hold."""
-        return 1 - float(self.known.sum()) / self.total if self.total else 0.0
+PAIRS_MAX = 1 << 16  # pairs an edge, and keys an operator: 2 MB a sketch, at 32 bytes an entry
+MEMORY = 0.7  # weight of what was learnt before when a new outcome comes in
+MOST_KEPT = 1.5  # one lucky period must not promise twice as much for the next
+MOST_AGEING = 0.2  # share of locality; likewise for one bad period
+TOLERANCE = 1.1  # balance counts as broken beyond so many bounds: a window is only a sample
 
 
 @dataclass(frozen=True)
@@ -82,11 +47,7 @@ class Calibration:
         return replace(self, kept=MEMORY * self.kept + (1 - MEMORY) * outcome)
 
     def after_staying(self, predicted: float, found: float) -> Calibration:
-        """Learn from what the placement in force at a forecast had, or would have had, next.
-
-        `predicted` is the forecast's `locality_now`. After a plan was installed the other side is
-        still known: route the new period's pairs by the old tables.
-        """
+        """Learn from a placement that stayed: the forecast's `locality_now`, and what it had."""
         ageing = self.ageing + (1 - MEMORY) * (predicted - found)
         return replace(self, ageing=min(max(ageing, 0.0), MOST_AGEING))
 
@@ -97,10 +58,8 @@ class Forecast:
 
     locality_now: float
     locality_planned: float
-    imbalance_now: tuple[float, ...]
     imbalance_planned: tuple[float, ...]
     moved_keys: int
-    moved_bytes: int
     gain_rows: float
     cost_rows: float
     worth: bool
@@ -114,48 +73,39 @@ def forecast(
     slots: int,
     *,
     horizon_rows: float,
-    recent: Recent | None = None,
+    known: F64 | None = None,
     calibration: Calibration | None = None,
     rows_per_move: float = 1.0,
-    rows_per_byte: float = 0.0,
-    state_bytes: F64 | None = None,
     alpha: float = 1.03,
-    tolerance: float = TOLERANCE,
 ) -> Forecast:
     """Expected locality, balance and cost of replacing one placement of the graph by another.
 
+    `known` is the part of each pair's weight that the window before had, too; without it, all.
     `horizon_rows` counts rows over keyed edges until the next plan. Moving a key costs
-    `rows_per_move`, and each byte of its state (`state_bytes` per vertex) `rows_per_byte`, in rows
-    that could be sent meanwhile; measure them. Without `recent` the window stands for the last
-    period, and nothing is discounted. A plan is worth it if the remote rows saved exceed its cost
-    and balance does not break, or if balance is broken and the plan mends it.
+    `rows_per_move`, in rows that could be sent meanwhile. A plan is worth it if the remote rows
+    saved exceed its cost and balance does not break, or if balance is broken and the plan mends it.
     """
-    recent = recent or Recent(graph.w, np.zeros(graph.edges))
+    known = graph.w if known is None else known
     moved = (current != planned) & (graph.fixed == FREE)
-    now, change = _localities(graph, current, planned, moved, recent, calibration or Calibration())
-    state = state_bytes if state_bytes is not None else np.zeros(graph.vertices)
-    moved_bytes = float(state[moved].sum())
-    gain = change * horizon_rows
-    cost = float(moved.sum()) * rows_per_move + moved_bytes * rows_per_byte
-    before, after = graph.imbalance(current, slots), graph.imbalance(planned, slots)
-    worth, reason = _verdict(
-        graph, slots, before, after, gain, cost, int(moved.sum()), alpha, tolerance
-    )
-    if worth is None:
+    now, change = _localities(graph, current, planned, moved, known, calibration or Calibration())
+    keys, gain = int(moved.sum()), change * horizon_rows
+    cost = keys * rows_per_move
+    after = graph.imbalance(planned, slots)
+    verdict = _by_balance(graph, slots, graph.imbalance(current, slots), after, alpha)
+    saves = f"{'saves' if gain >= 0 else 'adds'} {abs(gain):,.0f} remote rows"
+    if not keys:
+        worth, reason = False, "the plan moves nothing"
+    elif verdict is None:
         worth = gain > cost
-        reason = _words(now, now + change, horizon_rows, gain, int(moved.sum()), cost)
-    return Forecast(
-        now,
-        now + change,
-        tuple(before.tolist()),
-        tuple(after.tolist()),
-        int(moved.sum()),
-        round(moved_bytes),
-        gain,
-        cost,
-        worth,
-        reason,
-    )
+        reason = (
+            f"locality {now:.2f} -> {now + change:.2f} for the next {horizon_rows:,.0f} rows "
+            f"{saves}; moving {keys:,} keys costs {cost:,.0f}"
+        )
+    else:
+        worth, reason = verdict
+        if worth:
+            reason += f"; moving {keys:,} keys costs {cost:,.0f} rows, {saves}"
+    return Forecast(now, now + change, tuple(after.tolist()), keys, gain, cost, worth, reason)
 
 
 def edges_in(graph: KeyGraph, other: KeyGraph) -> I64:
@@ -175,82 +125,51 @@ def edges_in(graph: KeyGraph, other: KeyGraph) -> I64:
 
 
 def _localities(
-    graph: KeyGraph,
-    current: I32,
-    planned: I32,
-    moved: npt.NDArray[np.bool_],
-    recent: Recent,
-    learnt: Calibration,
+    graph: KeyGraph, current: I32, planned: I32, moved: Bools, known: F64, learnt: Calibration
 ) -> tuple[float, float]:
     """(expected locality if all stays, expected change under the plan).
 
     Only known pairs with a moved end change. Of those the plan promises a local share on the
-    window, of which `kept` comes true; what they have now was measured on the last period, which
-    is fair to the placement in force (it was made before), but for what it will lose by ageing.
+    window, of which `kept` comes true; what they have now was measured, which is fair to the
+    placement in force (it was made before), but for what it will lose by ageing.
     """
-    if not recent.total:
-        return graph.locality(current), 0.0
-    here = current[graph.u] == current[graph.v]
-    measured = float((recent.known + recent.novel)[here].sum()) / recent.total
+    measured = graph.locality(current)
+    if not graph.weight:
+        return measured, 0.0
     now = max(measured - learnt.ageing, 0.0)
     touched = moved[graph.u] | moved[graph.v]
     window = float(graph.w[touched].sum())
     if not window:
         return now, 0.0
-    there = planned[graph.u] == planned[graph.v]
+    here, there = current[graph.u] == current[graph.v], planned[graph.u] == planned[graph.v]
     promised = min(learnt.kept * float(graph.w[touched & there].sum()) / window, 1.0)
-    weight = float(recent.known[touched].sum())
-    had = float(recent.known[touched & here].sum())
-    renewed = weight / float(recent.known.sum()) if weight else 0.0
-    return now, (promised * weight - had) / recent.total + renewed * (measured - now)
+    weight = float(known[touched].sum())
+    had = float(known[touched & here].sum())
+    renewed = weight / float(known.sum()) if weight else 0.0
+    return now, (promised * weight - had) / graph.weight + renewed * (measured - now)
 
 
-def _verdict(
-    graph: KeyGraph,
-    slots: int,
-    before: F64,
-    after: F64,
-    gain: float,
-    cost: float,
-    moved: int,
-    alpha: float,
-    tolerance: float,
-) -> tuple[bool | None, str]:
-    """The verdict where balance decides, else (None, "")."""
-    if not moved:
-        return False, "the plan moves nothing"
-    bound = np.maximum(alpha, floors(graph, slots)) * tolerance
-    over_before, over_after = before / bound, after / bound
-    was, becomes = float(over_before.max()), float(over_after.max())
-    if was > 1 and (becomes <= 1 or becomes - 1 <= (was - 1) / 2):
-        i = int(np.argmax(over_before))
-        return True, (
-            f"max/mean load of {graph.operators[i]} {before[i]:.2f} -> {after[i]:.2f} "
-            f"(allowed {bound[i]:.2f}); moving {moved:,} keys costs {cost:,.0f} rows, "
-            f"{'saves' if gain >= 0 else 'adds'} {abs(gain):,.0f} remote rows"
-        )
-    if becomes > max(1.0, was):
-        i = int(np.argmax(over_after))
-        return False, (
-            f"max/mean load of {graph.operators[i]} would go {before[i]:.2f} -> {after[i]:.2f} "
-            f"(allowed {bound[i]:.2f})"
-        )
-    return None, ""
-
-
-def _words(now: float, then: float, horizon: float, gain: float, moved: int, cost: float) -> str:
-    saves = f"saves {gain:,.0f}" if gain >= 0 else f"adds {-gain:,.0f}"
-    return (
-        f"locality {now:.2f} -> {then:.2f} for the next {horizon:,.0f} rows {saves} remote rows; "
-        f"moving {moved:,} keys costs {cost:,.0f}"
+def _by_balance(
+    graph: KeyGraph, slots: int, before: F64, after: F64, alpha: float
+) -> tuple[bool, str] | None:
+    """The verdict and its reason where balance decides."""
+    bound = np.maximum(alpha, floors(graph, slots)) * TOLERANCE
+    was, becomes = float((before / bound).max(initial=0.0)), float((after / bound).max(initial=0.0))
+    mends = was > 1 and (becomes <= 1 or becomes - 1 <= (was - 1) / 2)
+    if not mends and becomes <= max(1.0, was):
+        return None
+    i = int(np.argmax((before if mends else after) / bound))
+    return mends, (
+        f"max/mean load of {graph.operators[i]} {'' if mends else 'would go '}{before[i]:.2f} -> "
+        f"{after[i]:.2f} (allowed {bound[i]:.2f})"
     )
 
 
-PAIRS_MAX = 1 << 16
-
-
 class RecentPairs:
-    """At most `PAIRS_MAX` pairs an edge and keys an operator, 32 bytes each."""
+    """Counts recent pairs in bounded sketches, and judges plans made from them.
+
+    The estimator is calibrated with what became of the plan before.
+    """
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -283,16 +202,26 @@ class RecentPairs:
             sketch.reset()
 
     def graph(self) -> KeyGraph:
-        sketches = [(self._index[a], self._index[b], s) for (a, b), s in self._pairs.items()]
+        """The graph of what was counted.
+
+        A pair weighs what is certain of it, count - error: an entry that has just taken the place
+        of another inherits its count, and would else look like a strong tie.
+        """
+        pairs = [
+            (self._index[a], self._index[b], s.a, s.b, s.count - s.error)
+            for (a, b), s in self._pairs.items()
+        ]
         loads = {self._index[op]: (s.a, s.count) for op, s in self._loads.items()}
-        return KeyGraph.from_sketches(self._task.operators, sketches, loads)
+        return KeyGraph.build(self._task.operators, pairs, loads)
 
     def judge(
         self, graph: KeyGraph, current: I32, planned: I32, rows_per_move: float = 1.0
     ) -> Forecast:
         """Is this plan worth it? Call it once per plan: it also learns from the one before."""
-        recent = None if self._before is None else Recent.of(graph, self._before, graph)
-        self._calibrate(graph, current, recent)
+        known = None
+        if self._before is not None:
+            known = np.where(edges_in(self._before, graph) >= 0, graph.w, 0.0)
+        self._calibrate(graph, current, known)
         self._before = graph
         judged = forecast(
             graph,
@@ -300,7 +229,7 @@ class RecentPairs:
             planned,
             self._task.slots,
             horizon_rows=graph.weight,
-            recent=recent,
+            known=known,
             calibration=self._calibration,
             rows_per_move=rows_per_move,
             alpha=self._task.alpha,
@@ -330,13 +259,13 @@ class RecentPairs:
         at = self._before.find(self._index[operator], h)
         return np.where(at >= 0, self._before.load[at], 0.0)
 
-    def _calibrate(self, graph: KeyGraph, current: I32, recent: Recent | None) -> None:
+    def _calibrate(self, graph: KeyGraph, current: I32, known: F64 | None) -> None:
         """What the last plan kept of its promise on pairs it knew, or what staying brought."""
         if self._staying is not None:
             found = graph.locality(current)
             self._calibration = self._calibration.after_staying(self._staying, found)
-        if self._promised is not None and recent is not None and recent.known.sum():
+        if self._promised is not None and known is not None and known.sum():
             stayed = current[graph.u] == current[graph.v]
-            found = float(recent.known[stayed].sum() / recent.known.sum())
+            found = float(known[stayed].sum() / known.sum())
             self._calibration = self._calibration.after(self._promised, found)
         self._promised = self._staying = None

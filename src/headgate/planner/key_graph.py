@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -28,19 +27,6 @@ Pairs = tuple[int, int, U64, U64, F64]
 """Pairs of one keyed edge A -> B: (index of A, index of B, keys of A, keys of B, rows)."""
 
 FREE = -1
-
-
-class CountedPairs(Protocol):
-    """What a bounded pair statistic shows: the true count lies in [count - error, count]."""
-
-    @property
-    def a(self) -> U64: ...
-    @property
-    def b(self) -> U64: ...
-    @property
-    def count(self) -> npt.NDArray[np.float64]: ...
-    @property
-    def error(self) -> npt.NDArray[np.float64]: ...
 
 
 @dataclass(frozen=True)
@@ -81,8 +67,14 @@ class KeyGraph:
         O(pairs log pairs).
         """
         loads, fixed = loads or {}, fixed or {}
-        lists = [_as_arrays(item) for item in pairs]
-        keys = [_keys_of(i, lists, loads, fixed) for i in range(len(operators))]
+        lists = list(pairs)
+        seen: list[list[U64]] = [[] for _ in operators]
+        for a, b, ha, hb, _ in lists:
+            seen[a].append(ha)
+            seen[b].append(hb)
+        for i, (h, _) in (*loads.items(), *fixed.items()):
+            seen[i].append(h)
+        keys = [np.unique(_joined(parts, np.uint64)) for parts in seen]
         first = np.concatenate([[0], np.cumsum([len(k) for k in keys])]).astype(np.int64)
         op = np.repeat(np.arange(len(keys), dtype=np.int32), np.diff(first))
         u = [first[a] + np.searchsorted(keys[a], h) for a, _, h, _, _ in lists]
@@ -105,22 +97,6 @@ class KeyGraph:
                     operator=operators[i],
                 )
         return cls(tuple(operators), op, _joined(keys, np.uint64), load, *edges, bound)
-
-    @classmethod
-    def from_sketches(
-        cls,
-        operators: Sequence[str],
-        sketches: Iterable[tuple[int, int, CountedPairs]],
-        loads: Mapping[int, tuple[U64, F64]] | None = None,
-        fixed: Mapping[int, tuple[U64, I32]] | None = None,
-    ) -> KeyGraph:
-        """The graph of bounded statistics, (A, B, sketch) for every keyed edge A -> B.
-
-        A pair weighs what is certain of it, count - error: an entry that has just taken the place
-        of another inherits its count, and would else look like a strong tie.
-        """
-        certain = ((a, b, s.a, s.b, np.asarray(s.count - s.error)) for a, b, s in sketches)
-        return cls.build(operators, certain, loads, fixed)
 
     @property
     def vertices(self) -> int:
@@ -218,23 +194,6 @@ def implied_loads(operators: int, op: I32, u: I64, v: I64, w: F64) -> F64:
 def _sums(at: npt.NDArray[np.integer], weight: F64, size: int) -> F64:
     """Sum of the weights per place (bincount counts in integers where there is nothing)."""
     return np.bincount(at, weight, size).astype(np.float64, copy=False)
-
-
-def _as_arrays(item: Pairs) -> Pairs:
-    a, b, ha, hb, w = item
-    return a, b, np.asarray(ha, np.uint64), np.asarray(hb, np.uint64), np.asarray(w, np.float64)
-
-
-def _keys_of(
-    operator: int,
-    lists: Sequence[Pairs],
-    loads: Mapping[int, tuple[U64, F64]],
-    fixed: Mapping[int, tuple[U64, I32]],
-) -> U64:
-    parts = [ha for a, _, ha, _, _ in lists if a == operator]
-    parts += [hb for _, b, _, hb, _ in lists if b == operator]
-    parts += [given[operator][0] for given in (loads, fixed) if operator in given]
-    return np.unique(_joined(parts, np.uint64))
 
 
 def _joined(parts: Sequence[npt.NDArray[np.generic]], kind: type = np.float64) -> npt.NDArray:  # type: ignore[type-arg]

@@ -28,7 +28,7 @@ def test_worst_case_below_hash_below_online() -> None:
 
 
 def test_hash_is_what_an_empty_table_does() -> None:
-    empty = [hash_table(6)] * 2
+    empty = dict.fromkeys(GRAPH.operators, hash_table(6))
     assert np.array_equal(BASELINES["hash"](GRAPH, NOW, 6), placement(GRAPH, empty))
 
 

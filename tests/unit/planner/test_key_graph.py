@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -105,18 +103,6 @@ def test_top_edges_keeps_the_heaviest_pairs() -> None:
     assert kept.w.tolist() == [4, 5]
     assert kept.h.tolist() == [5, 6, 1, 2]
     assert kept.load.tolist() == [4, 5, 5, 4]
-
-
-def test_a_sketch_counts_for_what_is_certain_of_it() -> None:
-    @dataclass
-    class Sketch:
-        a: np.ndarray
-        b: np.ndarray
-        count: np.ndarray
-        error: np.ndarray
-
-    sketch = Sketch(keys(1, 2), keys(3, 4), weights(9, 8), weights(0, 7))
-    assert KeyGraph.from_sketches(["a", "b"], [(0, 1, sketch)]).w.tolist() == [9, 1]
 
 
 @given(key_graphs(), st.integers(0, 30))
