@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from headgate.demo.machine import Machine
+from headgate.demo.tour import Machine
 from headgate.offline.replay import replay
 from headgate.offline.replay_owners import Trace, read_trace
 from headgate.offline.replay_planners import ReplayOptions

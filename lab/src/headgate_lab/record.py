@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
-from headgate.demo.machine import Machine
+from headgate.demo.tour import Machine
 
 
 @dataclass(frozen=True)

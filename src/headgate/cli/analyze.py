@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from headgate.cli.console import safe, speaker, told_plainly, write_json
-from headgate.cli.start_options import DEFAULT_SLOTS, spark_settings
+from headgate.cli.console import columns, plain_errors, safe, speaker, write_json
+from headgate.cli.launch import Conf, Master, session, spark_settings
+from headgate.cli.start_options import DEFAULT_SLOTS
 from headgate.errors import HeadgateError
 from headgate.offline.views import percent, times
 from headgate.routing.table import check_folder
@@ -72,12 +72,8 @@ def analyze(
         str | None, typer.Option(help="Columns and types as the flow's source declares them.")
     ] = None,
     curve: Annotated[bool, typer.Option(help="Also plan from fewer pairs, for a curve.")] = True,
-    master: Annotated[
-        str | None, typer.Option(help="Spark master. [default: HEADGATE_MASTER or local[*]]")
-    ] = None,
-    conf: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Spark setting; may be repeated.")
-    ] = None,
+    master: Master = None,
+    conf: Conf = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write the figures there ('-': stdout).")
     ] = None,
@@ -92,7 +88,7 @@ def analyze(
     from headgate.offline.report import need_figures
     from headgate.planner.key_graph import CAP
 
-    with told_plainly():
+    with plain_errors():
         if quality not in _QUALITIES:
             raise HeadgateError(f"--quality {quality}: choose {' or '.join(_QUALITIES)}")
         if source_slot is not None and source is None:
@@ -115,7 +111,7 @@ def analyze(
             source_slot=source_slot,
             source_weight=source_weight,
         )
-        _run(options, spark_settings(conf or [], master), out, json_file)
+        _run(options, spark_settings(conf, master), out, json_file)
 
 
 def _run(
@@ -123,25 +119,18 @@ def _run(
 ) -> None:
     from headgate.offline.analyze import analyze as analyze_data
     from headgate.offline.analyze import check_solver, write
-    from headgate.runtime.session import local_session
 
     check_solver(options.quality)
     console = speaker(json_file)
-    log = Path("artifacts/spark.log")
-    with console.status("[dim]starting Spark[/]"):
-        spark = local_session(f"headgate analyze {options.data}", conf=settings, log_file=log)
     stages = _Stages(console)
-    try:
+    name = f"headgate analyze {options.data}"
+    with session(console, name, settings, what="analysis") as spark, stages:
         analysis = analyze_data(spark, options, stages)
-    finally:
-        stages.close()
-        spark.stop()
     files = write(analysis, out, stages)
-    _tell(console, analysis)
+    _print_result(console, analysis)
     console.print(f"\nReport: [bold]{safe(files[-1])}[/]")
     console.print(f"[dim]Start with it: headgate run APP.PY:FLOW --tables {safe(out)}[/]")
-    if json_file is not None:
-        write_json(json_file, analysis.facts())
+    write_json(json_file, analysis.facts())
 
 
 class _Stages:
@@ -161,18 +150,17 @@ class _Stages:
         self._status.stop()
         self._console.print(f"[green]✓[/] {self._stage:10} {safe(found)} [dim]{seconds:.1f} s[/]")
 
-    def close(self) -> None:
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None:
         self._status.stop()
 
 
-def _tell(console: Console, analysis: Analysis) -> None:
-    shown = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    shown.add_column("")
+def _print_result(console: Console, analysis: Analysis) -> None:
     plans = {"tables": analysis.expected, "hash": analysis.hashed}
     if analysis.without is not None:
         plans["source ignored"] = analysis.without
-    for name in (*plans, "floor"):
-        shown.add_column(name, justify="right")
+    shown = columns("", numbers=(*plans, "floor"))
     shown.add_row("rows staying in slot", *(percent(plan.locality) for plan in plans.values()), "")
     if analysis.source is not None:
         hops = (percent(plan.first_hop_locality) for plan in plans.values())

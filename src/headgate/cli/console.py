@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.panel import Panel
+from rich.table import Table
 from rich.text import Text
 
 from headgate.errors import HeadgateError
@@ -34,28 +36,46 @@ def safe(value: object) -> str:
     return escape(plain_text(value))
 
 
-def write_json(path: Path, data: Any) -> None:
-    """To a file, or to standard output for "-"."""
-    text = json_text(data, indent=2, default=plain) + "\n"
+def columns(*words: str, numbers: Sequence[str] = ()) -> Table:
+    """An empty table without lines: columns of words, then columns of numbers."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    for name in words:
+        table.add_column(name, no_wrap=True)
+    for name in numbers:
+        table.add_column(name, justify="right")
+    return table
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things.
+
+    Examples:
+        >>> counted(1, "slot"), counted(2_000, "row")
+        ('1 slot', '2,000 rows')
+    """
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def write_json(path: Path | None, data: Any) -> None:
+    """To a file, to standard output for "-", nowhere for None; bytes as hex."""
+    if path is None:
+        return
+    text = json_text(data, indent=2, default=lambda v: v.hex() if isinstance(v, bytes) else str(v))
     if path == STDOUT:
-        sys.stdout.write(text)
+        sys.stdout.write(text + "\n")
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-
-
-def plain(value: Any) -> Any:
-    """What JSON cannot say: bytes as hex, the rest as text."""
-    return value.hex() if isinstance(value, bytes) else str(value)
+    path.write_text(text + "\n", encoding="utf-8")
 
 
 @contextmanager
-def told_plainly() -> Iterator[None]:
+def plain_errors() -> Iterator[None]:
     """Show an error of headgate as one panel and exit 1; its traceback helps nobody."""
     try:
         yield
     except HeadgateError as problem:
-        fail(str(problem), title=_words(type(problem).__name__))
+        words = re.sub(r"(?<!^)([A-Z])", lambda c: f" {c[1].lower()}", type(problem).__name__)
+        fail(str(problem), title=words)
     except KeyboardInterrupt:
         err.print("[yellow]Stopped.[/]")
         raise typer.Exit(INTERRUPTED) from None
@@ -66,20 +86,3 @@ def fail(message: str, *, title: str = "Error") -> None:
     shown = "\n".join(plain_text(line) for line in message.split("\n"))
     err.print(Panel(Text(shown), title=title, title_align="left", border_style="red"))
     raise typer.Exit(1) from None
-
-
-def first_lines(text: str, count: int = 12) -> str:
-    """The beginning of what Spark has to say; the rest is a trace."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    return "\n".join(lines[:count])
-
-
-def _words(name: str) -> str:
-    """CamelCase as words: "Incompatible flow".
-
-    Examples:
-        >>> _words("IncompatibleFlow")
-        'Incompatible flow'
-    """
-    spaced = "".join(f" {c.lower()}" if c.isupper() else c for c in name).strip()
-    return spaced[:1].upper() + spaced[1:]

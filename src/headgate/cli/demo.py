@@ -3,22 +3,90 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from html import escape
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from headgate.cli.console import INTERRUPTED, err, safe, speaker, told_plainly, write_json
-from headgate.cli.demo_phases import Phases
+from headgate.cli.console import INTERRUPTED, columns, err, plain_errors, safe, speaker, write_json
+from headgate.cli.launch import session
 from headgate.cli.live import follow
-from headgate.demo.machine import Machine
-from headgate.offline.views import EpochView, RunView, number, plan_views
+from headgate.offline.views import (
+    EpochView,
+    PlanView,
+    RunView,
+    mean_error,
+    number,
+    percent,
+    plan_views,
+    short,
+    times,
+)
 
 _TOP = 8
+_MOVES_TOLD = 5
+
+
+@dataclass(frozen=True)
+class Phases:
+    """Epochs with hashed keys, those after the manager's first plan, and its plans.
+
+    The very first epoch starts the Python workers and the epoch in which the first plan moves most
+    of the state is neither one nor the other: both are left out of the medians.
+    """
+
+    before: Sequence[EpochView]
+    after: Sequence[EpochView]
+    plans: Sequence[PlanView]
+
+    @classmethod
+    def of(cls, views: Sequence[EpochView], hash_epochs: int, plans: Sequence[PlanView]) -> Phases:
+        first = plans[0].epoch if plans else len(views)
+        before = [v for v in views[1:] if v.epoch < min(hash_epochs, first)]
+        return cls(before, [v for v in views if v.epoch > first], plans)
+
+    def compared(self) -> list[tuple[str, ...]]:
+        """Name, before, after."""
+        rows: list[tuple[str, Callable[[Sequence[EpochView]], str]]] = [
+            ("rows staying in slot", lambda v: percent(RunView.of(v).locality)),
+            ("busiest slot over mean", lambda v: times(RunView.of(v).imbalance_median)),
+            ("bytes over the exchange", lambda v: short(median(e.bytes_shuffled for e in v), "B")),
+            ("rows/s", lambda v: number(RunView.of(v).rows_per_second_median)),
+            ("seconds", lambda v: number(RunView.of(v).epoch_seconds_median, "s")),
+        ]
+        return [
+            (name, *(show(views) if views else "–" for views in (self.before, self.after)))
+            for name, show in rows
+        ]
+
+    def lines(self) -> list[str]:
+        """What the manager did, in a few lines."""
+        if not self.plans:
+            return []
+        moved = sum(plan.moved_keys for plan in self.plans)
+        lines = [f"\nThe manager made {len(self.plans)} plans and moved {moved:,} keys."]
+        lines += [f"[dim]epoch {p.epoch}: {safe(p.why)}[/]" for p in self.plans[:3]]
+        moves = [line for plan in self.plans for line in plan.top_moves][:_MOVES_TOLD]
+        lines += [f"[dim]  {safe(line)}[/]" for line in moves]
+        error = mean_error(self.plans)
+        if error is not None:
+            lines.append(f"[dim]Predicted locality was off by {error:.3f} on average.[/]")
+        return lines
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "hash": RunView.of(self.before).to_json() if self.before else None,
+            "managed": RunView.of(self.after).to_json() if self.after else None,
+            "plans": [asdict(plan) for plan in self.plans],
+            "predicted_locality_error": mean_error(self.plans),
+        }
 
 
 def demo(
@@ -45,7 +113,7 @@ def demo(
     """
     from headgate.demo.tour import DemoOptions
 
-    with told_plainly():
+    with plain_errors():
         options = DemoOptions(out, rows_per_epoch, epochs, slots, seed, hash_epochs)
         _run(options, speaker(json_file), json_file)
 
@@ -54,7 +122,6 @@ def _run(options: Any, console: Console, json_file: Path | None) -> None:
     from headgate.demo.tour import check, clear, start_demo, write_input
     from headgate.offline.report import why_no_figures, write_report
     from headgate.planner.compiling import compile_kernels
-    from headgate.runtime.session import local_session
 
     begun = time.perf_counter()
     clear(options)
@@ -64,13 +131,12 @@ def _run(options: Any, console: Console, json_file: Path | None) -> None:
         f"{options.slots} slots; hashed keys, and from epoch {options.hash_epochs} on the "
         "manager at work[/]\n"
     )
-    with console.status("[dim]making posts and starting Spark[/]"), ThreadPoolExecutor(1) as aside:
-        files_to_come = aside.submit(write_input, options)
-        spark = local_session("headgate demo", log_file=options.spark_log)
-        files = files_to_come.result()
-    with console.status("[dim]compiling the planner, the first time for some 20 seconds[/]"):
-        compile_kernels()  # or the hashed epochs would share the cores with that
-    try:
+    files_to_come = ThreadPoolExecutor(1).submit(write_input, options)  # while Spark starts
+    with session(console, "headgate demo", {}, options.spark_log) as spark:
+        with console.status("[dim]making posts[/]"):
+            files = files_to_come.result()
+        with console.status("[dim]compiling the planner, the first time for some 20 seconds[/]"):
+            compile_kernels()  # or the hashed epochs would share the cores with that
         ready = time.perf_counter()
         query = start_demo(spark, options, files)
         try:
@@ -82,13 +148,11 @@ def _run(options: Any, console: Console, json_file: Path | None) -> None:
         flow_seconds = time.perf_counter() - ready
         with console.status("[dim]folding the same posts in one thread, to compare[/]"):
             verdict = check(query, options, files)
-    finally:
-        spark.stop()
     run = RunView.of(views)
     clock = {"flow_seconds": flow_seconds, "rows_per_second_end_to_end": run.rows / flow_seconds}
     plans = plan_views(query.journal())
     phases = Phases.of(views, options.hash_epochs, plans)
-    _tell(console, run, verdict, clock, phases)
+    _print_result(console, run, verdict, clock, phases)
     extra = ("What came out", _html(options, verdict))
     report = f"Report: [bold]{options.report}[/]"
     if why := why_no_figures():
@@ -98,21 +162,17 @@ def _run(options: Any, console: Console, json_file: Path | None) -> None:
     clock["total_seconds"] = time.perf_counter() - begun
     console.print(f"\n{report}   [dim]{clock['total_seconds']:.0f} s in all")
     console.print(f"[dim]Look inside: headgate inspect {safe(options.checkpoint)}[/]")
-    if json_file is not None:
-        write_json(json_file, _json(options, run, views, verdict, clock) | phases.to_json())
+    write_json(json_file, _json(options, run, views, verdict, clock) | phases.to_json())
     if not verdict.agrees:
         raise typer.Exit(1)
 
 
-def _tell(
+def _print_result(
     console: Console, run: RunView, verdict: Any, clock: dict[str, float], phases: Phases
 ) -> None:
-    figures = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
-    figures.add_column("per epoch, medians")
-    figures.add_column("hash", justify="right")
-    figures.add_column("manager", justify="right")
-    for name, before, after in phases.compared():
-        figures.add_row(name, before, after)
+    figures = columns("per epoch, medians", numbers=("hash", "manager"))
+    for row in phases.compared():
+        figures.add_row(*row)
     figures.add_row("", "", "")
     figures.add_row("rows in all", "", f"{run.rows:,}")
     figures.add_row("rows/s, end to end", "", number(clock["rows_per_second_end_to_end"]))
@@ -120,22 +180,21 @@ def _tell(
     grid.add_row(figures, _top("hashtag", verdict.by_hashtag), _top("region", verdict.by_region))
     console.print()
     console.print(grid)
-    for line in phases.told():
+    for line in phases.lines():
         console.print(line, highlight=False)
     mark = "[green]✓[/]" if verdict.agrees else "[red]✗[/]"
     console.print(f"\n{mark} {verdict.sentence} [dim](fold: {verdict.fold_seconds:.1f} s)[/]")
 
 
 def _top(name: str, counts: Any) -> Table:
-    shown = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
-    shown.add_column(f"top {name}s")
-    shown.add_column("posts", justify="right")
+    shown = columns(f"top {name}s", numbers=("posts",))
     for key, count in counts.most_common(_TOP):
         shown.add_row(key, f"{count:,}")
     return shown
 
 
 def _html(options: Any, verdict: Any) -> str:
+    from headgate.demo.tour import Machine
     from headgate.offline.page import table
 
     mark = "good" if verdict.agrees else "bad"
@@ -159,7 +218,7 @@ def _html(options: Any, verdict: Any) -> str:
 def _json(
     options: Any, run: RunView, views: list[EpochView], verdict: Any, clock: dict[str, float]
 ) -> dict[str, Any]:
-    from dataclasses import asdict
+    from headgate.demo.tour import Machine
 
     return {
         "command": "demo",
@@ -168,5 +227,5 @@ def _json(
         "run": run.to_json() | clock,
         "check": verdict.to_json(),
         "top_hashtags": dict(verdict.by_hashtag.most_common(_TOP)),
-        "epochs": [asdict(v) | {"rows_per_second": v.rows_per_second} for v in views],
+        "epochs": [view.to_json() for view in views],
     }

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headgate.cli.console import STDOUT, fail, safe, speaker, told_plainly, write_json
+from headgate.cli.console import STDOUT, columns, fail, plain_errors, safe, speaker, write_json
 from headgate.commit.facts import EpochFacts
 from headgate.commit.inspection import FoundKey, Inspection, OperatorState
 from headgate.offline.views import EpochView, short
@@ -33,7 +33,7 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Show what a checkpoint holds: operators, state sizes, chains, one key's rows, the journal."""
-    with told_plainly():
+    with plain_errors():
         _inspect(checkpoint, operator, key or [], rows, journal, as_json)
 
 
@@ -80,9 +80,8 @@ def _show_flow(console: Console, seen: Inspection) -> None:
         f"epoch {manifest.epoch}, {manifest.slots} slots, {seen.buckets} buckets{watermark}; "
         f"manifests {kept[0]} to {kept[-1]}\n"
     )
-    table = _table("operator", "kind", "key")
-    for name in ("rows", "bytes", "chain", "routing", "pinned"):
-        table.add_column(name, justify="right")
+    numbers = ("rows", "bytes", "chain", "routing", "pinned")
+    table = columns("operator", "kind", "key", numbers=numbers)
     for state in seen.operators():
         table.add_row(
             safe(state.name),
@@ -102,11 +101,9 @@ def _show_flow(console: Console, seen: Inspection) -> None:
 def _show_operator(console: Console, state: OperatorState, sample: pa.Table | None) -> None:
     by = f"{state.kind} by {', '.join(state.key) or '(one key)'}"
     console.print(f"[bold]{safe(state.name)}[/]: {safe(by)}, routing v{state.routing_version}")
-    columns = ", ".join(f"{name} {kind}" for name, kind in state.columns)
-    console.print(f"[dim]{safe(columns)}[/]\n")
-    table = _table()
-    for name in ("slot", "rows", "bytes", "file bytes", "last epoch"):
-        table.add_column(name, justify="right")
+    schema = ", ".join(f"{name} {kind}" for name, kind in state.columns)
+    console.print(f"[dim]{safe(schema)}[/]\n")
+    table = columns(numbers=("slot", "rows", "bytes", "file bytes", "last epoch"))
     table.add_column("files")
     for slot in state.slots:
         table.add_row(
@@ -159,7 +156,7 @@ def _line(record: Mapping[str, Any]) -> str:
 
 def _rows(rows: pa.Table, key_columns: int) -> Table:
     """The rows as a table; keys in full, as `--key` takes them."""
-    table = _table()
+    table = columns()
     for field in rows.schema:
         numeric = pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
         table.add_column(safe(field.name), justify="right" if numeric else "left")
@@ -178,13 +175,6 @@ def _cell(value: Any) -> str:
     return str(value)[:_FIELD_CHARS]
 
 
-def _table(*names: str) -> Table:
-    table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim", pad_edge=False)
-    for name in names:
-        table.add_column(name, no_wrap=True)
-    return table
-
-
 def _time(manifest: Any) -> str:
     return str(pa.scalar(manifest.watermark_us, pa.timestamp("us", "UTC")).as_py())
 
@@ -200,13 +190,13 @@ def _json(
     sample: pa.Table | None,
     records: list[dict[str, Any]],
 ) -> dict[str, Any]:
-    told = seen.to_json()
+    result = seen.to_json()
     if chosen is not None:
-        told["operators"] = [o for o in told["operators"] if o["name"] == chosen.name]
+        result["operators"] = [o for o in result["operators"] if o["name"] == chosen.name]
     if sample is not None:
-        told["rows"] = sample.to_pylist()
+        result["rows"] = sample.to_pylist()
     if found is not None:
-        told["key"] = {
+        result["key"] = {
             "operator": found.operator,
             "key": list(found.key),
             "slot": found.slot,
@@ -216,5 +206,5 @@ def _json(
             "rows": found.rows.to_pylist(),
         }
     if records:
-        told["journal"] = records
-    return told
+        result["journal"] = records
+    return result

@@ -11,7 +11,7 @@ import json
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-from headgate.cli.tuning_text import counted
+from headgate.cli.console import counted
 from headgate.commit.facts import Json, TuningFacts, facts_of
 from headgate.control.tuning_file import FILE, SavedTuning, load_tuning, save_tuning
 from headgate.errors import HeadgateError

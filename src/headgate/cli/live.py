@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import signal
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from threading import Event
 from types import FrameType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -21,6 +21,9 @@ from rich.text import Text
 
 from headgate.commit.facts import EpochFacts
 from headgate.offline.views import EpochView, RunView, short
+
+if TYPE_CHECKING:
+    from headgate.runtime.query import FlowQuery
 
 POLL_SECONDS = 0.2
 SHOWN = 12
@@ -36,16 +39,8 @@ _COLUMNS = (
 )
 
 
-class Followed(Protocol):
-    """What is needed of a FlowQuery."""
-
-    @property
-    def recentProgress(self) -> list[dict[str, Any]]: ...
-    def awaitTermination(self, timeout: float | None = None) -> bool | None: ...
-
-
 def follow(
-    query: Followed,
+    query: FlowQuery,
     console: Console,
     *,
     epochs: int | None = None,
@@ -63,12 +58,12 @@ def follow(
             _watch(query, board, None, stop_after)
             board.done = True
     else:
-        console.print(board.header())
+        console.print(board.table([], header=True))
         _watch(query, board, console, stop_after)
     return board.views
 
 
-def _watch(query: Followed, board: Board, log: Console | None, stop_after: int | None) -> None:
+def _watch(query: FlowQuery, board: Board, log: Console | None, stop_after: int | None) -> None:
     ended = False
     with _patient_interrupt() as interrupted:
         while not ended and (stop_after is None or len(board.views) < stop_after):
@@ -77,7 +72,7 @@ def _watch(query: Followed, board: Board, log: Console | None, stop_after: int |
             finally:
                 for view in board.take(query.recentProgress):
                     if log is not None:
-                        log.print(board.line(view))
+                        log.print(board.table([view]))
             if interrupted.is_set() and not ended:
                 raise KeyboardInterrupt
 
@@ -122,21 +117,16 @@ class Board:
         self._shown.extend(new)
         return new
 
-    def header(self) -> Text:
-        return Text("".join(name.rjust(width) for name, width in _COLUMNS), style="bold")
-
-    def line(self, view: EpochView) -> Text:
-        return Text(
-            "".join(t.rjust(w) for t, (_, w) in zip(_cells(view), _COLUMNS, strict=True)),
-            no_wrap=True,
-        )
+    def table(self, views: Iterable[EpochView], *, header: bool = False) -> Table:
+        table = Table(box=None, padding=0, show_header=header, header_style="dim", pad_edge=False)
+        for name, width in _COLUMNS:
+            table.add_column(name, justify="right", width=width, no_wrap=True)
+        for view in views:
+            table.add_row(*_cells(view))
+        return table
 
     def __rich__(self) -> RenderableType:
-        table = Table(box=None, padding=(0, 0), header_style="dim", pad_edge=False)
-        for name, width in _COLUMNS:
-            table.add_column(name, justify="right", width=width)
-        for view in self._shown:
-            table.add_row(*_cells(view))
+        table = self.table(self._shown, header=True)
         return table if self.done else Group(table, self._status())
 
     def _status(self) -> RenderableType:

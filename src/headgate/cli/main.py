@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 import headgate
 from headgate.cli.analyze import analyze
+from headgate.cli.console import plain_errors
 from headgate.cli.demo import demo
 from headgate.cli.inspect import inspect
-from headgate.cli.moved import add_moved
 from headgate.cli.replay import replay
-from headgate.cli.report import report
 from headgate.cli.run import run
 from headgate.cli.tune import calibrate, tune
 
@@ -62,12 +62,34 @@ def main(
     """Stateful streaming on Apache Spark, in vectorised Python."""
 
 
-app.command()(demo)
-app.command()(run)
-app.command()(analyze)
-app.command()(inspect)
-app.command()(replay)
-app.command()(report)
-app.command()(calibrate)
-app.command()(tune)
-add_moved(app)
+def report(
+    checkpoint: Annotated[str, typer.Argument(help="Folder or URI given as checkpoint=.")],
+    out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path(
+        "headgate-report.html"
+    ),
+    title: Annotated[str | None, typer.Option(help="Heading. [default: the flow's name]")] = None,
+) -> None:
+    """Draw a flow's journal as one self-contained HTML file; works beside a running flow."""
+    from headgate.offline.report import write_report
+
+    with plain_errors():
+        typer.echo(str(write_report(checkpoint, out, title=title)))
+
+
+def _moved(context: typer.Context) -> None:
+    name = context.info_name
+    typer.echo(
+        f"`headgate {name}` is now `headgate-lab {name}`, a distribution of its own: "
+        "pip install headgate-lab",
+        err=True,
+    )
+    raise typer.Exit(2)
+
+
+for command in (demo, run, analyze, inspect, replay, report, calibrate, tune):
+    app.command()(command)
+
+# Commands that went to the laboratory say so, whatever they are given, --help included.
+_ANYTHING = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+for name in ("bench", "simulate"):
+    app.command(name, hidden=True, context_settings=_ANYTHING)(_moved)

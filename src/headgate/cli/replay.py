@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from headgate.cli.console import safe, speaker, told_plainly, write_json
+from headgate.cli.console import plain_errors, safe, speaker, write_json
 
 ROWS_SHOWN = 24
 
@@ -57,7 +57,7 @@ def replay(
 
     console = speaker(json_file)
     options = ReplayOptions(planner, window, period, slots, epoch, alpha, seed, strict, split)
-    with told_plainly():
+    with plain_errors():
         trace = read_trace(data, key, time)
         with _bar(console) as bar:
             task = bar.add_task(f"{planner} on {data.name}", total=None)
@@ -66,8 +66,7 @@ def replay(
             )
         _show_periods(console, found)
         _show_overall(console, found)
-        if json_file is not None:
-            write_json(json_file, {"data": data.name, **found})
+        write_json(json_file, {"data": data.name, **found})
 
 
 def _bar(console: Console) -> Progress:

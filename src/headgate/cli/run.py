@@ -10,21 +10,19 @@ from rich.console import Console
 
 from headgate.cli.console import (
     INTERRUPTED,
-    fail,
-    first_lines,
+    plain_errors,
     safe,
     speaker,
-    told_plainly,
     write_json,
 )
 from headgate.cli.kept_tuning import begin_with, tuning_lines
+from headgate.cli.launch import LOG, Conf, Master, flow_of, load_target, session, spark_settings
 from headgate.cli.live import follow
 from headgate.cli.start_options import (
     check_without_auto,
     chosen,
     manager_of,
     slot_count,
-    spark_settings,
     trigger_of,
 )
 from headgate.errors import HeadgateError
@@ -85,12 +83,8 @@ def run(
         str | None, typer.Option(help="Time between epochs, such as '5 seconds'. [default: none]")
     ] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Stop after this many epochs.")] = None,
-    master: Annotated[
-        str | None, typer.Option(help="Spark master. [default: HEADGATE_MASTER or local[*]]")
-    ] = None,
-    conf: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Spark setting; may be repeated.")
-    ] = None,
+    master: Master = None,
+    conf: Conf = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write the figures there at the end.")
     ] = None,
@@ -99,10 +93,10 @@ def run(
 
     Started again with the same checkpoint it goes on where it stopped, also with other --slots.
     """
-    with told_plainly():
+    with plain_errors():
         if once and every:
             raise HeadgateError("--once and --every exclude each other")
-        settings = spark_settings(conf or [], master)
+        settings = spark_settings(conf, master)
         routing = {} if tables is None else load_tables(tables)
         start: dict[str, Any] = {
             "tables": routing,
@@ -127,16 +121,11 @@ def _run(
     settings: dict[str, str],
     json_file: Path | None,
 ) -> None:
-    from headgate.cli.app_file import flow_of, load_target
-    from headgate.runtime.session import local_session
     from headgate.topology.place import absolute
 
     console = speaker(json_file)
     found = load_target(target)  # before Spark starts: a typo should not cost ten seconds
-    log = Path("artifacts/spark.log")
-    with console.status("[dim]starting Spark[/]"):
-        spark = local_session(f"headgate run {target}", conf=settings, log_file=log)
-    try:
+    with session(console, f"headgate run {target}", settings) as spark:
         flow = flow_of(found, spark)
         place = checkpoint or f"artifacts/{flow.name}/checkpoint"
         slots = f"{start['slots']} slots, " if "slots" in start else ""
@@ -144,20 +133,17 @@ def _run(
         if "parallelism" in start:
             console.print(safe(begin_with(Storage.at(absolute(place)), flow.name)))
         if start["tables"]:
-            told = ", ".join(
+            named = ", ".join(
                 f"{op} ({len(t.pinned_h):,} keys)" for op, t in start["tables"].items()
             )
-            console.print(f"routing tables for {safe(told)}")
+            console.print(f"routing tables for {safe(named)}")
         if start["manager"] is not None:
             console.print(f"managed by planner {start['manager'].planner!r}")
-        console.print(f"[dim]Ctrl-C stops it; Spark's log is in {log}[/]\n")
+        console.print(f"[dim]Ctrl-C stops it; Spark's log is in {LOG}[/]\n")
         views, stopped = _follow(flow, spark, start | {"checkpoint": place}, epochs, console)
-    finally:
-        spark.stop()
-    _tell(console, views, place)
-    if json_file is not None:
-        epochs_told = [vars(v) | {"rows_per_second": v.rows_per_second} for v in views]
-        write_json(json_file, {"run": RunView.of(views).to_json(), "epochs": epochs_told})
+    _print_result(console, views, place)
+    run = RunView.of(views).to_json()
+    write_json(json_file, {"run": run, "epochs": [view.to_json() for view in views]})
     if stopped:
         raise typer.Exit(INTERRUPTED)
 
@@ -170,8 +156,6 @@ def _follow(
     console: Console,
 ) -> tuple[list[EpochView], bool]:
     """Epochs seen, and whether it was Ctrl-C that ended the flow."""
-    from pyspark.errors import PySparkException
-
     views: list[EpochView] = []
     query: FlowQuery | None = None
     try:
@@ -187,12 +171,10 @@ def _follow(
             with console.status("[dim]stopping[/]"):
                 query.stop()
         return views, True
-    except PySparkException as problem:
-        fail(first_lines(str(problem)), title="Spark stopped the flow")
     return views, False
 
 
-def _tell(console: Console, views: list[EpochView], place: str) -> None:
+def _print_result(console: Console, views: list[EpochView], place: str) -> None:
     run = RunView.of(views)
     said = f"\n{run.epochs} epochs, {run.rows:,} rows"
     if run.rows_per_second_median is not None:

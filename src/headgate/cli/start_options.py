@@ -15,17 +15,6 @@ DEFAULT_SLOTS = 4
 SLOTS_MAX = Scaling().max_slots
 
 
-def spark_settings(given: list[str], master: str | None) -> dict[str, str]:
-    """Spark settings from --conf KEY=VALUE and --master."""
-    settings = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise HeadgateError(f"--conf {text!r} is not of the form KEY=VALUE")
-        settings[name] = value
-    return settings | ({"spark.master": master} if master else {})
-
-
 def chosen(
     slots: int | None,
     has_tables: bool,

@@ -12,30 +12,20 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from headgate.cli.console import fail, first_lines, safe, speaker, told_plainly, write_json
+from headgate.cli.console import plain_errors, safe, speaker, write_json
 from headgate.cli.kept_tuning import keep_costs, kept_in, load_costs
-from headgate.cli.start_options import spark_settings
-from headgate.cli.tuning_text import Answer, doubt, met_bound, tell_costs, tell_tuning
+from headgate.cli.launch import Conf, Master, flow_of, load_target, session, spark_settings
+from headgate.cli.tuning_text import Answer, doubt, met_bound, print_costs, print_tuning
 from headgate.control.tuner import GROWTH
 from headgate.control.tuning_file import SavedTuning, save_tuning
 from headgate.planner.tuning.epochs import TunedEpochs, tune_epochs
 from headgate.state.storage import Storage
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from headgate.planner.tuning.epoch_model import EpochModel
 
-LOG = Path("artifacts/spark.log")
 DEFAULT_COSTS = Path("artifacts/calibration.json")
 WAIT_S = 30.0
-
-Master = Annotated[
-    str | None, typer.Option(help="Spark master. [default: HEADGATE_MASTER or local[*]]")
-]
-Conf = Annotated[
-    list[str] | None, typer.Option(metavar="KEY=VALUE", help="Spark setting; may be repeated.")
-]
 
 
 def calibrate(
@@ -56,23 +46,22 @@ def calibrate(
     from headgate.runtime.calibration import calibrate as measure
     from headgate.topology.place import absolute
 
-    with told_plainly():
+    with plain_errors():
         console = speaker(json_file)
-        settings = spark_settings(conf or [], master)
+        settings = spark_settings(conf, master)
         with (
-            _session(console, "headgate calibrate", settings) as spark,
+            session(console, "headgate calibrate", settings, what="probe") as spark,
             _at_work(console, "probing the engine") as say,
         ):
             found = measure(spark, QUICK if quick else None, say=say)
         write_json(out, found.to_json())
-        tell_costs(console, found)
+        print_costs(console, found)
         _warn(console, doubt(found))
         console.print(f"[dim]kept in {safe(out)}; headgate tune --costs {safe(out)} uses it[/]")
         if checkpoint is not None:
             keep_costs(Storage.at(absolute(checkpoint)), found)
-            _tell_place(console, checkpoint)
-        if json_file is not None:
-            write_json(json_file, found.to_json())
+            _print_place(console, checkpoint)
+        write_json(json_file, found.to_json())
 
 
 def tune(
@@ -125,49 +114,47 @@ def tune(
 
     Nothing is written to its sinks, and its checkpoint is not touched unless --checkpoint names it.
     """
-    from headgate.cli.app_file import flow_of, load_target
     from headgate.runtime.calibration import calibrate as measure
     from headgate.runtime.calibration import cores_of
     from headgate.runtime.sources import takes_rows
     from headgate.runtime.tune_probe import probe_flow
     from headgate.topology.place import absolute
 
-    with told_plainly():
+    with plain_errors():
         console = speaker(json_file)
-        settings = spark_settings(conf or [], master)
+        settings = spark_settings(conf, master)
         calibration = None if costs is None else load_costs(costs)
         found = load_target(target)
-        with _session(console, f"headgate tune {target}", settings) as spark:
+        with session(console, f"headgate tune {target}", settings, what="probe") as spark:
             flow = flow_of(found, spark)
             if calibration is None:
                 with _at_work(console, "probing the engine") as say:
                     calibration = measure(spark, say=say)
             _warn(console, doubt(calibration))
             with console.status(f"[dim]running {flow.name}, its sinks muted[/]"):
-                measured, told_by = probe_flow(
+                measured, epochs_measured = probe_flow(
                     flow,
                     spark,
                     calibration,
                     slots=slots or cores_of(spark),
                     epochs=epochs,
                     wait_s=wait_s,
-                    say=lambda told: console.print(Text(told, style="dim")),
+                    say=lambda line: console.print(Text(line, style="dim")),
                 )
-        largest = max(epoch.rows for epoch in told_by)
+        largest = max(epoch.rows for epoch in epochs_measured)
         latency_s = None if latency_ms is None else latency_ms / 1e3
         tuned = choose(measured.model, rate, latency_s, slots_max, rows_max, largest)
         place = out or kept_in(flow.name)
-        told = takes_rows(flow.graph())
+        takes = takes_rows(flow.graph())
         goes_on = _goes_on(checkpoint, out is None, latency_ms, slots_max)
-        tell_tuning(console, Answer(target, measured, tuned, told, goes_on))
+        print_tuning(console, Answer(target, measured, tuned, takes, goes_on))
         saved = SavedTuning(calibration, tuned)
         write_json(place, saved.to_json())
         console.print(f"[dim]kept in {safe(place)}[/]")
         if checkpoint is not None:
             save_tuning(Storage.at(absolute(checkpoint)), saved)
-            _tell_place(console, checkpoint)
-        if json_file is not None:
-            write_json(json_file, saved.to_json())
+            _print_place(console, checkpoint)
+        write_json(json_file, saved.to_json())
 
 
 def choose(
@@ -202,32 +189,15 @@ def _goes_on(
 
 
 @contextmanager
-def _session(console: Console, name: str, settings: dict[str, str]) -> Iterator[SparkSession]:
-    """A session that ends with the command; what Spark complains of is told in a few lines."""
-    from pyspark.errors import PySparkException
-
-    from headgate.runtime.session import local_session
-
-    with console.status("[dim]starting Spark[/]"):
-        spark = local_session(name, conf=settings, log_file=LOG)
-    try:
-        yield spark
-    except PySparkException as problem:
-        fail(first_lines(str(problem)), title="Spark stopped the probe")
-    finally:
-        spark.stop()
-
-
-@contextmanager
 def _at_work(console: Console, what: str) -> Iterator[Callable[[str], None]]:
     """A spinner that shows what is said last; in a pipe every word is a line."""
     with console.status(f"[dim]{what}[/]") as status:
 
-        def say(told: str) -> None:
+        def say(line: str) -> None:
             if console.is_terminal:
-                status.update(f"[dim]{what}, {told}[/]")
+                status.update(f"[dim]{what}, {line}[/]")
             else:
-                console.print(Text(told, style="dim"))
+                console.print(Text(line, style="dim"))
 
         yield say
 
@@ -237,6 +207,6 @@ def _warn(console: Console, said: str | None) -> None:
         console.print(Text(said, style="yellow"))
 
 
-def _tell_place(console: Console, checkpoint: str) -> None:
+def _print_place(console: Console, checkpoint: str) -> None:
     place = safe(checkpoint)
     console.print(f"[dim]and in {place}, where start(parallelism='auto') finds it[/]")

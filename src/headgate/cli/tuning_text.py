@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headgate.cli.console import safe
+from headgate.cli.console import counted, safe
 from headgate.control.measured_flow import Measured
 from headgate.control.tuner import GROWTH
 from headgate.planner.tuning.calibration import Calibration
@@ -24,22 +24,22 @@ MOSTLY_FIXED = 0.5
 
 @dataclass(frozen=True)
 class Answer:
-    """What is told of a flow that was tuned.
+    """What `headgate tune` found out about a flow.
 
     Args:
         target: The flow, as the user named it.
-        can_be_told: Its sources take a number of rows.
+        takes_rows: Its sources take a number of rows.
         goes_on: Words for `headgate run --auto` with which it begins with this answer, if it does.
     """
 
     target: str
     measured: Measured
     tuned: TunedEpochs
-    can_be_told: bool
+    takes_rows: bool
     goes_on: str | None
 
 
-def tell_costs(console: Console, found: Calibration) -> None:
+def print_costs(console: Console, found: Calibration) -> None:
     costs = found.costs
     table = Table(title=found.engine, title_justify="left", show_header=False)
     table.add_row("n: a message (batch tuple)", f"{costs.message_s * 1e6:,.1f} µs")
@@ -61,15 +61,15 @@ def doubt(found: Calibration) -> str | None:
     )
 
 
-def tell_tuning(console: Console, answer: Answer) -> None:
+def print_tuning(console: Console, answer: Answer) -> None:
     measured, tuned = answer.measured, answer.tuned
     console.print(_operators(measured, tuned))
-    settings, told = tuned.settings, tuned.prediction
+    settings, predicted = tuned.settings, tuned.prediction
     chosen = f"{counted(settings.slots, 'slot')}, {settings.rows_per_epoch:,} rows per epoch"
     console.print(
-        f"\n[bold]{chosen}[/]: predicted {told.rows_per_s:,.0f} rows/s, epochs of "
-        f"{told.epoch_s:.2f} s ({told.fixed_s:.2f} s fixed), rows done after "
-        f"{told.latency_s:.2f} s on average. The probe had {measured.rows_per_s:,.0f} rows/s.\n"
+        f"\n[bold]{chosen}[/]: predicted {predicted.rows_per_s:,.0f} rows/s, epochs of "
+        f"{predicted.epoch_s:.2f} s ({predicted.fixed_s:.2f} s fixed), rows done after "
+        f"{predicted.latency_s:.2f} s on average. The probe: {measured.rows_per_s:,.0f} rows/s.\n"
     )
     console.print(f"[bold]Bottleneck:[/] {safe(bottleneck(measured, tuned))}")
     console.print("[bold]Why:[/]")
@@ -84,7 +84,7 @@ def tell_tuning(console: Console, answer: Answer) -> None:
 
 def bottleneck(measured: Measured, tuned: TunedEpochs) -> str:
     """The operator that takes most, where it runs, and what would help."""
-    name, model, told = tuned.bottleneck, measured.model, tuned.prediction
+    name, model, predicted = tuned.bottleneck, measured.model, tuned.prediction
     said = f"{name}, with {tuned.work_share.get(name, 0.0):.0%} of the work per row, in "
     said += f"{instances(measured, tuned, name)} on {counted(model.cores, 'core')}. "
     if name in model.at_source and model.source_tasks < model.cores:
@@ -95,7 +95,7 @@ def bottleneck(measured: Measured, tuned: TunedEpochs) -> str:
         said += "More slots would not pay for what they cost, as the reasons say."
     else:
         said += "All cores have a slot; more of both, or less work per row, would help."
-    fixed = told.fixed_s / told.epoch_s if told.epoch_s > 0 else 0.0
+    fixed = predicted.fixed_s / predicted.epoch_s if predicted.epoch_s > 0 else 0.0
     if fixed > MOSTLY_FIXED:
         said += f" But {fixed:.0%} of an epoch's time is not for rows: larger epochs share it."
     return said
@@ -137,22 +137,22 @@ def ways(answer: Answer) -> list[str]:
     settings = answer.tuned.settings
     rows = settings.rows_per_epoch
     python, flags = f"slots={settings.slots}", f"--slots {settings.slots}"
-    if answer.can_be_told:
+    if answer.takes_rows:
         python += f", rows_per_epoch={rows:_}"
         flags += f" --rows-per-epoch {rows}"
-    told = [
+    lines = [
         f'flow.start(spark, {python}, checkpoint="...")',
         f"headgate run {answer.target} {flags}",
     ]
-    if not answer.can_be_told:
-        told.append(
+    if not answer.takes_rows:
+        lines.append(
             f"and set the limit of its source to some {rows:,} rows (maxOffsetsPerTrigger, "
-            "maxFilesPerTrigger): it cannot be told, a headgate.Reader could"
+            "maxFilesPerTrigger): it takes no number of rows, a headgate.Reader does"
         )
     if answer.goes_on is not None:
-        told.append("or begin with that, and let it change with what is measured:")
-        told.append(f"headgate run {answer.target} {answer.goes_on}")
-    return told
+        lines.append("or begin with that, and let it change with what is measured:")
+        lines.append(f"headgate run {answer.target} {answer.goes_on}")
+    return lines
 
 
 def _operators(measured: Measured, tuned: TunedEpochs) -> Table:
@@ -175,15 +175,5 @@ def _operators(measured: Measured, tuned: TunedEpochs) -> Table:
 def batches(measured: Measured, tuned: TunedEpochs, step: Step) -> str:
     """Rows of the batches that it sends; a stream without batches is passed on in memory."""
     sizes = [tuned.settings.batch_rows.get(s.name) for s in measured.model.flow.outputs[step.name]]
-    told = [f"{rows:,}" for rows in sorted({rows for rows in sizes if rows is not None})]
-    return ", ".join([*told, *(["in memory"] if None in sizes else [])]) or "-"
-
-
-def counted(number: int, noun: str) -> str:
-    """A number of things.
-
-    Examples:
-        >>> counted(1, "slot"), counted(2_000, "row")
-        ('1 slot', '2,000 rows')
-    """
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+    known = [f"{rows:,}" for rows in sorted({rows for rows in sizes if rows is not None})]
+    return ", ".join([*known, *(["in memory"] if None in sizes else [])]) or "-"

@@ -7,11 +7,14 @@ compared with a plain fold of the same rows in one thread.
 
 from __future__ import annotations
 
+import os
+import platform
 import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -120,15 +123,11 @@ def clear(options: DemoOptions) -> None:
     (out / MARKER).write_text("Made by `headgate demo`, which also clears this folder.\n")
 
 
-def write_input(options: DemoOptions, told: Callable[[int], None] = lambda _: None) -> EpochFiles:
-    """The demo's rows as files, one epoch after the other; `told` hears of each."""
-
-    def tables() -> Any:
-        for epoch in range(options.epochs):
-            yield trends(options.rows_per_epoch, seed=options.seed, epoch=epoch)
-            told(epoch)
-
-    return write_epochs(tables(), options.input, files_per_epoch=_PARTS_PER_EPOCH)
+def write_input(options: DemoOptions) -> EpochFiles:
+    """The demo's rows as files, one epoch after the other."""
+    rows, seed = options.rows_per_epoch, options.seed
+    tables = (trends(rows, seed=seed, epoch=epoch) for epoch in range(options.epochs))
+    return write_epochs(tables, options.input, files_per_epoch=_PARTS_PER_EPOCH)
 
 
 def demo_flow(read: Callable[[SparkSession], DataFrame], counts: Path) -> Flow:
@@ -185,12 +184,42 @@ def check(query: FlowQuery, options: DemoOptions, files: EpochFiles) -> Verdict:
 
 def _differences(what: str, truth: Mapping[str, int], found: pa.Table) -> list[str]:
     key, count = found.column(0).to_pylist(), found.column("count").to_pylist()
-    told = dict(zip(key, count, strict=True))
-    if told == truth:
+    got = dict(zip(key, count, strict=True))
+    if got == truth:
         return []
-    wrong = [k for k in truth.keys() | told.keys() if truth.get(k) != told.get(k)]
+    wrong = [k for k in truth.keys() | got.keys() if truth.get(k) != got.get(k)]
     first = min(wrong, key=str)
     return [
         f"{what} has {len(wrong):,} wrong keys, such as {first!r}: "
-        f"{told.get(first)} instead of {truth.get(first)}"
+        f"{got.get(first)} instead of {truth.get(first)}"
     ]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the numbers were measured on."""
+
+    cores: int
+    system: str
+    python: str
+    spark: str
+    pyarrow: str
+    numpy: str
+
+    @classmethod
+    def here(cls) -> Machine:
+        return cls(
+            cores=len(os.sched_getaffinity(0)),
+            system=platform.platform(),
+            python=platform.python_version(),
+            spark=_version("pyspark"),
+            pyarrow=_version("pyarrow"),
+            numpy=_version("numpy"),
+        )
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "absent"

@@ -19,7 +19,7 @@ import numpy as np
 
 from headgate.arrays import I64, U64
 from headgate.errors import HeadgateError
-from headgate.offline.analyze_data import check_columns, read_data, told_by_spark
+from headgate.offline.analyze_data import check_columns, read_data, spark_errors
 from headgate.offline.analyze_pairs import (
     CountedPairs,
     Pairs,
@@ -51,7 +51,7 @@ TRIES, MANY_EDGES = 4, 1_000_000
 
 
 class Progress(Protocol):
-    """Told when a stage begins, and what it found."""
+    """Hears when a stage begins, and what it found."""
 
     def begin(self, stage: str) -> None: ...
     def end(self, found: str, seconds: float) -> None: ...
@@ -180,30 +180,32 @@ class Analysis:
     def notes(self) -> list[str]:
         """What a reader should know before trusting the figures."""
         slots, alpha = self.options.slots, self.options.alpha
-        told = []
+        notes = []
         for name, count in self.keys.items():
             got, low = self.expected.imbalance[name], self.floor[name]
             if count < slots:
-                told.append(f"{name} has {count} keys for {slots} slots: some slots stay empty.")
+                notes.append(f"{name} has {count} keys for {slots} slots: some slots stay empty.")
             elif low > alpha:
-                told.append(
+                notes.append(
                     f"{name}: single keys are heavier than their share, no placement is below "
                     f"{low:.3f} (alpha {alpha:g})."
                 )
             elif got > alpha + 5e-4:
-                told.append(
+                notes.append(
                     f"{name}: busiest slot at {got:.3f} of the mean, above alpha {alpha:g}."
                 )
             pins = len(self.tables[name].pinned_h)
             if pins < count:
-                told.append(f"{name}: {pins:,} of {count:,} keys have an entry, others are hashed.")
+                notes.append(
+                    f"{name}: {pins:,} of {count:,} keys have an entry, others are hashed."
+                )
         if self.left_out_pairs:
             share = self.left_out_rows / max(1, self.rows * len(self.pairs))
-            told.append(
+            notes.append(
                 f"{self.left_out_pairs:,} light pairs ({share:.1%} of the rows) were left out of "
                 "the plan (--max-edges); the figures count them."
             )
-        return told
+        return notes
 
     def facts(self) -> dict[str, Any]:
         """Everything as JSON, tables apart."""
@@ -261,7 +263,7 @@ class Analysis:
 def analyze(spark: SparkSession, options: AnalyzeOptions, progress: Progress) -> Analysis:
     """Count, plan, and judge the plan. Nothing is written."""
     shape, seconds = options.shape, dict[str, float]()
-    with told_by_spark(options.data, options.form), _stage("count", progress, seconds) as found:
+    with spark_errors(options.data, options.form), _stage("count", progress, seconds) as found:
         frame = read_data(spark, options.data, options.form, options.schema)
         types = check_columns(frame, shape.counted, options.data)
         source = _source(frame, options)
@@ -303,7 +305,7 @@ def analyze(spark: SparkSession, options: AnalyzeOptions, progress: Progress) ->
                     curve.append((k, _outlook(pairs, shape, routed, source).locality))
                 curve.append((everything, (without or expected).locality))  # the plan itself
                 found.append(f"{len(curve)} plans from fewer pairs")
-        with told_by_spark(options.data, options.form), _stage("names", progress, seconds) as found:
+        with spark_errors(options.data, options.form), _stage("names", progress, seconds) as found:
             top = _top_pairs(frame, known.before(len(shape.edges)), shape, tables)
             found.append(f"of the {len(top)} heaviest pairs")
         return Analysis(
@@ -330,13 +332,13 @@ def write(analysis: Analysis, folder: Path, progress: Progress) -> list[Path]:
     """Tables, `analysis.json` and `report.html`; returns their paths."""
     from headgate.offline.analyze_report import render
 
-    told, report = folder / "analysis.json", folder / "report.html"
+    figures, report = folder / "analysis.json", folder / "report.html"
     with _stage("write", progress, {}) as found:
         files = [Path(path) for path in save_tables(analysis.tables, folder).values()]
-        told.write_text(json.dumps(analysis.facts(), indent=2) + "\n", encoding="utf-8")
+        figures.write_text(json.dumps(analysis.facts(), indent=2) + "\n", encoding="utf-8")
         report.write_text(render(analysis), encoding="utf-8")
         found.append(f"{len(files)} tables, figures, report")
-    return [*files, told, report]
+    return [*files, figures, report]
 
 
 def check_solver(quality: Quality) -> None:
@@ -367,7 +369,7 @@ def steps_to(edges: int, *, first: int = 10, per_decade: int = 2) -> list[int]:
 # --- inside ---------------------------------------------------------------------------------
 @contextmanager
 def _stage(name: str, progress: Progress, seconds: dict[str, float]) -> Iterator[list[str]]:
-    """A stage, told to whoever watches, with its seconds and what was found."""
+    """Time a stage, and report when it begins, what it found and how long it took."""
     begun = time.perf_counter()
     found: list[str] = []
     progress.begin(name)

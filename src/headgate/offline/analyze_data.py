@@ -136,7 +136,7 @@ def check_columns(frame: DataFrame, shape: Shape, data: str) -> dict[str, str]:
 
 
 @contextmanager
-def told_by_spark(data: str, form: str) -> Iterator[None]:
+def spark_errors(data: str, form: str) -> Iterator[None]:
     """Spark's errors as one sentence with the data's name."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException

@@ -220,8 +220,8 @@ class CountedPairs:
     def _totals(self) -> list[tuple[int, int]]:
         """Pairs and rows of each edge; the first action, so this is where Spark counts."""
         found = self._frame.groupBy("edge").agg(F.count("*").alias("pairs"), F.sum("n").alias("n"))
-        told = {row["edge"]: (int(row["pairs"]), int(row["n"])) for row in found.collect()}
-        return [told.get(edge, (0, 0)) for edge in range(len(self.shape.edges))]
+        totals = {row["edge"]: (int(row["pairs"]), int(row["n"])) for row in found.collect()}
+        return [totals.get(edge, (0, 0)) for edge in range(len(self.shape.edges))]
 
     @property
     def rows(self) -> int:
@@ -284,9 +284,9 @@ class CountedPairs:
 
 def key_texts(frame: DataFrame, shape: Shape, wanted: Sequence[U64]) -> list[dict[int, str]]:
     """The texts of some keys of each operator, found in the data; a task stops when it has all."""
-    told = _chosen(frame, shape).mapInArrow(text_finder(shape, wanted), _TEXTS).toArrow()
+    texts = _chosen(frame, shape).mapInArrow(text_finder(shape, wanted), _TEXTS).toArrow()
     found: list[dict[int, str]] = [{} for _ in shape.operators]
-    for operator, h, text in zip(*(column.to_pylist() for column in told.columns), strict=True):
+    for operator, h, text in zip(*(column.to_pylist() for column in texts.columns), strict=True):
         found[operator][h % 2**64] = text
     return found
 

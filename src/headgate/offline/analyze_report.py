@@ -54,8 +54,8 @@ def render(analysis: Analysis) -> str:
     if analysis.source is not None:
         sections.insert(2, section("Source", _source(analysis, analysis.source)))
     if analysis.notes:
-        told = "".join(f"<li>{escape(note)}</li>" for note in analysis.notes)
-        sections.insert(1, section("Worth knowing", f'<div class="card"><ul>{told}</ul></div>'))
+        items = "".join(f"<li>{escape(note)}</li>" for note in analysis.notes)
+        sections.insert(1, section("Worth knowing", f'<div class="card"><ul>{items}</ul></div>'))
     return SECTIONS_PAGE.substitute(
         title=escape(f"Analysis of {chain}"),
         subtitle=escape(f"{options.data} · {options.slots} slots · alpha {options.alpha:g}"),
@@ -74,8 +74,8 @@ def _tiles(analysis: Analysis) -> str:
     first_hop = []
     if analysis.without is not None:
         blind = percent(analysis.without.first_hop_locality)
-        told = percent(expected.first_hop_locality)
-        first_hop = [("first hop", told, f"local; {blind} if the source is ignored")]
+        share = percent(expected.first_hop_locality)
+        first_hop = [("first hop", share, f"local; {blind} if the source is ignored")]
     return tiles_html(
         [
             ("expected locality", percent(expected.locality), "rows staying in their slot"),

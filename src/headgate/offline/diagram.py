@@ -56,9 +56,9 @@ def _boxes(describe: Mapping[str, Any]) -> dict[str, Box]:
     boxes = {name: Box(name, "source", "source") for name in describe["sources"]}
     for name in describe["stateless"]:
         boxes[name] = Box(name, "stateless", "stateless")
-    for name, told in describe["operators"].items():
-        kind = told["settings"].get("operator", "stateful")
-        key = ", ".join(told["key"]) or "one key"
+    for name, operator in describe["operators"].items():
+        kind = operator["settings"].get("operator", "stateful")
+        key = ", ".join(operator["key"]) or "one key"
         boxes[name] = Box(name, "stateful", f"{kind} by {key}")
     for name, kind in describe["sinks"].items():
         boxes[name] = Box(name, "sink", f"{kind} sink")

@@ -184,7 +184,7 @@ class Owners:
     # --- statistics ------------------------------------------------------------------------
     def seen_keys(self, epoch: Epoch) -> list[SeenKeys]:
         """What the slots count of their keys; for newborns, who had most of their rows."""
-        told = []
+        seen = []
         for k, column in enumerate(self.trace.keys):
             distinct, back = np.unique(self._numbers(k, epoch), return_inverse=True)
             rows = np.bincount(back, minlength=len(distinct)).astype(np.float64)
@@ -195,19 +195,19 @@ class Owners:
                 by_slot = np.bincount(cell, minlength=len(distinct) * self.slots)
                 most = by_slot.reshape(-1, self.slots).argmax(axis=1).astype(np.int32)
                 owner = np.where(newborn, most, owner)
-            told.append(self._heaviest(SeenKeys(column.h[distinct], rows, owner, newborn)))
-        return told
+            seen.append(self._heaviest(SeenKeys(column.h[distinct], rows, owner, newborn)))
+        return seen
 
     def seen_pairs(self, epoch: Epoch) -> list[SeenPairs]:
         """What the slots count of pairs, merged: exact while no slot's sketch overflows."""
-        told = []
+        seen = []
         for k, after in self.ties:
             a, b = self.trace.keys[k], self.trace.keys[after]
             na, nb = self._numbers(k, epoch), self._numbers(after, epoch)
             if len(na) <= SKETCH_PAIRS:
                 code, rows = np.unique(na * len(b.h) + nb, return_counts=True)
                 ha, hb = a.h[code // len(b.h)], b.h[code % len(b.h)]
-                told.append(SeenPairs(k, after, ha, hb, rows.astype(np.float64)))
+                seen.append(SeenPairs(k, after, ha, hb, rows.astype(np.float64)))
                 continue
             merged = PairSketch(SKETCH_PAIRS * self.slots)
             for slot in range(self.slots):
@@ -216,8 +216,8 @@ class Owners:
                 sketch.update(a.h[na[mine]], b.h[nb[mine]])
                 merged.merge(sketch)
             certain = merged.count - merged.error
-            told.append(SeenPairs(k, after, merged.a, merged.b, certain))
-        return told
+            seen.append(SeenPairs(k, after, merged.a, merged.b, certain))
+        return seen
 
     def slot_rows(self, epoch: Epoch) -> F64:
         """What each operator has to do in each slot, in rows."""
@@ -282,13 +282,13 @@ class SplitOwners(Owners):
 
     def seen_keys(self, epoch: Epoch) -> list[SeenKeys]:
         """The anchor's keys with all their rows, the others with their partials."""
-        told = super().seen_keys(epoch)
+        seen = super().seen_keys(epoch)
         for k, _ in self.ties:
             number, count = np.unique(self.partials(k, epoch)[0], return_counts=True)
             h, rows = self.trace.keys[k].h[number], count.astype(np.float64)
             keys = SeenKeys(h, rows, self.owner(k, number), np.zeros(len(number), np.uint8))
-            told[k] = self._heaviest(keys)
-        return told
+            seen[k] = self._heaviest(keys)
+        return seen
 
     def seen_pairs(self, epoch: Epoch) -> list[SeenPairs]:
         """Each row ties its anchor key to its other keys by its share of a merge row.
@@ -297,7 +297,7 @@ class SplitOwners(Owners):
         anyway pull no one; a key with one row pulls as much as in a replay without splitting.
         """
         anchor = self.trace.keys[self.anchor]
-        told = []
+        seen = []
         for k, _ in self.ties:
             h = self.trace.keys[k].h
             of_row = self.partials(k, epoch)[2]
@@ -308,8 +308,8 @@ class SplitOwners(Owners):
             kept = _largest(weight, SKETCH_PAIRS * self.slots)
             code, weight = code[kept], weight[kept]
             a, b = h[code // len(anchor.h)], anchor.h[code % len(anchor.h)]
-            told.append(SeenPairs(k, self.anchor, a, b, weight))
-        return told
+            seen.append(SeenPairs(k, self.anchor, a, b, weight))
+        return seen
 
     def slot_rows(self, epoch: Epoch) -> F64:
         """Rows of the anchor, and partials that the owners of other keys get."""

@@ -53,17 +53,17 @@ def render(
     extras: Sequence[Extra] = (),
 ) -> str:
     """The whole page, from a flow's description and its journal."""
-    told = each_epoch(journal)
-    views = [EpochView.of(facts) for facts in told]
+    epochs = each_epoch(journal)
+    views = [EpochView.of(facts) for facts in epochs]
     run = RunView.of(views)
     return PAGE.substitute(
         title=escape(title),
         subtitle=_subtitle(describe, journal, views),
         tiles=_tiles(run),
-        diagram=draw(describe, told),
+        diagram=draw(describe, epochs),
         extras="".join(section(*extra) for extra in extras),
-        figures=_figures(told, views, run),
-        operators=_operators(describe, told),
+        figures=_figures(epochs, views, run),
+        operators=_operators(describe, epochs),
         events=_plans(journal) + _events(journal),
         epochs=_epochs(views),
         epoch_count=len(views),
@@ -138,7 +138,7 @@ def _figures(epochs: Sequence[EpochFacts], views: Sequence[EpochView], run: RunV
 def _operators(describe: Mapping[str, Any], epochs: Sequence[EpochFacts]) -> str:
     head = ["operator", "kind", "key", "state rows", "state bytes", "rows in", "time per row"]
     rows = []
-    for name, told in describe["operators"].items():
+    for name, operator in describe["operators"].items():
         state: dict[int, StateSize] = {}
         seen, spent_ms = 0, 0.0
         for facts in epochs:
@@ -148,8 +148,8 @@ def _operators(describe: Mapping[str, Any], epochs: Sequence[EpochFacts]) -> str
         rows.append(
             [
                 name,
-                str(told["settings"].get("operator", "")),
-                ", ".join(told["key"]) or "(one key)",
+                str(operator["settings"].get("operator", "")),
+                ", ".join(operator["key"]) or "(one key)",
                 short(sum(size.rows for size in state.values())),
                 short(sum(size.bytes for size in state.values()), "B"),
                 short(seen),
@@ -178,10 +178,10 @@ def _plans(journal: Sequence[Json]) -> str:
     error = mean_error(plans)
     aside = "" if error is None else f"Mean error of the predicted locality: {error:.3f}. "
     moves = [line for plan in plans for line in plan.top_moves][:_SHOWN_MOVES]
-    told = "".join(f"<li>{escape(line)}</li>" for line in moves)
-    if told:
-        told = f"<p>The heaviest moves, first plans first:</p><ul>{told}</ul>"
-    html = f'<p class="aside">{escape(aside)}</p>' + table(head, rows, words=2) + told
+    listed = "".join(f"<li>{escape(line)}</li>" for line in moves)
+    if listed:
+        listed = f"<p>The heaviest moves, first plans first:</p><ul>{listed}</ul>"
+    html = f'<p class="aside">{escape(aside)}</p>' + table(head, rows, words=2) + listed
     return section("What the manager did", html)
 
 

@@ -53,6 +53,9 @@ class EpochView:
     def rows_per_second(self) -> float | None:
         return self.rows / self.seconds if self.seconds else None
 
+    def to_json(self) -> Json:
+        return asdict(self) | {"rows_per_second": self.rows_per_second}
+
 
 @dataclass(frozen=True)
 class RunView:

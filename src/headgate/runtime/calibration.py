@@ -81,8 +81,8 @@ class _Shape:
 
     def __str__(self) -> str:
         counts = {"level": self.levels, "slot": self.slots, "message": self.all_messages}
-        told = [f"{n:,} {noun}{'' if n == 1 else 's'}" for noun, n in counts.items()]
-        return ", ".join([*told, f"{self.bytes / 1e6:,.1f} MB"])
+        parts = [f"{n:,} {noun}{'' if n == 1 else 's'}" for noun, n in counts.items()]
+        return ", ".join([*parts, f"{self.bytes / 1e6:,.1f} MB"])
 
 
 def calibrate(
@@ -176,8 +176,8 @@ def local_cores(master: str, machine: int) -> int | None:
     found = re.fullmatch(r"local(?:\[\s*(\*|\d+)\s*(?:,\s*\d+\s*)?\])?", master)
     if found is None:
         return None
-    told = found.group(1) or "1"
-    return machine if told == "*" else int(told)
+    asked = found.group(1) or "1"
+    return machine if asked == "*" else int(asked)
 
 
 def _run(spark: SparkSession, shape: _Shape, anchor: Anchor) -> None:

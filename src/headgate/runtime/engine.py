@@ -200,8 +200,8 @@ class SparkEngine:
             with self.between_epochs:
                 rows = last.collect()
         except (Py4JError, PySparkException) as problem:
-            if told := way_out(str(problem), str(context.pythonExec)):
-                raise EngineError(f"epoch {plan.epoch}: {told}", epoch=plan.epoch) from problem
+            if hint := way_out(str(problem), str(context.pythonExec)):
+                raise EngineError(f"epoch {plan.epoch}: {hint}", epoch=plan.epoch) from problem
             raise EngineAborted(_reason(problem)) from problem
         controls = [Control.from_bytes(row.payload) for row in rows]
         timings = [r for r in self._reports.value if isinstance(r, Timing)]
@@ -285,15 +285,15 @@ def way_out(reason: str, worker_python: str, driver_python: str = sys.executable
     if not found:
         return None
     module = found[-1]
-    told = f"Spark's Python workers ({worker_python}) cannot import {module!r}. "
+    hint = f"Spark's Python workers ({worker_python}) cannot import {module!r}. "
     if module.partition(".")[0] in ("headgate", "pyarrow", "numpy", "xxhash"):
-        told += (
+        hint += (
             "They must have headgate installed: set PYSPARK_PYTHON to an interpreter that has, "
             f"on this machine {driver_python}, before the session is made"
         )
     else:
-        told += (
+        hint += (
             "Install it for that interpreter (PYSPARK_PYTHON chooses another), or send your own "
             "modules along with spark.sparkContext.addPyFile(...)"
         )
-    return told
+    return hint

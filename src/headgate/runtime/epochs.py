@@ -187,8 +187,8 @@ def last_trigger(progress: StreamingQueryProgress | None, epoch: int) -> LastTri
     )
 
 
-def _offset(told: str | None) -> Any:
-    return None if told is None else json.loads(told)
+def _offset(text: str | None) -> Any:
+    return None if text is None else json.loads(text)
 
 
 @dataclass(frozen=True)
@@ -244,9 +244,9 @@ def progress_of(facts: EpochFacts, query_id: str, run_id: str, trigger: Trigger)
 
 
 def _durations(engine: EngineFacts, whole_ms: int) -> dict[str, int]:
-    told = {"planning": engine.plan_ms, "job": engine.job_ms}
-    told |= {f"level{level}": ms for level, ms in engine.levels_ms.items()}
-    known = {name: round(ms) for name, ms in told.items() if ms is not None}
+    times = {"planning": engine.plan_ms, "job": engine.job_ms}
+    times |= {f"level{level}": ms for level, ms in engine.levels_ms.items()}
+    known = {name: round(ms) for name, ms in times.items() if ms is not None}
     return {"triggerExecution": whole_ms, **known}
 
 

@@ -166,7 +166,7 @@ def lend_hadoop_client(spark: SparkSession) -> None:
 # it, some seventy lines, before the caller sees it. Both leave our own errors out, and only these:
 # other queries, and a user's settings of logging, stay as they are.
 @cache  # one filter, however many flows there are
-def hush_py4j(*ours: type[Exception]) -> None:
+def silence_py4j(*ours: type[Exception]) -> None:
     """Keep Py4J from logging our errors that a callback raises; Spark gets them anyway."""
     kinds: tuple[type[Exception], ...] = (HeadgateError, *ours)
     logging.getLogger("py4j.clientserver").addFilter(
@@ -174,7 +174,7 @@ def hush_py4j(*ours: type[Exception]) -> None:
     )
 
 
-def tell_once(context: SparkContext, flow: str, problem: HeadgateError) -> None:
+def log_once(context: SparkContext, flow: str, problem: HeadgateError) -> None:
     """Log the error in one line, and nothing more from the thread of Spark's query.
 
     To be called in that thread, which ends with it. Does nothing where Spark does not use Log4j.

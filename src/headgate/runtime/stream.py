@@ -27,7 +27,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headgate.errors import EngineError, HeadgateError
-from headgate.runtime.session import hush_py4j, tell_once
+from headgate.runtime.session import log_once, silence_py4j
 
 IDLE_S = 1.0
 GOOD_MOMENT_S = 3.0
@@ -65,7 +65,7 @@ class EpochStream:
         self, flow: str, start: Start, context: SparkContext, *, ends: bool = False
     ) -> None:
         self._flow, self._start, self._context, self._ends = flow, start, context, ends
-        hush_py4j(Interrupted)
+        silence_py4j(Interrupted)
         self._changed = threading.Condition()
         self._handing_over = False
         self._stopping = False
@@ -116,7 +116,7 @@ class EpochStream:
             if self.is_ending or self._was_stopped():
                 raise Interrupted from None
             if isinstance(problem, HeadgateError):
-                tell_once(self._context, self._flow, problem)
+                log_once(self._context, self._flow, problem)
                 raise copy.copy(problem) from None  # without its stack
             raise
         finally:

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from statistics import median
-from typing import Any, Protocol
 
 from pyspark.sql import SparkSession
 
@@ -20,6 +19,7 @@ from headgate.commit.facts import EpochFacts, epochs_of
 from headgate.control.measured_flow import Measured, measure_flow
 from headgate.planner.tuning.calibration import Calibration
 from headgate.runtime.calibration import cores_of
+from headgate.runtime.query import FlowQuery
 from headgate.runtime.sources import takes_rows
 from headgate.runtime.start import start_flow
 from headgate.slot.program import compile_flow
@@ -34,11 +34,13 @@ Say = Callable[[str], None]
 
 
 class _Muted(FlowBuilder):
-    """A flow whose sinks say nothing."""
+    """A flow whose sinks take rows and do nothing with them."""
 
     def __init__(self, flow: FlowBuilder) -> None:
         super().__init__(flow.name)
-        self._muted = _mute(flow.graph())
+        graph, silent = flow.graph(), SinkSpec("function", lambda rows, epoch: None)
+        nodes = (replace(n, spec=silent) if n.kind == "sink" else n for n in graph.nodes)
+        self._muted = replace(graph, nodes=tuple(nodes))
 
     def graph(self) -> FlowGraph:
         return self._muted
@@ -62,16 +64,16 @@ def probe_flow(
     graph = muted.graph()
     run = partial(_run, muted, spark, slots, wait_s=wait_s, say=say)
     if not takes_rows(graph):
-        told = run(epochs, None)
+        measured = run(epochs, None)
     else:  # two sizes tell what an epoch costs without rows
-        told = run(epochs - epochs // 2, None)
-        sizes = [epoch.rows for epoch in told if epoch.rows]
+        measured = run(epochs - epochs // 2, None)
+        sizes = [epoch.rows for epoch in measured if epoch.rows]
         if sizes:
             larger = LARGER * max(1, round(median(sizes)))
             say(f"again, its sources told {larger:,} rows per epoch")
-            told += run(max(1, epochs // 2), larger)
+            measured += run(max(1, epochs // 2), larger)
     program = compile_flow(graph)
-    return measure_flow(program, told, calibration.costs, cores_of(spark)), told
+    return measure_flow(program, measured, calibration.costs, cores_of(spark)), measured
 
 
 def _run(
@@ -95,18 +97,8 @@ def _run(
             query.stop()
 
 
-class Watched(Protocol):
-    """What is needed of a FlowQuery."""
-
-    @property
-    def status(self) -> dict[str, Any]: ...
-    @property
-    def recentProgress(self) -> list[dict[str, Any]]: ...
-    def awaitTermination(self, timeout: float | None = None) -> bool | None: ...
-
-
 def watch(
-    query: Watched,
+    query: FlowQuery,
     epochs: int,
     *,
     wait_s: float,
@@ -134,13 +126,3 @@ def watch(
         if (new or not at_work) and clock() > last + (IDLE_SECONDS if done else wait_s):
             say(f"no {'more ' if done else ''}rows have come for {clock() - last:.0f} s")
             return
-
-
-def _mute(graph: FlowGraph) -> FlowGraph:
-    silent = SinkSpec("function", _drop)
-    nodes = (replace(n, spec=silent) if n.kind == "sink" else n for n in graph.nodes)
-    return replace(graph, nodes=tuple(nodes))
-
-
-def _drop(rows: Any, epoch: int) -> None:
-    """Take rows and do nothing with them."""

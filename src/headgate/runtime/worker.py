@@ -16,9 +16,10 @@ import shutil
 import stat
 import time
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,8 @@ PLAN_PROPERTY = "headgate.plan"
 SOURCE_TAG = "__hg_source"
 OWNER = "headgate.owner"  # the file that names the JVM a local folder belongs to
 INLINE_PINS_MAX = 2_000
+# A task's number and slot (a source task has none), and what it is to run.
+_Arrived = tuple[int, int | None, Callable[..., Iterable[BatchTuple]]]
 _programs: dict[str, Program] = {}
 _plans: dict[str, EpochPlan] = {}
 _tables: dict[str, TableFiles] = {}
@@ -55,22 +58,12 @@ def source_stage(
 ) -> Stage:
     """Level 0: rows of a source partition in, batch tuples out."""
 
-    def stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        start = time.perf_counter_ns()
-        flow, (epoch, problem) = _program(program, program_id), _plan()
-        services = _services(epoch)
+    def arrive(batches: Iterable[pa.RecordBatch]) -> _Arrived:
         partition = task_partition()
-        if problem is None:
-            read = _untag(batches) if tagged else ((0, batch) for batch in batches)
-            made = run_source_task(flow, epoch, services, partition, read)
-        else:
-            made = iter([failed_task(epoch, 0, partition, None, problem)])
-        yield from encode(made, slot_labels(epoch.slots))
-        services.timed(0, partition, "", 0, start)
-        reports.add(_reports(services))
+        read = _untag(batches) if tagged else ((0, batch) for batch in batches)
+        return partition, None, partial(run_source_task, partition=partition, batches=read)
 
-    stage.__name__ = "headgate_route"
-    return stage
+    return _stage("headgate_route", program, program_id, 0, reports, arrive)
 
 
 def slot_stage(
@@ -78,20 +71,37 @@ def slot_stage(
 ) -> Stage:
     """Level 1 and up: a slot's batch tuples in, batch tuples and a control record out."""
 
+    def arrive(batches: Iterable[pa.RecordBatch]) -> _Arrived:
+        slot, tuples = _gather(batches)
+        return slot, slot, partial(run_slot_task, level=level, slot=slot, tuples=tuples)
+
+    return _stage(f"headgate_level_{level}", program, program_id, level, reports, arrive)
+
+
+def _stage(
+    name: str,
+    program: Broadcast[bytes],
+    program_id: str,
+    level: int,
+    reports: Accumulator[list[Report]],
+    arrive: Callable[[Iterable[pa.RecordBatch]], _Arrived],
+) -> Stage:
     def stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         start = time.perf_counter_ns()
-        flow, (epoch, problem) = _program(program, program_id), _plan()
-        services = _services(epoch)
-        slot, tuples = _gather(batches)
+        flow, (plan, problem) = _program(program, program_id), _plan()
+        services = _services(plan)
+        producer, slot, run = arrive(batches)
         if problem is None:
-            made = run_slot_task(flow, epoch, services, level, slot, tuples)
+            made = run(flow, plan, services)
         else:
-            made = iter([failed_task(epoch, level, slot, slot, problem)])
-        yield from encode(made, slot_labels(epoch.slots))
-        services.timed(level, slot, "", 0, start)
-        reports.add(_reports(services))
+            made = iter([failed_task(plan, level, producer, slot, problem)])
+        yield from encode(made, slot_labels(plan.slots))
+        services.timed(level, producer, "", 0, start)
+        # What leaves a task apart from its rows: timings, and what it counted.
+        counted = [Counted(*place, data) for place, data in services.statistics.items()]
+        reports.add([*services.timings, *counted])
 
-    stage.__name__ = f"headgate_level_{level}"
+    stage.__name__ = name
     return stage
 
 
@@ -161,12 +171,6 @@ def _leave_out_of_collections() -> None:
     gc.unfreeze()  # what an earlier flow left behind may go
     gc.collect()
     gc.freeze()
-
-
-def _reports(services: Services) -> list[Report]:
-    """What leaves a task apart from its rows: timings, and what it counted."""
-    counted = [Counted(*place, data) for place, data in services.statistics.items()]
-    return [*services.timings, *counted]
 
 
 def pack_plan(plan: EpochPlan) -> str:
@@ -268,9 +272,9 @@ def claim(local_dir: str) -> None:
     """
     mine = Path(local_dir)
     with suppress(OSError):  # a file that is there already, a disk that is full: slower, not wrong
-        told = json.dumps(_identity(_jvm()))
+        owner = json.dumps(_identity(_jvm()))
         with open(mine / OWNER, "x") as file:
-            file.write(told)
+            file.write(owner)
     for folder in mine.parent.glob("blockmgr-*"):
         with suppress(OSError, ValueError, KeyError, TypeError):
             if _is_own(folder) and _is_dead(json.loads((folder / OWNER).read_text())):
@@ -282,10 +286,10 @@ def claim(local_dir: str) -> None:
 def born(pid: int) -> str | None:
     """Start time of a process in clock ticks since boot: tells a pid from its reuse."""
     try:
-        told = Path(f"/proc/{pid}/stat").read_text()
+        fields = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    return told.rpartition(")")[2].split()[19]  # field 22; the name in field 2 may hold spaces
+    return fields.rpartition(")")[2].split()[19]  # field 22; the name in field 2 may hold spaces
 
 
 def _jvm() -> int:

@@ -14,8 +14,8 @@ from headgate.cli.tuning_text import (
     bottleneck,
     doubt,
     instances,
-    tell_costs,
-    tell_tuning,
+    print_costs,
+    print_tuning,
     ways,
 )
 from headgate.commit.facts import EngineFacts, epochs_of
@@ -63,7 +63,7 @@ TUNED = TunedEpochs(
 
 def shown(answer: Answer) -> str:
     console = Console(width=140, record=True, file=StringIO())
-    tell_tuning(console, answer)
+    print_tuning(console, answer)
     return console.export_text()
 
 
@@ -125,5 +125,5 @@ def test_costs_that_explain_badly_are_doubted() -> None:
     assert said is not None and "31%" in said and "headgate calibrate again" in said
 
     console = Console(width=100, record=True, file=StringIO())
-    tell_costs(console, Calibration(COSTS, (), error=0.31, engine="Spark 4, 2 cores"))
+    print_costs(console, Calibration(COSTS, (), error=0.31, engine="Spark 4, 2 cores"))
     assert "100.0 µs" in console.export_text()

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 import headgate
 from headgate.arrays import U64
-from headgate.demo.machine import Machine
+from headgate.demo.tour import Machine
 from headgate.demo.workload import trends
 from headgate.offline.analyze import hash_tables, steps_to
 from headgate.offline.analyze_pairs import (

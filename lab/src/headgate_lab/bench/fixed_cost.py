@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headgate.demo.machine import Machine
+from headgate.demo.tour import Machine
 from headgate.demo.workload import write_epochs
 from headgate_lab.baselines import native, tws
 from headgate_lab.baselines.result import BaselineResult

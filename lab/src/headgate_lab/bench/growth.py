@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from headgate.demo.machine import Machine
+from headgate.demo.tour import Machine
 from headgate.demo.workload import write_epochs
 from headgate.flow import Flow
 from headgate.operator import Count

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from headgate.demo.machine import Machine
+from headgate.demo.tour import Machine
 from headgate_lab.bench.osg_spark import SparkOptions, run_on_spark
 from headgate_lab.osg.epochs import EngineCosts, run_epochs, spreadings
 from headgate_lab.osg.reach import F64, FollowerGraph, follower_graph, reach

@@ -21,7 +21,7 @@ from headgate.commit.facts import EpochFacts
 from headgate.commit.planning import Observed
 from headgate.control.hot_keys import KEYS_MAX, STATISTICS_BYTES, HotKeys
 from headgate.control.observation import gather
-from headgate.demo.machine import Machine
+from headgate.demo.tour import Machine
 from headgate.flow import Flow
 from headgate.operator.aggregates import Count
 from headgate.routing.chooser import Chooser

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from headgate.cli.console import speaker, told_plainly
+from headgate.cli.console import plain_errors, speaker
 from headgate_lab.cli.bench_elastic import elastic
 from headgate_lab.cli.bench_list import ALL
 from headgate_lab.cli.bench_tune import tune
@@ -52,7 +52,7 @@ def _command(bench: Bench) -> Callable[..., None]:
         ] = None,
         quick: Annotated[bool, typer.Option(help="Small and short, to see that it works.")] = False,
     ) -> None:
-        with told_plainly():
+        with plain_errors():
             bench(json_file, quick, speaker(json_file))
 
     return command

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headgate.cli.console import speaker, told_plainly
+from headgate.cli.console import plain_errors, speaker
 from headgate_lab.cli.bench_list import tell_elastic
 
 
@@ -23,7 +23,7 @@ def elastic(
     """2 -> 4 -> 2 slots under load, embedded and on a cluster whose executors come and go."""
     from headgate_lab.bench.elastic import QUICK, ElasticOptions, run_elastic
 
-    with told_plainly():
+    with plain_errors():
         console = speaker(json_file)
         options = QUICK if quick else ElasticOptions()
         found = run_elastic(options, console.print, own_cpus=own_cpus)

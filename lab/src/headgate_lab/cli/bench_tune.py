@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from headgate.cli.console import speaker, told_plainly
+from headgate.cli.console import plain_errors, speaker
 from headgate_lab.cli.bench_list import tell_tune
 
 
@@ -23,7 +23,7 @@ def tune(
     """Batch size and parallelism: optimized, not, and each alone (Sax et al. 2013)."""
     from headgate_lab.bench.tune import options_for, run_tune
 
-    with told_plainly():
+    with plain_errors():
         console = speaker(json_file)
         found = run_tune(options_for(flow, quick=quick), console.print)
         tell_tune(found, json_file, console)

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from headgate.cli.console import speaker, told_plainly, write_json
+from headgate.cli.console import plain_errors, speaker, write_json
 from headgate.errors import DeclarationError
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def simulate(
     Each seed draws a topology, tuples, plans and faults; a judge checks that no tuple is lost,
     processed twice or processed without its state. Exit code 1 if it objects to any seed.
     """
-    with told_plainly():
+    with plain_errors():
         if broken == "list":
             _list_broken()
             return

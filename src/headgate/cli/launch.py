@@ -1,4 +1,7 @@
-"""Find the flow that a user names as `path/app.py:flow` or `package.module:flow`."""
+"""What commands that start Spark share: options, a session, and the flow that a user names.
+
+A flow is named as `path/app.py:flow` or `package.module:flow`.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,62 @@ import importlib.util
 import inspect
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from headgate.errors import DeclarationError
-from headgate.flow import Flow
+import typer
+from rich.console import Console
+
+from headgate.cli.console import fail
+from headgate.errors import DeclarationError, HeadgateError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from headgate.flow import Flow
 
 DEFAULT_NAME = "flow"
+LOG = Path("artifacts/spark.log")
+Master = Annotated[
+    str | None, typer.Option(help="Spark master. [default: HEADGATE_MASTER or local[*]]")
+]
+Conf = Annotated[
+    list[str] | None, typer.Option(metavar="KEY=VALUE", help="Spark setting; may be repeated.")
+]
+
+
+def spark_settings(given: list[str] | None, master: str | None) -> dict[str, str]:
+    """Spark settings from --conf KEY=VALUE and --master."""
+    settings = {}
+    for text in given or []:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise HeadgateError(f"--conf {text!r} is not of the form KEY=VALUE")
+        settings[name] = value
+    return settings | ({"spark.master": master} if master else {})
+
+
+@contextmanager
+def session(
+    console: Console, name: str, settings: dict[str, str], log: Path = LOG, *, what: str = "flow"
+) -> Iterator[SparkSession]:
+    """A session that ends with the command; errors of Spark are shown in a few lines."""
+    from pyspark.errors import PySparkException
+
+    from headgate.runtime.session import local_session
+
+    with console.status("[dim]starting Spark[/]"):
+        spark = local_session(name, conf=settings, log_file=log)
+    try:
+        yield spark
+    except PySparkException as problem:
+        lines = [line for line in str(problem).splitlines() if line.strip()]
+        fail("\n".join(lines[:12]), title=f"Spark stopped the {what}")  # the rest is a trace
+    finally:
+        spark.stop()
 
 
 def load_target(target: str) -> Any:
@@ -24,7 +75,8 @@ def load_target(target: str) -> Any:
     functions of the file travel by value, so that a single file runs anywhere.
     """
     place, _, name = target.rpartition(":") if ":" in target else (target, "", DEFAULT_NAME)
-    module = _from_file(Path(place)) if _is_file(place) else _from_package(place)
+    is_file = place.endswith(".py") or os.sep in place
+    module = _from_file(Path(place)) if is_file else _from_package(place)
     if not hasattr(module, name):
         found = [n for n, value in vars(module).items() if _is_flow_like(n, value, module)]
         hint = f"; it has {', '.join(found)}" if found else ""
@@ -34,6 +86,8 @@ def load_target(target: str) -> Any:
 
 def flow_of(found: Any, spark: Any) -> Flow:
     """The flow itself, made by calling `found` with the session if it is a function."""
+    from headgate.flow import Flow
+
     if isinstance(found, Flow):
         return found
     if callable(found):
@@ -47,11 +101,9 @@ def flow_of(found: Any, spark: Any) -> Flow:
     return found
 
 
-def _is_file(place: str) -> bool:
-    return place.endswith(".py") or os.sep in place
-
-
 def _from_file(path: Path) -> ModuleType:
+    from pyspark import cloudpickle
+
     if not path.is_file():
         raise DeclarationError(f"there is no file {path} (from {Path.cwd()})")
     _search(path.resolve().parent)
@@ -61,7 +113,8 @@ def _from_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     spec.loader.exec_module(module)
-    _by_value(module)
+    register: Any = cloudpickle.register_pickle_by_value
+    register(module)
     return module
 
 
@@ -79,17 +132,12 @@ def _from_package(name: str) -> ModuleType:
 
 def _search(folder: Path) -> None:
     sys.path.insert(0, str(folder))
-    told = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), *filter(None, [told])])
-
-
-def _by_value(module: ModuleType) -> None:
-    from pyspark import cloudpickle
-
-    register: Any = cloudpickle.register_pickle_by_value
-    register(module)
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), *filter(None, [before])])
 
 
 def _is_flow_like(name: str, value: Any, module: ModuleType) -> bool:
+    from headgate.flow import Flow
+
     own = inspect.isfunction(value) and value.__module__ == module.__name__
     return isinstance(value, Flow) or (own and not name.startswith("_") and "flow" in name)

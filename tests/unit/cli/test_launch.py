@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from headgate.cli.app_file import flow_of, load_target
+from headgate.cli.launch import flow_of, load_target
 from headgate.cli.main import app
 from headgate.errors import DeclarationError
 from headgate.flow import Flow
