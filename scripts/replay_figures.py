@@ -125,7 +125,7 @@ def all_figures(
     return {
         "streams": streams,
         "variants": variants,
-        "settings": asdict(IncrementalSettings()),
+        "settings": IncrementalSettings()._asdict(),
         "seeds": list(SEEDS),
         "machine": asdict(Machine.here()),
     }

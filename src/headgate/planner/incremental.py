@@ -23,16 +23,14 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from headgate.arrays import F64, I32, I64, U8, U64
+from headgate.arrays import F64, I32, I64, U8, U64, Bools
 from headgate.errors import HeadgateError
 from headgate.planner.incremental_kernel import (
     KEYS,
     LOAD_SCALE,
     PAIR_SCALE,
     PAIRS,
-    Weights,
     Yard,
     age,
     empty_memory,
@@ -46,43 +44,24 @@ from headgate.planner.incremental_kernel import (
 )
 
 
-@dataclass(frozen=True)
-class IncrementalSettings:
-    """One setting for all data; how it was chosen is told in docs/guide/replay.md.
+class IncrementalSettings(NamedTuple):
+    """One setting for all data, as kernels take it; docs/guide/replay.md tells how it was found."""
 
-    Args:
-        move_rows: A move must gain so many rows (over the memory of pairs) ...
-        inertia: ... and this share of the key's own rows.
-        price: What a row of load costs in a slot at the tolerance, in rows of locality.
-        steepness: How much faster the price grows above the tolerance.
-        measured: Weight of measured over planned fullness.
-        slack: Tolerated imbalance at least, as a multiple of alpha - 1.
-        wobble_tolerance: Tolerated imbalance per unit of epoch-to-epoch wobble.
-        pair_memory: Half-life of pairs, in horizons.
-        load_memory: Half-life of key loads, in horizons.
-        slot_memory: Half-life of measured slot loads, in horizons.
-        burst_price: As `price`, for the load of the last few epochs; 0 turns it off.
-        burst_tolerance: Tolerated imbalance of bursts.
-        burst_epochs: Half-life of bursts, in epochs.
-        least_rows: Keys with fewer rows are left where they are.
-        passes: How often a plan goes over the keys.
-    """
-
-    move_rows: float = 0.7
-    inertia: float = 0.06
-    price: float = 0.055
-    steepness: float = 5.0
-    measured: float = 1.35
-    slack: float = 2.5
-    wobble_tolerance: float = 0.22
-    pair_memory: float = 6.0
-    load_memory: float = 5.0
-    slot_memory: float = 0.4
-    burst_price: float = 0.015
-    burst_tolerance: float = 0.06
-    burst_epochs: float = 4.0
-    least_rows: float = 0.8
-    passes: int = 2
+    move_rows: float = 0.7  # a move must gain so many rows (over the memory of pairs) ...
+    inertia: float = 0.06  # ... and this share of the key's own rows
+    price: float = 0.055  # of a row of load in a slot at the tolerance, in rows of locality
+    steepness: float = 5.0  # how much faster the price grows above the tolerance
+    measured: float = 1.35  # weight of measured over planned fullness
+    slack: float = 2.5  # tolerated imbalance at least, as a multiple of alpha - 1
+    wobble_tolerance: float = 0.22  # tolerated imbalance per unit of epoch-to-epoch wobble
+    pair_memory: float = 6.0  # half-life of pairs, in horizons
+    load_memory: float = 5.0  # half-life of key loads, in horizons
+    slot_memory: float = 0.4  # half-life of measured slot loads, in horizons
+    burst_price: float = 0.015  # as `price`, for the load of the last few epochs; 0 turns it off
+    burst_tolerance: float = 0.06  # tolerated imbalance of bursts
+    burst_epochs: float = 4.0  # half-life of bursts, in epochs
+    least_rows: float = 0.8  # keys with fewer rows are left where they are
+    passes: int = 2  # how often a plan goes over the keys
 
 
 class SeenKeys(NamedTuple):
@@ -135,7 +114,6 @@ class KeyMoves:
     source: I32
     target: I32
     reason: I32
-    gain: F64
     rows: F64
     here: F64
     there: F64
@@ -144,12 +122,9 @@ class KeyMoves:
         return len(self.h)
 
     @property
-    def moved(self) -> npt.NDArray[np.bool_]:
+    def moved(self) -> Bools:
         """Which of them are moves: a key that had an owner gets another."""
         return np.asarray(self.reason != Reason.ADOPTED)
-
-
-NO_BUDGET = 1 << 62
 
 
 class IncrementalPlanner:
@@ -161,7 +136,6 @@ class IncrementalPlanner:
         slots: Instances of every operator.
         horizon_rows: The unit of memory: rows after which the past counts for less, about a period.
         alpha: The balance wished for, max/mean load; see `slack`.
-        settings: See `IncrementalSettings`.
         seed: Breaks ties between slots.
         keys_max: Keys remembered per operator; beyond it the coldest are released.
         pairs_max: Pairs remembered over all edges; beyond it the lightest are forgotten.
@@ -221,12 +195,6 @@ class IncrementalPlanner:
         for told in pairs:
             self._take_pairs(told)
 
-    def remember(self, operator: int, h: U64, slot: I32) -> None:
-        """Tell owners of keys that were placed before: by an offline plan, or an earlier run."""
-        nothing = np.zeros(len(h))
-        seen = SeenKeys(h, nothing, slot.astype(np.int32), np.zeros(len(h), np.uint8))
-        self._take_keys(operator, seen, 1.0)
-
     # --- planning --------------------------------------------------------------------------
     def plan(self, budget: int | None = None) -> list[KeyMoves]:
         """New owners for keys touched since the last plan; at most `budget` of them are moves.
@@ -239,50 +207,27 @@ class IncrementalPlanner:
             np.lexsort((memory.h[touched], -memory.load[touched], memory.op[touched]))
         ]
         newborn = memory.fresh[touched] == 1
-        gain = place_keys(
-            memory,
-            touched,
-            self._yard(),
-            self._weights(),
-            self._epoch,
-            NO_BUDGET if budget is None else budget,
-            self._first_slot,
+        most = self.settings.passes * len(touched) if budget is None else budget
+        place_keys(
+            memory, touched, self._yard(), self.settings, self._epoch, most, self._first_slot
         )
         self._touched, self._plan = [], self._plan + 1
         changed = newborn | (memory.owner[touched] != memory.was[touched])
-        touched, gain, newborn = touched[changed], gain[changed], newborn[changed]
+        touched, newborn = touched[changed], newborn[changed]
         op = memory.op[touched]
-        return [
-            self._moves(o, touched[op == o], gain[op == o], newborn[op == o])
-            for o in range(self.operators)
-        ]
+        return [self._moves(o, touched[op == o], newborn[op == o]) for o in range(self.operators)]
 
     def released(self) -> list[U64]:
         """Keys of each operator forgotten since the last call; they may give up their entry."""
-        told = [
-            np.concatenate([*parts, np.empty(0, np.uint64)]).astype(np.uint64)
-            for parts in self._released
-        ]
+        gone, none = self._released, np.empty(0, np.uint64)
         self._released = [[] for _ in range(self.operators)]
-        return told
+        return [np.concatenate([none, *parts]) for parts in gone]
 
     # --- asking ----------------------------------------------------------------------------
-    def owners(self, operator: int, h: U64) -> I32:
-        """The owner of each key, -1 for keys that the planner does not know."""
-        at = find_keys(self._memory, operator, h)
-        return np.where(at >= 0, self._memory.owner[at], -1).astype(np.int32)
-
     def rows_lately(self, operator: int, h: U64) -> F64:
         """The aged rows of each key, 0 for keys that the planner does not know."""
         at = find_keys(self._memory, operator, h)
         return np.where(at >= 0, self._memory.load[at] / self._memory.scale[LOAD_SCALE], 0.0)
-
-    def table(self, operator: int) -> tuple[U64, I32]:
-        """All known keys of an operator and their owners, sorted by key."""
-        n = int(self._memory.used[KEYS])
-        mine = np.flatnonzero(self._memory.op[:n] == operator)
-        order = mine[np.argsort(self._memory.h[mine])]
-        return self._memory.h[order].copy(), self._memory.owner[order].copy()
 
     @property
     def expected_locality(self) -> float:
@@ -308,16 +253,11 @@ class IncrementalPlanner:
 
     def explain(self, moves: KeyMoves, i: int) -> str:
         """Half a line on why this key lives there now."""
-        rows = (
-            f"{moves.there[i]:.1f} of its rows meet their partner there, {moves.here[i]:.1f} here"
-        )
-        match Reason(int(moves.reason[i])):
-            case Reason.ADOPTED:
-                return f"new: {moves.there[i]:.1f} of its rows were there"
-            case Reason.PARTNERS:
-                return rows
-            case Reason.LOAD:
-                return f"its slot was too full ({rows})"
+        here, there, reason = moves.here[i], moves.there[i], moves.reason[i]
+        if reason == Reason.ADOPTED:
+            return f"new: {there:.1f} of its rows were there"
+        rows = f"{there:.1f} of its rows meet their partner there, {here:.1f} here"
+        return rows if reason == Reason.PARTNERS else f"its slot was too full ({rows})"
 
     # --- inside ----------------------------------------------------------------------------
     def _refuse(self) -> None:
@@ -378,17 +318,10 @@ class IncrementalPlanner:
         goes = min(len(mine), max(surplus, self.keys_max // 8))
         gone = mine[np.argsort(self._memory.load[mine], kind="stable")[:goes]]
         self._released[operator].append(self._memory.h[gone].copy())
-        waiting = [self._memory.h[t].copy() for t in self._touched]
-        operators = [self._memory.op[t].copy() for t in self._touched]
-        forget_keys(self._memory, gone)
+        number = forget_keys(self._memory, gone)
         self._tracked[operator] -= goes
-        self._touched = [self._still_there(h, op) for h, op in zip(waiting, operators, strict=True)]
-
-    def _still_there(self, h: U64, op: I32) -> I64:
-        at = np.full(len(h), -1, np.int64)
-        for o in range(self.operators):
-            at[op == o] = find_keys(self._memory, o, h[op == o])
-        return at[at >= 0]
+        touched = [number[t] for t in self._touched]
+        self._touched = [t[t >= 0].astype(np.int64) for t in touched]
 
     def _measure(self, slot_rows: F64, rows: float) -> None:
         """Measured loads fade; their wobble is how far an epoch's shares are from them."""
@@ -424,27 +357,10 @@ class IncrementalPlanner:
             np.maximum(memory.bursts.mean(axis=1), 1e-300),
             self._beyond_sampling(above),
             self.tolerance,
-            np.full(self.operators, self.settings.burst_tolerance),
             self._nearness,
         )
 
-    def _weights(self) -> Weights:
-        s = self.settings
-        return Weights(
-            s.move_rows,
-            s.inertia,
-            s.price,
-            s.steepness,
-            s.measured,
-            s.burst_price,
-            0.5 ** (1.0 / s.burst_epochs),
-            s.least_rows,
-            s.passes,
-        )
-
-    def _moves(
-        self, operator: int, keys: I64, gain: F64, newborn: npt.NDArray[np.bool_]
-    ) -> KeyMoves:
+    def _moves(self, operator: int, keys: I64, newborn: Bools) -> KeyMoves:
         memory = self._memory
         unit = 1.0 / memory.scale[PAIR_SCALE]
         source, target = memory.was[keys], memory.owner[keys]
@@ -456,7 +372,6 @@ class IncrementalPlanner:
             source.copy(),
             target.copy(),
             np.where(newborn, Reason.ADOPTED, reason).astype(np.int32),
-            gain,
             memory.load[keys] / memory.scale[LOAD_SCALE],
             here,
             there,

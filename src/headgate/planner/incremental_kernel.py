@@ -1,4 +1,12 @@
-"""The two hot loops of the incremental planner: take rows in, and judge the keys they touched.
+"""What the incremental planner remembers, and its two hot loops: take rows in, judge keys.
+
+Memory is flat arrays that kernels change in place, grown by doubling up to a stated bound. A key
+(operator, hash) has a number; `toward[key, slot]` is the weight of its pairs whose other key is in
+that slot, kept up to date when keys move, so that a key is judged without walking its pairs. A pair
+hangs in two linked lists, one per end, which only a move walks. Weights age by a scale that grows
+with every row (newer rows weigh more) instead of being multiplied down. Bounds: `keys_max` keys per
+operator, 8 * slots + 49 bytes each; `pairs_max` pairs, 24 bytes each; hash maps, at most 16 bytes
+an entry.
 
 A key is worth to a slot what its pairs would save there, less what its load costs there:
 
@@ -25,8 +33,8 @@ from headgate.arrays import F64, I32, I64, U8, U64
 KEYS, PAIRS = 0, 1  # places in `used`
 PAIR_SCALE, LOAD_SCALE = 0, 1  # places in `scale`
 NOBODY = -1
-_FEWEST = 1_024
-_SCALE_MAX = 1e90
+_FEWEST = 1_024  # keys and pairs there is room for at first
+_SCALE_MAX = 1e90  # then weights are divided by it: a long way below the largest float
 
 
 class Memory(NamedTuple):
@@ -105,8 +113,8 @@ def forget_pairs(memory: Memory, keep: int) -> None:
     _keep_pairs(memory, kept)
 
 
-def forget_keys(memory: Memory, gone: I64) -> None:
-    """Drop these keys with all their pairs; numbers of the others change."""
+def forget_keys(memory: Memory, gone: I64) -> I32:
+    """Drop these keys with all their pairs; returns the new number of every key, -1 if it went."""
     used = int(memory.used[KEYS])
     stays = np.ones(used, np.bool_)
     stays[gone] = False
@@ -123,10 +131,11 @@ def forget_keys(memory: Memory, gone: I64) -> None:
     memory.key_map[:] = NOBODY
     _fill_key_map(memory.key_map, memory.h, memory.op, int(stays.sum()))
     _keep_pairs(memory, kept)
+    return number
 
 
 def age(memory: Memory, pair_factor: float, load_factor: float) -> None:
-    """Let rows pass: weights recorded from now on count so much more."""
+    """Let rows pass: settings recorded from now on count so much more."""
     memory.scale[PAIR_SCALE] *= pair_factor
     memory.scale[LOAD_SCALE] *= load_factor
     if memory.scale.max() > _SCALE_MAX:
@@ -171,7 +180,6 @@ def place_of_pair(pair_map, known_u, known_v, u, v):  # type: ignore[no-untyped-
         at = (at + 1) & mask
 
 
-# --- inside --------------------------------------------------------------------------------
 def _grown(memory: Memory, names: tuple[str, ...], used: int, size: int) -> Memory:
     larger: dict[str, Any] = {}
     for name in names:
@@ -239,20 +247,6 @@ def _find_keys(key_map, known_h, known_op, operator, h, out):  # type: ignore[no
         out[i] = key_map[place_of_key(key_map, known_h, known_op, operator, h[i])]
 
 
-class Weights(NamedTuple):
-    """The planner's settings as the kernel needs them, in rows and shares."""
-
-    move_rows: float
-    inertia: float
-    price: float
-    steepness: float
-    measured: float
-    burst_price: float
-    burst_fade: float
-    least_rows: float
-    passes: int
-
-
 class Yard(NamedTuple):
     """What holds for one plan: means per operator, tolerances, and how near slots are."""
 
@@ -260,7 +254,6 @@ class Yard(NamedTuple):
     mean_burst: F64
     above: F64  # measured load of operator and slot over its mean, less 1
     tolerance: F64
-    burst_tolerance: F64
     nearness: F64  # 1 on the diagonal; empty if all other slots are equally far
 
 
@@ -362,7 +355,7 @@ def price(fullness, base, tolerance, steepness):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def judge(memory, k, yard, weights, value):  # type: ignore[no-untyped-def]
+def judge(memory, k, yard, settings, value):  # type: ignore[no-untyped-def]
     """Fill in what every slot is worth to a key; returns the weight of its pairs, in rows."""
     slots = len(value)
     o, home = memory.op[k], memory.owner[k]
@@ -384,39 +377,37 @@ def judge(memory, k, yard, weights, value):  # type: ignore[no-untyped-def]
     for s in range(slots):
         enters = 0.0 if s == home else 1.0
         full = memory.planned[o, s] / memory.scale[LOAD_SCALE] + enters * load
-        full = full / yard.mean_load[o] + weights.measured * (yard.above[o, s] + enters * giant)
-        value[s] -= load * price(full, weights.price, yard.tolerance[o], weights.steepness)
-        if weights.burst_price > 0.0:
+        full = full / yard.mean_load[o] + settings.measured * (yard.above[o, s] + enters * giant)
+        value[s] -= load * price(full, settings.price, yard.tolerance[o], settings.steepness)
+        if settings.burst_price > 0.0:
             full = (memory.bursts[o, s] + enters * burst) / yard.mean_burst[o]
             value[s] -= burst * price(
-                full, weights.burst_price, yard.burst_tolerance[o], weights.steepness
+                full, settings.burst_price, settings.burst_tolerance, settings.steepness
             )
     if not memory.fresh[k]:
-        value[home] += weights.move_rows + weights.inertia * weight
+        value[home] += settings.move_rows + settings.inertia * weight
     return weight
 
 
 @njit(cache=True)
-def place_keys(memory, keys, yard, weights, epoch, budget, first_slot):  # type: ignore[no-untyped-def]
+def place_keys(memory, keys, yard, settings, epoch, budget, first_slot):  # type: ignore[no-untyped-def]
     """Move each of these keys to where it is worth most, in this order, a few passes.
 
     At most `budget` keys that are not newborn change owner; a key that has moved may move again.
-    Returns the gain of each key's last move, 0 if it stayed. Ties: the owner, then slots from
-    `first_slot` on. Cost O(keys * slots + pairs of keys that move).
+    Ties: the owner, then slots from `first_slot` on. O(keys * slots + pairs of keys that move).
     """
     slots = memory.planned.shape[1]
     value = np.empty(slots)
-    gain = np.zeros(len(keys))
+    fade = 0.5 ** (1.0 / settings.burst_epochs)
     for k in keys:
         memory.was[k] = memory.owner[k]
     moved = 0
-    for turn in range(weights.passes):
-        for i in range(len(keys)):
-            k = keys[i]
+    for turn in range(settings.passes):
+        for k in keys:
             newborn = memory.fresh[k] == 1
-            if not newborn and memory.load[k] < weights.least_rows * memory.scale[LOAD_SCALE]:
+            if not newborn and memory.load[k] < settings.least_rows * memory.scale[LOAD_SCALE]:
                 continue
-            judge(memory, k, yard, weights, value)
+            judge(memory, k, yard, settings, value)
             home = memory.owner[k]
             best = home
             for s in range(slots):
@@ -430,9 +421,7 @@ def place_keys(memory, keys, yard, weights, epoch, budget, first_slot):  # type:
                 if moved >= budget:
                     continue
                 moved += 1
-            gain[i] = value[best] - value[home]
-            settle(memory, k, best, epoch, weights.burst_fade)
+            settle(memory, k, best, epoch, fade)
         if turn == 0:
             for k in keys:
                 memory.fresh[k] = 0
-    return gain

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headgate.arrays import I32, U64
 from headgate.errors import HeadgateError
 from headgate.planner.incremental import (
     IncrementalPlanner,
@@ -15,7 +16,7 @@ from headgate.planner.incremental import (
     SeenKeys,
     SeenPairs,
 )
-from headgate.planner.incremental_kernel import KEYS, PAIRS
+from headgate.planner.incremental_kernel import KEYS, PAIRS, find_keys
 
 SLOTS = 3
 
@@ -35,6 +36,24 @@ def pairs_of(rows: list[tuple[int, int]], source: int = 0, target: int = 1) -> S
     return SeenPairs(
         source, target, np.array(a, np.uint64), np.array(b, np.uint64), np.ones(len(rows))
     )
+
+
+def owners(p: IncrementalPlanner, operator: int, h: U64) -> I32:
+    at = find_keys(p._memory, operator, h)
+    return np.where(at >= 0, p._memory.owner[at], -1)
+
+
+def table(p: IncrementalPlanner, operator: int) -> tuple[U64, I32]:
+    mine = np.flatnonzero(p._memory.op[: p._memory.used[KEYS]] == operator)
+    return p._memory.h[mine], p._memory.owner[mine]
+
+
+def remember(p: IncrementalPlanner, operator: int, h: U64, slot: I32) -> None:
+    """Keys that were placed before their first row."""
+    none = SeenKeys(h[:0], np.empty(0), slot[:0], np.empty(0, np.uint8))
+    told = SeenKeys(h, np.zeros(len(h)), slot, np.zeros(len(h), np.uint8))
+    keys = [told if o == operator else none for o in range(p.operators)]
+    p.observe(keys, [], np.zeros((p.operators, p.slots)))
 
 
 class Stream:
@@ -109,7 +128,7 @@ def test_the_books_agree_with_a_walk_over_all_pairs(epochs, seed):
         stream.epoch(rows)
         check_books(stream.planner)
     for o in range(2):
-        h, slot = stream.planner.table(o)
+        h, slot = table(stream.planner, o)
         assert dict(zip(h.tolist(), slot.tolist(), strict=True)) == stream.owner[o]
 
 
@@ -125,10 +144,10 @@ def test_keys_and_pairs_never_outgrow_their_bounds(epochs):
         assert used[KEYS] <= 16
         for o, gone in enumerate(p.released()):
             for h in gone.tolist():
-                if p.owners(o, np.array([h], np.uint64))[0] < 0:
+                if owners(p, o, np.array([h], np.uint64))[0] < 0:
                     stream.owner[o].pop(h, None)
         for o in range(2):
-            assert len(p.table(o)[0]) <= 8
+            assert len(table(p, o)[0]) <= 8
 
 
 def test_ten_thousand_new_keys_grow_the_memory_and_stay_right():
@@ -138,7 +157,7 @@ def test_ten_thousand_new_keys_grow_the_memory_and_stay_right():
     stream.epoch([(i % 50, i) for i in range(0, 10_000, 7)])
 
     check_books(p)
-    assert len(p.table(1)[0]) == 10_000
+    assert len(table(p, 1)[0]) == 10_000
 
 
 @given(epochs=epochs, seed=st.integers(0, 3))
@@ -149,7 +168,6 @@ def test_the_same_rows_and_seed_give_the_same_plan(epochs, seed):
         for a, b in zip(one.epoch(rows), two.epoch(rows), strict=True):
             assert np.array_equal(a.h, b.h)
             assert np.array_equal(a.target, b.target)
-            assert np.array_equal(a.gain, b.gain)
 
 
 @given(epochs=epochs, budget=st.integers(0, 4))
@@ -255,23 +273,23 @@ def test_the_routing_table_is_believed_over_the_planner():
     )
     p.observe([seen({1: 1}, {1: 2}), seen({7: 1}, {7: 1})], [], np.ones((2, SLOTS)))
 
-    assert p.owners(0, np.array([1], np.uint64)).tolist() == [2]
-    assert p.owners(1, np.array([7, 8], np.uint64)).tolist() == [1, -1]
+    assert owners(p, 0, np.array([1], np.uint64)).tolist() == [2]
+    assert owners(p, 1, np.array([7, 8], np.uint64)).tolist() == [1, -1]
     check_books(p)
 
 
 def test_remembered_owners_are_known_before_the_first_row():
     p = planner()
-    p.remember(1, np.array([4, 9], np.uint64), np.array([2, 0], np.int32))
+    remember(p, 1, np.array([4, 9], np.uint64), np.array([2, 0], np.int32))
 
-    assert p.owners(1, np.array([9, 4], np.uint64)).tolist() == [0, 2]
+    assert owners(p, 1, np.array([9, 4], np.uint64)).tolist() == [0, 2]
     assert not any(len(moves) for moves in p.plan())
 
 
 def test_a_flow_of_three_operators_pulls_the_middle_from_both_sides():
     p = IncrementalPlanner(3, [(0, 1), (1, 2)], 3, horizon_rows=100)
-    p.remember(0, np.array([1, 2], np.uint64), np.array([0, 1], np.int32))
-    p.remember(2, np.array([8, 9], np.uint64), np.array([0, 1], np.int32))
+    remember(p, 0, np.array([1, 2], np.uint64), np.array([0, 1], np.int32))
+    remember(p, 2, np.array([8, 9], np.uint64), np.array([0, 1], np.int32))
     p.plan()
     for _ in range(3):
         p.observe(
@@ -294,7 +312,7 @@ def test_a_neighbour_is_better_than_a_stranger():
 
     def best(nearness):
         p = planner(slots=4, nearness=nearness, settings=free)
-        p.remember(0, np.array([1, 2, 3], np.uint64), np.array([0, 1, 2], np.int32))
+        remember(p, 0, np.array([1, 2, 3], np.uint64), np.array([0, 1, 2], np.int32))
         p.plan()
         p.observe(
             [seen({}, {}), seen({7: 32}, {7: 3})],
