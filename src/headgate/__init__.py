@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headgate.commit.facts import EpochFacts, OutcomeFacts, PlanFacts
     from headgate.commit.planning import Decides, Decision, Observed
+    from headgate.commit.settings import Options
     from headgate.control.settings import Manager, Scaling
     from headgate.errors import HeadgateError
     from headgate.flow import Flow
@@ -58,6 +59,7 @@ __all__ = [
     "MeanOfLast",
     "Min",
     "Observed",
+    "Options",
     "OutcomeFacts",
     "Output",
     "Partials",
@@ -86,6 +88,7 @@ _ELSEWHERE = {
     "HeadgateError": "errors",
     "Manager": "control.settings",
     "Observed": "commit.planning",
+    "Options": "commit.settings",
     "OutcomeFacts": "commit.facts",
     "PlanFacts": "commit.facts",
     "Reader": "topology.reader",

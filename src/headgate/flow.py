@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
+from collections.abc import Mapping
+from dataclasses import fields
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Never
 
+from headgate.commit.planning import Decides
+from headgate.commit.settings import Options
+from headgate.control.settings import Manager, Scaling
 from headgate.errors import DeclarationError
 from headgate.topology.builder import FlowBuilder
+from headgate.topology.declared import unknown_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,7 +28,7 @@ class Flow(FlowBuilder):
     posts = flow.source(spark.readStream.schema("region string, tag string").json("in"))
     regions = posts.key_by("region").process(hg.Count(emit="rows"), name="by_region")
     regions.key_by("tag").process(hg.Count(), name="by_tag").to_parquet("out")
-    query = flow.start(spark, slots=4, checkpoint="checkpoint")
+    query = flow.start(spark, checkpoint="checkpoint")
     """
 
     def start(
@@ -31,24 +36,74 @@ class Flow(FlowBuilder):
         spark: SparkSession,
         *,
         checkpoint: str | PathLike[str],
-        slots: int | None = None,
-        parallelism: int | Literal["auto"] | None = None,
-        **options: Any,
+        slots: int | Scaling | None = None,
+        trigger: Mapping[str, Any] | None = None,
+        manager: Manager | Decides | None = Manager(),
+        latency_s: float | None = None,
+        rows_per_epoch: int | None = None,
+        options: Options | None = None,
+        **unknown: Never,
     ) -> FlowQuery:
-        """Start on Spark and return a handle like a StreamingQuery; see `runtime.start_flow`.
+        """Start the flow; returns at once with a handle like a StreamingQuery.
 
-        `parallelism` is another word for `slots`; "auto" has them chosen, and changed while the
-        flow runs, by what is measured. `batch="auto"` has rows per epoch chosen. The first such
-        start measures the engine; `calibration=` takes a file of `headgate calibrate` instead.
+        Args:
+            checkpoint: Folder (path, or URI such as s3://bucket/x) that all hosts see; Spark's
+                checkpoint lies inside.
+            slots: How many instances every operator has. A number stays, until `query.rescale`;
+                `hg.Scaling(min_slots=, max_slots=)` lets the flow change it within limits
+                (default: chosen, and changed while the flow runs, from 1 to a slot per core).
+                May differ from the last start: state moves.
+            trigger: As for `DataStreamWriter.trigger`, e.g. {"availableNow": True}.
+            manager: Measures while the flow runs and moves keys to where their rows are;
+                `hg.Manager(...)` has its settings. None: the routing tables stay as they are,
+                except for operators whose grouping asks for a policy.
+            latency_s: Mean latency of a row to stay within, as far as the flow keeps up with what
+                comes; slots and rows per epoch are chosen for it.
+            rows_per_epoch: What sources that can be told (`Reader`, or a function of two
+                arguments) are told, whatever is measured (default: chosen for them, and changed
+                while the flow runs).
+            options: What is seldom needed: tables, storage, signing, clocks; see `hg.Options`.
         """
         from headgate.runtime.start import start_flow
 
-        known = inspect.signature(start_flow).parameters
-        for name in options:
-            if name not in known:
-                near = difflib.get_close_matches(name, known, 1)
-                hint = f"; did you mean {near[0]}=?" if near else ""
-                raise DeclarationError(f"start has no option {name}={hint}", option=name)
+        wrong: Mapping[str, object] = unknown
+        for name, value in wrong.items():
+            raise DeclarationError(_why_unknown(name, value), option=name)
         return start_flow(
-            self, spark, slots=slots, parallelism=parallelism, checkpoint=checkpoint, **options
+            self,
+            spark,
+            checkpoint=checkpoint,
+            slots=slots,
+            trigger=trigger,
+            manager=manager,
+            latency_s=latency_s,
+            rows_per_epoch=rows_per_epoch,
+            options=options,
         )
+
+
+OPTIONS = tuple(field.name for field in fields(Options))
+PARAMETERS = tuple(
+    name
+    for name, parameter in inspect.signature(Flow.start).parameters.items()
+    if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+)
+
+
+def _why_unknown(name: str, value: object) -> str:
+    """What to write instead of a keyword that `start` does not take."""
+    if name in OPTIONS:
+        return f"start takes no {name}=; give options=hg.Options({name}=...)"
+    instead = {
+        "parallelism": f"give slots={value!r}",
+        "slots_max": f"give slots=hg.Scaling(max_slots={value!r})",
+        "batch": f"give options=hg.Options(batch_rows={value!r})",
+    }
+    if value == "auto":
+        instead |= {
+            "parallelism": "leave slots= out, and they are chosen while the flow runs",
+            "batch": "leave rows_per_epoch= out, and it is chosen while the flow runs",
+        }
+    if name in instead:
+        return f"start takes no {name}=; {instead[name]}"
+    return unknown_name("start", name, (*PARAMETERS, *OPTIONS))

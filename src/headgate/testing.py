@@ -35,7 +35,7 @@ from headgate.commit.ownership import signer_of
 from headgate.commit.planning import Decides
 from headgate.commit.settings import Settings
 from headgate.control.manager import plan_with
-from headgate.control.settings import Manager
+from headgate.control.settings import Manager, Scaling
 from headgate.errors import DeclarationError, HeadgateError
 from headgate.routing.table import RoutingTable
 from headgate.slot.batch_tuple import BatchTuple, Kind, decode, encode
@@ -131,6 +131,7 @@ def run(
     seed: int = 0,
     before_epoch: Callable[[int], None] | None = None,
     manager: Manager | Decides | None = None,
+    scaling: Scaling | None = None,
     input_ends: bool = False,
     key: str | bytes | None = None,
     trust_unsigned: bool = False,
@@ -139,7 +140,8 @@ def run(
 ) -> LocalRun:
     """Run all epochs of the flow's list sources; resumes if the checkpoint has some already.
 
-    A `manager` plans between two epochs here, not beside them, so that a run can be repeated.
+    A `manager` plans between two epochs here, not beside them, so that a run can be repeated. It
+    may change `slots` within `scaling`, if it places units.
     `input_ends`: the last epoch closes all windows, as a batch DataFrame does on Spark.
     `ticks`: so many epochs without rows follow, as on a stream that falls idle; the first of them
     closes the windows that the last rows completed.
@@ -179,7 +181,7 @@ def run(
             deliver,
             clock_ms=clock or ManualClock(),
             sink_uris=sink_uris,
-            planning=plan_with(manager, program, slots, beside=False),
+            planning=plan_with(manager, program, slots, scaling=scaling, beside=False),
         )
         done = LocalRun(coordinator, outputs)
 

@@ -64,7 +64,7 @@ def main(folder: Path, slots: int) -> None:
     coordinator = Coordinator(
         program,
         place,
-        Settings(slots, BUCKETS, keep_manifests=2),
+        Settings(slots=slots, buckets=BUCKETS, keep_manifests=2),
         deliver,
         clock_ms=ManualClock(),
         sink_uris=uris,

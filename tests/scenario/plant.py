@@ -40,9 +40,19 @@ class Greedy:
 class Plant:
     """Runs a manager over epochs of a given load, and keeps what became of the slots."""
 
-    def __init__(self, manager: hg.Manager, slots: int, *, delay: int = 2, seed: int = 0) -> None:
+    def __init__(
+        self,
+        manager: hg.Manager,
+        slots: int,
+        *,
+        scaling: hg.Scaling | None = None,
+        delay: int = 2,
+        seed: int = 0,
+    ) -> None:
         planner = Greedy() if manager.planner == "milp" else None
-        self.manager = AllocationManager(("first", "second"), manager, planner=planner)
+        self.manager = AllocationManager(
+            ("first", "second"), manager, planner=planner, scaling=scaling
+        )
         self.tables = {op: hash_table(slots, BUCKETS) for op in ("first", "second")}
         self.delay, self.rng = delay, np.random.default_rng(seed)
         weight = self.rng.pareto(2.0, BUCKETS) + 0.2

@@ -14,7 +14,7 @@ RULE = hg.Scaling(min_slots=1, max_slots=8, high_pct=75, low_pct=40, hold_period
 
 
 def managed(planner: str = "milp", **settings: object) -> hg.Manager:
-    given = {"every_epochs": 3, "alpha": 1.1, "scaling": RULE, **settings}
+    given = {"every_epochs": 3, "alpha": 1.1, **settings}
     return hg.Manager(planner, **given)  # type: ignore[arg-type]
 
 
@@ -24,7 +24,7 @@ def turns(slots: list[int]) -> list[int]:
 
 @pytest.mark.parametrize(("pct", "expected"), [(30.0, 1), (150.0, 3), (340.0, 6)])
 def test_a_constant_load_gets_its_slots_and_keeps_them(pct: float, expected: int) -> None:
-    plant = Plant(managed(), slots=2)
+    plant = Plant(managed(), scaling=RULE, slots=2)
 
     plant.run(100, lambda _: pct)
 
@@ -38,7 +38,7 @@ def test_a_constant_load_gets_its_slots_and_keeps_them(pct: float, expected: int
 
 def test_slots_follow_a_load_that_rises_and_falls_without_going_to_and_fro() -> None:
     """One day: quiet, a rise to four times the load, quiet again."""
-    plant = Plant(managed(), slots=2)
+    plant = Plant(managed(), scaling=RULE, slots=2)
 
     plant.run(180, lambda epoch: 180 + 140 * math.sin(math.pi * min(1, epoch / 150)) ** 2 * 2)
 
@@ -51,7 +51,7 @@ def test_slots_follow_a_load_that_rises_and_falls_without_going_to_and_fro() -> 
 
 
 def test_a_short_spike_changes_nothing() -> None:
-    plant = Plant(managed(), slots=2)
+    plant = Plant(managed(), scaling=RULE, slots=2)
 
     plant.run(60, lambda epoch: 400 if epoch in (31, 32) else 110)
 
@@ -60,7 +60,7 @@ def test_a_short_spike_changes_nothing() -> None:
 
 def test_scaling_in_drains_under_the_budget_before_a_slot_goes() -> None:
     """A unit holds 100 kB and costs about 2 ms to move: 8 of them a period."""
-    plant = Plant(managed(migration_seconds_max=0.0165), slots=6)
+    plant = Plant(managed(migration_seconds_max=0.0165), scaling=RULE, slots=6)
 
     plant.run(120, lambda _: 100)
 
@@ -70,7 +70,7 @@ def test_scaling_in_drains_under_the_budget_before_a_slot_goes() -> None:
 
 
 def test_buckets_without_rows_do_not_hold_a_drain_up() -> None:
-    plant = Plant(managed(migration_seconds_max=0.0165), slots=6)
+    plant = Plant(managed(migration_seconds_max=0.0165), scaling=RULE, slots=6)
     plant.share[-16:] = 0
 
     plant.run(120, lambda _: 100)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.scenario.oracle import Case, bag
 
 from headgate.commit.checkpoint import Checkpoint
 from headgate.commit.coordinator import Coordinator
+from headgate.commit.settings import Options
 from headgate.flow import Flow
 from headgate.runtime.query import FlowQuery
 from headgate.slot.program import compile_flow
@@ -79,9 +81,14 @@ def run_case(
     collected: Collected | None = None,
     **options: Any,
 ) -> FlowQuery:
-    """Start the case on all files that are there and wait for its end."""
+    """Start the case on all files that are there and wait for its end.
+
+    `options` are those of `Flow.start`, or fields of `hg.Options`.
+    """
     flow = declare(case, frames(spark, case, folder / "in"), collected or Collected())
-    options = {"trigger": ONCE, **options}
+    rare = {field.name for field in fields(Options)} & options.keys()
+    packed = Options(**{name: options.pop(name) for name in rare})
+    options = {"trigger": ONCE, "options": packed, **options}
     query = flow.start(spark, slots=slots, checkpoint=str(folder / "checkpoint"), **options)
     query.awaitTermination()
     return query

@@ -59,9 +59,15 @@ def test_a_flow_gets_exactly_the_promised_locality_and_the_fold(
 
     tables = hg.load_tables(tmp_path / "tables")
     with pytest.raises(UnknownSlot, match=r"is for 3 slots .* runs 2"):
-        flow.start(spark, slots=2, checkpoint=str(tmp_path / "other"), tables=tables)
+        flow.start(
+            spark, slots=2, checkpoint=str(tmp_path / "other"), options=hg.Options(tables=tables)
+        )
     query = flow.start(
-        spark, slots=SLOTS, checkpoint=str(tmp_path / "ck"), trigger=ONCE, tables=tables
+        spark,
+        slots=SLOTS,
+        checkpoint=str(tmp_path / "ck"),
+        trigger=ONCE,
+        options=hg.Options(tables=tables),
     )
     query.awaitTermination()
 
@@ -174,7 +180,11 @@ def test_source_partitions_draw_keys_and_the_flow_gets_what_is_promised_behind_t
     counted.key_by("hashtag").process(hg.Count(), name="hashtag").to_memory("out")
     tables = hg.load_tables(tmp_path / "tables")
     query = flow.start(
-        spark, slots=SLOTS, checkpoint=str(tmp_path / "ck"), trigger=ONCE, tables=tables
+        spark,
+        slots=SLOTS,
+        checkpoint=str(tmp_path / "ck"),
+        trigger=ONCE,
+        options=hg.Options(tables=tables),
     )
     query.awaitTermination()
     (record,) = (r for r in query.journal() if r["kind"] == "epoch")

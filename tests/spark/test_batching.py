@@ -26,7 +26,10 @@ def test_state_is_that_of_a_fold(
     source.key_by("b").process(hg.Count(), name="by_b")
 
     query = flow.start(
-        spark, slots=3, checkpoint=str(tmp_path / "ck"), batch=batch, sharing=sharing
+        spark,
+        slots=3,
+        checkpoint=str(tmp_path / "ck"),
+        options=hg.Options(batch_rows=batch, sharing=sharing),
     )
     query.awaitTermination()
 

@@ -118,13 +118,13 @@ def test_newcomers_practise_reading_and_do_without_if_they_must(
 
 
 def test_the_manager_adds_and_removes_slots_by_itself(spark: SparkSession, tmp_path: Path) -> None:
-    """A clock by hand says how long epochs last: milliseconds, then hours, so slots are busy, then
-    idle. Grown because of planned loads; then marked, drained within the budget, and released.
+    """A clock by hand says how long epochs last: hours, then milliseconds, so slots are idle, then
+    busy. Marked, drained within the budget, and released; then grown because of planned loads.
     """
     load = Load(tmp_path / "in")
     load.feed()
     now = [0]
-    step = [5]
+    step = [600_000]
 
     def clock_ms() -> int:
         now[0] += step[0]
@@ -133,17 +133,20 @@ def test_the_manager_adds_and_removes_slots_by_itself(spark: SparkSession, tmp_p
     manager = hg.Manager(
         "allocation",
         every_epochs=1,
-        scaling=hg.Scaling(min_slots=1, max_slots=2, high_pct=60, low_pct=20, hold_periods=2),
         migration_seconds_max=60,
     )
     flow = declared(read_files(spark, tmp_path / "in", SCHEMA))
     query = flow.start(
-        spark, slots=1, checkpoint=str(tmp_path / "c"), manager=manager, clock_ms=clock_ms
+        spark,
+        slots=hg.Scaling(min_slots=1, max_slots=2, high_pct=60, low_pct=20, hold_periods=2),
+        checkpoint=str(tmp_path / "c"),
+        manager=manager,
+        options=hg.Options(clock_ms=clock_ms),
     )
     try:
-        load.until(query, lambda: query.slots == 2)
-        step[0] = 600_000
         load.until(query, lambda: query.slots == 1)
+        step[0] = 5
+        load.until(query, lambda: query.slots == 2)
     finally:
         query.stop()
 
@@ -151,7 +154,7 @@ def test_the_manager_adds_and_removes_slots_by_itself(spark: SparkSession, tmp_p
         state = query.state(operator).to_pylist()
         assert {r[key]: r["count"] for r in state} == fold
     journal = query.journal()
-    grown, released = [r for r in journal if r["kind"] == "scale"]
+    released, grown = [r for r in journal if r["kind"] == "scale"]
     assert (grown["before"], grown["slots"]) == (1, 2)
     assert re.fullmatch(
         r"planned loads: mean \d+ %, busiest \d+ %; with 2 slots \d+ %", grown["why"]
@@ -161,12 +164,12 @@ def test_the_manager_adds_and_removes_slots_by_itself(spark: SparkSession, tmp_p
     plans = [r for r in journal if r["kind"] == "plan"]
     assert not [r for r in plans if "failed" in r]
     marked = next(r for r in plans if "slot 1 is drained from now on" in r["why"])
-    assert grown["epoch"] < marked["epoch"] < released["epoch"]
+    assert marked["epoch"] < released["epoch"] < grown["epoch"]
     assert sum(marked["moves"].values()) > 0
     moved = {r["epoch"]: sum(r["moved_rows"].values()) for r in journal if r["kind"] == "epoch"}
     assert moved[released["epoch"]] == 0, "what is released has been drained before"
     assert max(epoch for epoch, rows in moved.items() if rows) >= marked["epoch"]
     assert [(r["before"], r["slots"]) for r in journal if r["kind"] == "elastic"] == [
-        (1, 2),
         (2, 1),
+        (1, 2),
     ]

@@ -221,8 +221,7 @@ def test_a_key_that_was_long_silent_starts_again(spark: SparkSession, tmp_path: 
         slots=2,
         checkpoint=str(tmp_path / "checkpoint"),
         trigger=ONCE,
-        tick=False,
-        clock_ms=lambda: 10_000 * len(collected.calls),
+        options=hg.Options(tick=False, clock_ms=lambda: 10_000 * len(collected.calls)),
     )
     query.awaitTermination()
 

@@ -79,7 +79,11 @@ def test_locality_on_spark_is_that_of_the_table_on_the_same_rows(
     write_epoch(tmp_path / "in", SCHEMA, 0, rows_of(0))
     flow = declared(read_files(spark, tmp_path / "in", SCHEMA))
     query = flow.start(
-        spark, slots=SLOTS, checkpoint=str(tmp_path / "c"), trigger=ONCE, tables=tables
+        spark,
+        slots=SLOTS,
+        checkpoint=str(tmp_path / "c"),
+        trigger=ONCE,
+        options=hg.Options(tables=tables),
     )
     query.awaitTermination()
 
@@ -108,7 +112,11 @@ def test_new_keys_are_born_on_spark_where_replay_says(spark: SparkSession, tmp_p
     flow = chain(read_files(spark, tmp_path / "in", SCHEMA), keys)
     with born_local():
         query = flow.start(
-            spark, slots=SLOTS, checkpoint=str(tmp_path / "c"), trigger=ONCE, tables=tables
+            spark,
+            slots=SLOTS,
+            checkpoint=str(tmp_path / "c"),
+            trigger=ONCE,
+            options=hg.Options(tables=tables),
         )
         query.awaitTermination()
 

@@ -39,10 +39,8 @@ def test_nothing_grows_with_the_epochs(
         spark,
         slots=2,
         checkpoint=str(tmp_path / "checkpoint"),
-        tick=False,
+        options=hg.Options(tick=False, keep_journal=100, clock_ms=lambda: watch.now_ms),
         manager=hg.Manager(planner, every_epochs=3, pins_max=500),
-        keep_journal=100,
-        clock_ms=lambda: watch.now_ms,
     )
     watch.query = query
     try:

@@ -94,9 +94,7 @@ def test_a_backlog_gets_larger_epochs_while_the_flow_runs(
 
     query = flow.start(
         spark,
-        parallelism="auto",
-        batch="auto",
-        slots_max=2,
+        slots=hg.Scaling(max_slots=2),
         checkpoint=str(tmp_path / "ck"),
         trigger=ONCE,
     )
@@ -142,11 +140,9 @@ def test_auto_follows_the_load_with_slots_and_moves_the_state(
     feed(folder, 1)
     query = flow.start(
         spark,
-        parallelism="auto",
-        batch="auto",
-        slots_max=2,
+        slots=hg.Scaling(max_slots=2),
         checkpoint=str(tmp_path / "ck"),
-        clock_ms=clock,
+        options=hg.Options(clock_ms=clock),
     )
     try:
         while query.slots != 2:

@@ -1,4 +1,4 @@
-"""`headgate calibrate`, `tune` and `run --auto`, one after the other on real sessions.
+"""`headgate calibrate`, `tune` and `run`, one after the other on real sessions.
 
 A command ends the session that it has used, so this module begins without one and leaves none.
 """
@@ -65,7 +65,7 @@ def test_a_flow_is_calibrated_for_tuned_and_run_as_tuned(place: Path) -> None:
 
     tuning = said("tune", "app.py", "--costs", "costs.json", "--epochs", "2")
     assert f"epoch 1 of 1: {FILES * ROWS} rows in" in tuning
-    assert "Bottleneck:" in tuning and "headgate run app.py --auto" in tuning
+    assert "Bottleneck:" in tuning and "headgate run app.py" in tuning
     assert not Path("out").exists()
     kept = load_tuning(Storage.at(str(place / "artifacts/commands")), plain=True)
     assert kept is not None and kept.tuned is not None
@@ -73,7 +73,7 @@ def test_a_flow_is_calibrated_for_tuned_and_run_as_tuned(place: Path) -> None:
     assert settings.rows_per_epoch <= GROWTH * FILES * ROWS
     assert f"--slots {settings.slots} --rows-per-epoch {settings.rows_per_epoch}" in tuning
 
-    running = said("run", "app.py", "--auto", "--once", "--checkpoint", checkpoint)
+    running = said("run", "app.py", "--once", "--checkpoint", checkpoint)
     assert f"begins with artifacts/commands/tuning.json: {settings.slots} slot" in running
     assert f"{FILES * ROWS} rows" in running and Path("out").exists()
 

@@ -81,7 +81,11 @@ def test_wide_sources_are_cut_joined_and_ticked_with_fewer_calls_than_columns(
     joined.key_by("k").process(hg.Count(), name="count").to_memory("counts")
     for _ in range(2):  # the second time nothing is left to read
         query = flow.start(
-            spark, slots=2, checkpoint=tmp_path / "checkpoint", trigger=ONCE, tick=True
+            spark,
+            slots=2,
+            checkpoint=tmp_path / "checkpoint",
+            trigger=ONCE,
+            options=hg.Options(tick=True),
         )
         query.awaitTermination()
 

@@ -1,24 +1,86 @@
-"""What `Flow.start` says before anything runs."""
+"""What `Flow.start` takes, and what it says before anything runs."""
 
 from __future__ import annotations
 
-from typing import Any, cast
+import inspect
+from typing import Any, get_type_hints
 
 import pytest
 
 import headgate as hg
 from headgate.errors import DeclarationError
 
+START = inspect.signature(hg.Flow.start).parameters
+
+
+def start(**given: Any) -> None:
+    hg.Flow("f").start(None, checkpoint="nowhere", **given)  # type: ignore[arg-type]
+
+
+def test_start_has_few_parameters_that_say_their_types() -> None:
+    named = [p for p in START.values() if p.kind is inspect.Parameter.KEYWORD_ONLY]
+
+    assert len(named) <= 8
+    assert all(
+        p.annotation not in (inspect.Parameter.empty, "Any")
+        for p in START.values()
+        if p.name != "self"
+    )
+    told = hg.Flow.start.__doc__ or ""
+    assert all(f"{p.name}: " in told for p in named)
+
+
+def test_a_start_that_says_nothing_is_managed_and_leaves_the_rest_open() -> None:
+    assert START["manager"].default == hg.Manager()
+    assert START["slots"].default is START["rows_per_epoch"].default is None
+
 
 @pytest.mark.parametrize(
-    ("option", "told"),
-    [("keep_manifest", "did you mean keep_manifests=?"), ("zzz", "start has no option zzz=")],
+    ("given", "told"),
+    [
+        ({"slot": 2}, "did you mean slots=?"),
+        ({"rows_per_epochs": 2}, "did you mean rows_per_epoch=?"),
+        ({"keep_manifest": 2}, "did you mean keep_manifests=?"),
+        ({"warm_dir": "off"}, "give options=hg.Options(warm_dir=...)"),
+        ({"parallelism": "auto"}, "leave slots= out, and they are chosen while the flow runs"),
+        ({"parallelism": 4}, "give slots=4"),
+        ({"slots_max": 4}, "give slots=hg.Scaling(max_slots=4)"),
+        ({"batch": "auto"}, "leave rows_per_epoch= out, and it is chosen while the flow runs"),
+        ({"batch": 100}, "give options=hg.Options(batch_rows=100)"),
+        ({"zzz": 1}, "conf, clock_ms"),
+    ],
 )
-def test_an_option_that_start_does_not_have_is_named_with_the_nearest(
-    option: str, told: str
+def test_a_word_that_start_does_not_know_gets_the_one_to_use(
+    given: dict[str, Any], told: str
 ) -> None:
-    nobody = cast(Any, None)
     with pytest.raises(DeclarationError) as caught:
-        hg.Flow("f").start(nobody, checkpoint="nowhere", **{option: 1})
+        start(**given)
 
-    assert str(caught.value).endswith(told) and caught.value.option == option
+    (name,) = given
+    assert str(caught.value).startswith(f"start takes no {name}=; ")
+    assert str(caught.value).endswith(told) and caught.value.option == name
+
+
+@pytest.mark.parametrize(
+    ("settings", "wrong", "nearest"),
+    [
+        (hg.Options, "batch", "batch_rows"),
+        (hg.Options, "keep_manifest", "keep_manifests"),
+        (hg.Manager, "planer", "planner"),
+        (hg.Scaling, "maxslots", "max_slots"),
+    ],
+)
+def test_settings_name_the_nearest_field(settings: Any, wrong: str, nearest: str) -> None:
+    with pytest.raises(DeclarationError, match=rf"takes no {wrong}=; did you mean {nearest}=\?"):
+        settings(**{wrong: 1})
+
+
+@pytest.mark.parametrize("settings", [hg.Options, hg.Manager, hg.Scaling])
+def test_every_field_of_the_settings_is_documented(settings: Any) -> None:
+    told = settings.__doc__
+
+    assert all(f"        {name}: " in told for name in get_type_hints(settings))
+
+
+def test_a_key_is_not_shown() -> None:
+    assert "secret" not in repr(hg.Options(key="secret"))

@@ -10,7 +10,6 @@ from rich.console import Console
 
 from headgate.cli.console import columns, plain_errors, safe, speaker, write_json
 from headgate.cli.launch import Conf, Master, session, spark_settings
-from headgate.cli.start_options import DEFAULT_SLOTS
 from headgate.errors import HeadgateError
 from headgate.offline.views import percent, times
 from headgate.routing.table import check_folder
@@ -50,7 +49,7 @@ def analyze(
         float,
         typer.Option(min=0.0, max=1.0, help="Worth of a first hop against one between operators."),
     ] = 1.0,
-    slots: Annotated[int, typer.Option(min=1, help="Slots of the flow.")] = DEFAULT_SLOTS,
+    slots: Annotated[int, typer.Option(min=1, help="Slots of the flow.")] = 4,
     alpha: Annotated[float, typer.Option(min=1.0, help="Bound of max/mean load.")] = 1.03,
     out: Annotated[Path, typer.Option(help="Folder for tables and report.")] = Path(
         "artifacts/analysis"

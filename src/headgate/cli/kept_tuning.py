@@ -1,8 +1,7 @@
-"""Where commands keep what was tuned, and how a start with --auto finds it.
+"""Where commands keep what was tuned, and how a start finds it.
 
-`headgate tune` keeps its result per flow; `flow.start(parallelism="auto")` looks into its
-checkpoint only. So `headgate run --auto` hands the one to the other, unless the checkpoint knows
-better.
+`headgate tune` keeps its result per flow; `flow.start` looks into its checkpoint only. So
+`headgate run` hands the one to the other, unless the checkpoint knows better.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ def begin_with(checkpoint: Storage, flow: str) -> str:
         return f"begins with {place}: {_settings(kept)}"
     if known is not None:
         return "begins with a slot per core; what the engine costs is in its checkpoint"
-    return "begins with a slot per core; the engine is probed first, for some seconds"
+    return "begins with a slot per core; what the engine costs is measured as it runs"
 
 
 def _settings(saved: SavedTuning) -> str:

@@ -25,7 +25,7 @@ _EPILOG = """
 
 `headgate tune examples/linear_road.py:flow` : which slots and rows per epoch, and why
 
-`headgate run examples/linear_road.py:flow --auto` : begin with these, and go on measuring
+`headgate run examples/linear_road.py:flow` : begin with these, and go on measuring
 
 `headgate inspect artifacts/demo/checkpoint` : what a checkpoint holds
 

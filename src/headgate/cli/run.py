@@ -19,12 +19,12 @@ from headgate.cli.kept_tuning import begin_with, tuning_lines
 from headgate.cli.launch import LOG, Conf, Master, flow_of, load_target, session, spark_settings
 from headgate.cli.live import follow
 from headgate.cli.start_options import (
-    check_without_auto,
-    chosen,
     manager_of,
-    slot_count,
+    slots_of,
     trigger_of,
 )
+from headgate.commit.settings import Options
+from headgate.control.settings import slots_for
 from headgate.errors import HeadgateError
 from headgate.offline.views import EpochView, RunView, short
 from headgate.routing.table import load_tables
@@ -41,36 +41,31 @@ def run(
     ],
     slots: Annotated[
         int | None,
-        typer.Option(min=1, help="Instances of every operator. [default: that of --tables, or 4]"),
+        typer.Option(min=1, help="Instances of every operator. [default: chosen while it runs]"),
     ] = None,
     tables: Annotated[
         str | None,
         typer.Option(metavar="DIR", help="Start with the routing tables of `headgate analyze`."),
     ] = None,
-    manage: Annotated[
-        bool, typer.Option("--manage", help="Move keys, while it runs, to where their rows are.")
-    ] = False,
+    manager: Annotated[
+        bool, typer.Option(help="Move keys, while it runs, to where their rows are.")
+    ] = True,
     planner: Annotated[
-        str | None, typer.Option(help="Planner of --manage. [default: headgate]")
+        str | None, typer.Option(help="Planner of the manager. [default: headgate]")
     ] = None,
     min_slots: Annotated[
-        int | None, typer.Option(min=1, help="Let the load decide on the slots, but no fewer.")
+        int | None, typer.Option(min=1, help="No fewer slots, where they are chosen. [default: 1]")
     ] = None,
     max_slots: Annotated[
-        int | None, typer.Option(min=1, help="Let the load decide on the slots, but no more.")
+        int | None,
+        typer.Option(min=1, help="No more slots, where they are chosen. [default: one per core]"),
     ] = None,
-    auto: Annotated[
-        bool,
-        typer.Option("--auto", help="Have slots and rows per epoch chosen, also while it runs."),
-    ] = False,
-    slots_max: Annotated[
-        int | None, typer.Option(min=1, help="With --auto: no more. [default: a slot per core]")
-    ] = None,
-    latency_ms: Annotated[
-        float | None, typer.Option(min=1, help="With --auto: mean latency to stay within.")
+    latency_s: Annotated[
+        float | None, typer.Option(min=1e-3, help="Mean latency of a row to stay within.")
     ] = None,
     rows_per_epoch: Annotated[
-        int | None, typer.Option(min=1, help="Tell sources that take it, whatever was measured.")
+        int | None,
+        typer.Option(min=1, help="Tell sources that take it. [default: chosen while it runs]"),
     ] = None,
     checkpoint: Annotated[
         str | None,
@@ -99,17 +94,13 @@ def run(
         settings = spark_settings(conf, master)
         routing = {} if tables is None else load_tables(tables)
         start: dict[str, Any] = {
-            "tables": routing,
+            "slots": slots_for(slots_of(slots, min_slots, max_slots), routing),
             "trigger": trigger_of(once, every),
-            "manager": manager_of(manage, planner, min_slots, max_slots),
+            "manager": manager_of(manager, planner),
+            "latency_s": latency_s,
             "rows_per_epoch": rows_per_epoch,
+            "options": Options(tables=routing),
         }
-        if auto:
-            scaled = min_slots is not None or max_slots is not None
-            start |= chosen(slots, tables is not None, scaled, slots_max, latency_ms)
-        else:
-            check_without_auto(slots_max, latency_ms)
-            start["slots"] = slot_count(slots, routing)
         _run(target, start, checkpoint, epochs, settings, json_file)
 
 
@@ -128,15 +119,14 @@ def _run(
     with session(console, f"headgate run {target}", settings) as spark:
         flow = flow_of(found, spark)
         place = checkpoint or f"artifacts/{flow.name}/checkpoint"
-        slots = f"{start['slots']} slots, " if "slots" in start else ""
-        console.print(f"flow [bold]{safe(flow.name)}[/], {slots}checkpoint {safe(place)}")
-        if "parallelism" in start:
+        slots, tables = start["slots"], start["options"].tables
+        fixed = f"{slots} slots, " if isinstance(slots, int) else ""
+        console.print(f"flow [bold]{safe(flow.name)}[/], {fixed}checkpoint {safe(place)}")
+        if not fixed:
             console.print(safe(begin_with(Storage.at(absolute(place)), flow.name)))
-        if start["tables"]:
-            named = ", ".join(
-                f"{op} ({len(t.pinned_h):,} keys)" for op, t in start["tables"].items()
-            )
-            console.print(f"routing tables for {safe(named)}")
+        if tables:
+            told = ", ".join(f"{op} ({len(t.pinned_h):,} keys)" for op, t in tables.items())
+            console.print(f"routing tables for {safe(told)}")
         if start["manager"] is not None:
             console.print(f"managed by planner {start['manager'].planner!r}")
         console.print(f"[dim]Ctrl-C stops it; Spark's log is in {LOG}[/]\n")

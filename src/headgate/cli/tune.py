@@ -32,7 +32,7 @@ def calibrate(
     out: Annotated[Path, typer.Option(help="Where to keep the costs.")] = DEFAULT_COSTS,
     checkpoint: Annotated[
         str | None,
-        typer.Option(help="Keep them there too, for start(parallelism='auto') and run --auto."),
+        typer.Option(help="Keep them there too, for flow.start and headgate run."),
     ] = None,
     quick: Annotated[bool, typer.Option(help="Small probes: rough, but in seconds.")] = False,
     master: Master = None,
@@ -81,10 +81,10 @@ def tune(
         float | None,
         typer.Option(min=1, help="Rows per second to keep up with. [default: all there is]"),
     ] = None,
-    latency_ms: Annotated[
-        float | None, typer.Option(min=1, help="Mean latency of a row to stay within.")
+    latency_s: Annotated[
+        float | None, typer.Option(min=1e-3, help="Mean latency of a row to stay within.")
     ] = None,
-    slots_max: Annotated[
+    max_slots: Annotated[
         int | None, typer.Option(min=1, help="At most so many slots. [default: a slot per core]")
     ] = None,
     rows_max: Annotated[
@@ -99,7 +99,7 @@ def tune(
     ] = None,
     checkpoint: Annotated[
         str | None,
-        typer.Option(help="Keep the result there too, for start(parallelism='auto')."),
+        typer.Option(help="Keep the result there too, for flow.start."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Where to keep it. [default: artifacts/FLOW/tuning.json]")
@@ -142,11 +142,10 @@ def tune(
                     say=lambda line: console.print(Text(line, style="dim")),
                 )
         largest = max(epoch.rows for epoch in epochs_measured)
-        latency_s = None if latency_ms is None else latency_ms / 1e3
-        tuned = choose(measured.model, rate, latency_s, slots_max, rows_max, largest)
+        tuned = choose(measured.model, rate, latency_s, max_slots, rows_max, largest)
         place = out or kept_in(flow.name)
         takes = takes_rows(flow.graph())
-        goes_on = _goes_on(checkpoint, out is None, latency_ms, slots_max)
+        goes_on = _goes_on(checkpoint, out is None, latency_s, max_slots)
         print_tuning(console, Answer(target, measured, tuned, takes, goes_on))
         saved = SavedTuning(calibration, tuned)
         write_json(place, saved.to_json())
@@ -161,29 +160,28 @@ def choose(
     model: EpochModel,
     rate: float | None,
     latency_s: float | None,
-    slots_max: int | None,
+    max_slots: int | None,
     rows_max: int | None,
     largest: int,
 ) -> TunedEpochs:
     """What the optimizer says, of epochs that are not far from those that were measured."""
-    free = tune_epochs(model, rate=rate, latency_s=latency_s, slots_max=slots_max)
+    free = tune_epochs(model, rate=rate, latency_s=latency_s, slots_max=max_slots)
     bound = min(rows_max or GROWTH * largest, GROWTH * largest)
     if free.settings.rows_per_epoch <= bound:
         return free
-    tuned = tune_epochs(model, rate=rate, latency_s=latency_s, slots_max=slots_max, rows_max=bound)
+    tuned = tune_epochs(model, rate=rate, latency_s=latency_s, slots_max=max_slots, rows_max=bound)
     met = met_bound(tuned, free, rows_max, largest)
     return replace(tuned, why=(*tuned.why, met) if met else tuned.why)
 
 
 def _goes_on(
-    checkpoint: str | None, kept: bool, latency_ms: float | None, slots_max: int | None
+    checkpoint: str | None, kept: bool, latency_s: float | None, max_slots: int | None
 ) -> str | None:
     """Words for `headgate run` that begin with this result; None if it would not find it."""
     if checkpoint is None and not kept:
         return None
-    words = ["--auto"]
-    words += [] if latency_ms is None else [f"--latency-ms {latency_ms:g}"]
-    words += [] if slots_max is None else [f"--slots-max {slots_max}"]
+    words = [] if latency_s is None else [f"--latency-s {latency_s:g}"]
+    words += [] if max_slots is None else [f"--max-slots {max_slots}"]
     words += [] if checkpoint is None else [f"--checkpoint {checkpoint}"]
     return " ".join(words)
 
@@ -209,4 +207,4 @@ def _warn(console: Console, said: str | None) -> None:
 
 def _print_place(console: Console, checkpoint: str) -> None:
     place = safe(checkpoint)
-    console.print(f"[dim]and in {place}, where start(parallelism='auto') finds it[/]")
+    console.print(f"[dim]and in {place}, where flow.start finds it[/]")

@@ -29,7 +29,7 @@ class Answer:
     Args:
         target: The flow, as the user named it.
         takes_rows: Its sources take a number of rows.
-        goes_on: Words for `headgate run --auto` with which it begins with this answer, if it does.
+        goes_on: Words for `headgate run` with which it begins with this answer, if it does.
     """
 
     target: str
@@ -128,7 +128,8 @@ def met_bound(tuned: TunedEpochs, free: TunedEpochs, rows_max: int | None, large
         return f"--rows-max was met: {without}"
     return (
         f"{rows:,} rows are {GROWTH} times the largest epoch of the probe ({largest:,}); beyond "
-        f"that the model is a guess: {without}. Probe it with larger epochs, or let --auto go on"
+        f"that the model is a guess: {without}. Probe it with larger epochs, or let "
+        "`headgate run` go on"
     )
 
 
@@ -151,7 +152,7 @@ def ways(answer: Answer) -> list[str]:
         )
     if answer.goes_on is not None:
         lines.append("or begin with that, and let it change with what is measured:")
-        lines.append(f"headgate run {answer.target} {answer.goes_on}")
+        lines.append(f"headgate run {answer.target} {answer.goes_on}".rstrip())
     return lines
 
 

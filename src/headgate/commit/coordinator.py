@@ -96,7 +96,7 @@ class Coordinator:
         self.slots = settings.slots
         self.batching = batching_of(
             program.graph,
-            settings.batch,
+            settings.batch_rows,
             settings.sharing,
             message_s=settings.message_s,
             byte_s=settings.byte_s,

@@ -1,45 +1,73 @@
-"""How a flow runs, in the words of the commit protocol."""
+"""How a flow runs: what a user may say about it, and that with what the start has found out."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from os import PathLike
 
 from headgate.commit.journal import KEEP_RECORDS
 from headgate.errors import DeclarationError, EngineError
+from headgate.planner.tuning.calibration import Calibration
 from headgate.routing.identity import Identity
 from headgate.routing.table import BUCKETS, RoutingTable
 from headgate.slot.batching import BYTE_S, MESSAGE_S, BatchRows, Scheme
-from headgate.topology.declared import check_count
+from headgate.topology.declared import check_count, named_fields
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What a start was given, with its defaults; validated once, here.
+@named_fields
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What a start seldom needs; give it to `flow.start(options=hg.Options(...))`.
 
-    `last_epoch` is the one with which the input ends, and all windows close (None: it does not).
-    `identity` is how a new checkpoint tells keys apart (None: with a secret of its own).
+    Args:
+        tables: Routing tables by operator, such as `hg.load_tables` returns; they fix the number
+            of slots. An operator without one keeps the table it had, or is hashed.
+        racks: Rack of each host, for a manager that should prefer near slots to far ones.
+        batch_rows: Rows per batch tuple, for all edges or by "producer->consumer" (default: as
+            declared with `batched`, else as many as fit). Results do not depend on it.
+        sharing: Batches for consumers with different keys: "distinct", "shared", or the cheaper.
+        calibration: What the engine charges, for choosing slots and rows per epoch: a file of
+            `headgate calibrate`, what `calibrate` returned, or "probe" to measure it now, by a
+            dozen small jobs (default: the checkpoint's if made on this engine, else typical costs).
+        warm_dir: Folder on each host for warm copies of state (default: Spark's local dir;
+            "off": none).
+        buckets: Hash buckets per operator; a power of two, fixed for the life of a checkpoint.
+        drop_state: Names of operators that are gone and whose state may be forgotten, and of sinks
+            that are gone and whose undelivered rows may be. May stay at later starts.
+        keep_manifests: How many epochs back the checkpoint can be read.
+        keep_journal: How many records the journal keeps: one per epoch, and one per plan, change
+            of slots and retry.
+        durable: Flush an epoch's files to disk before it is committed, so that a crash of the
+            machine loses none of them; only local disks (and mounts) need it.
+        key: Signs the checkpoint, so that nobody without it can change it unnoticed (default: the
+            environment's HEADGATE_KEY; without one nothing is signed).
+        trust_unsigned: Take over a checkpoint that was written without a key, and sign it from now
+            on.
+        tick: Run epochs on an idle stream too (default: only if some operator has a TTL).
+        conf: More Spark SQL settings for the epochs' session.
+        clock_ms: Processing time, for tests.
     """
 
-    slots: int
-    buckets: int = BUCKETS
-    warm_dir: str | None = None
     tables: Mapping[str, RoutingTable] = field(default_factory=dict)
+    racks: Mapping[str, str] = field(default_factory=dict)
+    batch_rows: BatchRows = None
+    sharing: Scheme = "auto"
+    calibration: Calibration | str | PathLike[str] | None = None
+    warm_dir: str | None = None
+    buckets: int = BUCKETS
     drop_state: Collection[str] = ()
     keep_manifests: int = 8
     keep_journal: int = KEEP_RECORDS
     durable: bool = True
-    statistics_bytes: int = 0
-    racks: Mapping[str, str] = field(default_factory=dict)
-    batch: BatchRows = None
-    sharing: Scheme = "auto"
-    message_s: float = MESSAGE_S
-    byte_s: float = BYTE_S
-    last_epoch: int | None = None
-    identity: Identity | None = None
+    key: str | bytes | None = field(default=None, repr=False)
+    trust_unsigned: bool = False
+    tick: bool | None = None
+    conf: Mapping[str, str] | None = None
+    clock_ms: Callable[[], int] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("slots", "buckets", "keep_manifests", "keep_journal"):
+        for name in ("buckets", "keep_manifests", "keep_journal"):
             count = check_count(getattr(self, name), f"{name}=", error=EngineError)
             object.__setattr__(self, name, count)
         if self.buckets & (self.buckets - 1) or self.buckets > 65536:
@@ -49,3 +77,24 @@ class Settings:
             raise DeclarationError(
                 f"drop_state={self.drop_state!r}; it takes a list of names, such as ['counts']"
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(Options):
+    """A start's options, and what it has found out besides.
+
+    `last_epoch` is the one with which the input ends, and all windows close (None: it does not).
+    `identity` is how a new checkpoint tells keys apart (None: with a secret of its own).
+    """
+
+    slots: int
+    statistics_bytes: int = 0
+    message_s: float = MESSAGE_S
+    byte_s: float = BYTE_S
+    last_epoch: int | None = None
+    identity: Identity | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        slots = check_count(self.slots, "slots=", error=EngineError)
+        object.__setattr__(self, "slots", slots)

@@ -164,7 +164,7 @@ class Adaptation:
         Slots above the most that are allowed go whatever the load.
         """
         assert self._watch is not None
-        most = self._watch.scaling.max_slots
+        most = self._watch.scaling.most
         too_many = slots - self.leaving > most
         facts = f"more slots than max_slots={most}" if too_many else facts
         fewer = marked(measured.situation, slots - wanted)

@@ -26,7 +26,7 @@ from headgate.routing.table import RoutingTable
 from headgate.topology.duration import duration_us
 
 if TYPE_CHECKING:
-    from headgate.control.settings import Manager
+    from headgate.control.settings import Manager, Scaling
 
 MOVES_TOLD = 8
 EPOCHS_KEPT = 256
@@ -45,13 +45,14 @@ class AllocationManager:
         racks: Mapping[str, str] | None = None,
         planner: Planner | None = None,
         cuttable: Iterable[str] = (),
+        scaling: Scaling | None = None,
     ) -> None:
         self._split = SplitUnits(cuttable)
         self.settings, self.units_of = settings, self._split.operators | set(operators)
         self._racks = racks
         limits = Limits(settings.migration_seconds_max, 100.0 * (settings.alpha - 1), seconds=1.0)
         planner = planner or planner_named(settings.planner, settings.balance)
-        self._loop = Adaptation(planner, limits, settings.scaling, settings.balance)
+        self._loop = Adaptation(planner, limits, scaling, settings.balance)
         self._capacity = Capacity(settings.slot_state_bytes, settings.slot_bytes_per_second)
         self._cost = MigrationCost()
         self._every_ms = 0 if settings.every is None else duration_us(settings.every) // 1000

@@ -18,7 +18,7 @@ from headgate.commit.facts import OutcomeFacts, PlanFacts
 from headgate.commit.planning import Decides, Decision, Observed, PlacesUnits, Planning
 from headgate.control.hot_keys import WithHotKeys
 from headgate.control.observation import gather
-from headgate.control.settings import Manager
+from headgate.control.settings import Manager, Scaling
 from headgate.planner.compiling import compile_allocation_kernels, compile_kernels
 from headgate.planner.placing import Observation, Pins, Placing, Proposal, Task, make_placing
 from headgate.routing.hashing import I32, U64
@@ -38,19 +38,23 @@ def plan_with(
     slots: int,
     *,
     racks: Mapping[str, str] | None = None,
+    scaling: Scaling | None = None,
     beside: bool = True,
 ) -> Planning | None:
     """A manager at work on a flow; None stays None unless a grouping of the flow needs one.
 
     Operators that are placed by load, or split if it pays, get a manager that does only that.
+    `scaling` is for planners of units, which measure the load of slots.
     """
+    if isinstance(manager, Manager) and not program.stateful:
+        return None  # there are no keys to place
     if isinstance(manager, Manager) and manager.places_units:
         from headgate.control.allocation_manager import AllocationManager
 
         cuts = manager.planner in CUTTING_PLANNERS
         placed = program.operators(lambda may: may.be_placed)
         cuttable = program.operators(lambda may: may.be_cut and cuts)
-        manager = AllocationManager(placed, manager, racks, cuttable=cuttable)
+        manager = AllocationManager(placed, manager, racks, cuttable=cuttable, scaling=scaling)
     elif isinstance(manager, Manager):
         manager = PlacementManager(task_of(program, manager, slots, racks), manager)
     kernels = kernels_of(manager)

@@ -21,15 +21,15 @@ class Watch:
     def step(self, slots: int, total_pct: float, busiest_pct: float) -> int:
         """Slots there should be after one more period; the same number: stay."""
         rule = self.scaling
-        if slots < rule.min_slots or slots > rule.max_slots:
-            return min(max(slots, rule.min_slots), rule.max_slots)
+        if slots != rule.within(slots):
+            return rule.within(slots)
         fitting = rule.fitting(total_pct)
-        above = busiest_pct > rule.high_pct and slots < rule.max_slots
+        above = busiest_pct > rule.high_pct and slots < rule.most
         below = total_pct / slots < rule.low_pct and fitting < slots
         self._above = self._above + 1 if above else 0
         self._below = self._below + 1 if below else 0
         if self._above >= rule.hold_periods:
-            return min(max(fitting, slots + 1), 2 * slots, rule.max_slots)
+            return min(max(fitting, slots + 1), 2 * slots, rule.most)
         if self._below >= rule.hold_periods:
             return fitting
         return slots

@@ -3,39 +3,44 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from headgate.errors import DeclarationError
+from headgate.errors import DeclarationError, UnknownSlot
 from headgate.planner.allocation.model import Balance
 from headgate.planner.placing import OWN
 from headgate.planner.registry import registered, why_unknown
+from headgate.routing.table import RoutingTable
+from headgate.topology.declared import check_count, named_fields
 from headgate.topology.duration import duration_us
 
+SLOTS_MAX = 1 << 16  # as many as a routing table can have buckets
 UNIT_PLANNERS = ("allocation",)
 LEAST = {"every_epochs": 1, "memory_epochs": 1, "warm_up_epochs": 0, "moves_max": 1, "pins_max": 0}
 
 
+@named_fields
 @dataclass(frozen=True)
 class Scaling:
     """How many slots a flow may have, and when it gets more or fewer.
 
     Args:
         min_slots: Never fewer.
-        max_slots: Never more.
+        max_slots: Never more (default: a slot per core).
         high_pct: More slots if the busiest slot of the planned allocation is above this.
         low_pct: Fewer slots if all slots together are below this, on average.
         hold_periods: For so many periods in a row, before anything changes.
     """
 
     min_slots: int = 1
-    max_slots: int = 8
+    max_slots: int | None = None
     high_pct: float = 75.0
     low_pct: float = 40.0
     hold_periods: int = 3
 
     def __post_init__(self) -> None:
-        if not 1 <= self.min_slots <= self.max_slots:
+        if not 1 <= self.min_slots <= self.most:
             raise DeclarationError(
                 f"min_slots={self.min_slots}, max_slots={self.max_slots}; "
                 "give 1 <= min_slots <= max_slots"
@@ -55,10 +60,42 @@ class Scaling:
 
     def fitting(self, total_pct: float) -> int:
         """The least number of slots whose mean load is at most the aim, within the limits."""
-        needed = max(1, math.ceil(total_pct / self.aim_pct - 1e-9))
-        return min(max(needed, self.min_slots), self.max_slots)
+        return self.within(max(1, math.ceil(total_pct / self.aim_pct - 1e-9)))
+
+    @property
+    def most(self) -> int:
+        """The upper limit as a number; without one, more than any cluster has."""
+        return SLOTS_MAX if self.max_slots is None else self.max_slots
+
+    def within(self, slots: int) -> int:
+        """The nearest number of slots that the limits allow."""
+        return max(min(slots, self.most), self.min_slots)
 
 
+def slots_for(slots: int | Scaling | None, tables: Mapping[str, RoutingTable]) -> int | Scaling:
+    """A number that stays, or limits within which it is chosen; tables are for a number."""
+    for operator, table in tables.items():
+        if isinstance(slots, Scaling):
+            raise DeclarationError(
+                f"the routing table of {operator!r} is for {table.slots} slots, and their number "
+                "is to be chosen: keep one. Without tables the manager places keys, however many "
+                "slots there are",
+                operator=operator,
+            )
+        slots = table.slots if slots is None else slots
+        if table.slots != slots:
+            raise UnknownSlot(
+                f"the routing table of {operator!r} is for {table.slots} slots, the flow is to run "
+                f"{slots}; run {table.slots} slots, or analyse again with --slots {slots}",
+                operator=operator,
+                slots=slots,
+            )
+    if slots is None:
+        return Scaling()
+    return slots if isinstance(slots, Scaling) else check_count(slots, "slots=")
+
+
+@named_fields
 @dataclass(frozen=True)
 class Manager:
     """How a flow places its keys while it runs; give it to `flow.start(manager=…)`.
@@ -68,8 +105,8 @@ class Manager:
             "offline" are the planners of Caneill et al. 2016 (METIS from scratch each period, or
             once); "hash" only measures; "worst-case" sends apart what belongs together.
             "allocation" (ours), "milp" and "albic" (Madsen et al. 2017) place whole buckets and
-            pinned keys by load, traffic and what moving costs; they can also change the number
-            of slots. "allocation" cuts keys of split groupings that are too heavy for a slot.
+            pinned keys by load, traffic and what moving costs, and scale by the load of slots.
+            "allocation" cuts keys of split groupings that are too heavy for a slot.
             "online", "offline", "worst-case", "milp" and "albic" come with `headgate-lab`.
         every_epochs: Epochs from one plan to the next; for planners of units, the period over
             which statistics are added up.
@@ -88,7 +125,6 @@ class Manager:
             merged, and let them live there.
         memory_epochs: About how many epochs the "headgate" planner looks back.
         seed: For planners that draw.
-        scaling: When the flow gets more or fewer slots; for planners of units.
         migration_seconds_max: What a plan of units may cost in time spent on moving state.
         slot_state_bytes: State that a slot can hold. If given, memory may be the bottleneck.
         slot_bytes_per_second: Bytes that a slot can take in and send. If given, the network may
@@ -107,22 +143,15 @@ class Manager:
     born_local: bool = True
     memory_epochs: int = 5
     seed: int = 0
-    scaling: Scaling | None = None
     migration_seconds_max: float = 1.0
     slot_state_bytes: float | None = None
     slot_bytes_per_second: float | None = None
 
     def __post_init__(self) -> None:
         own = OWN + UNIT_PLANNERS
-        if self.planner not in (*own, *registered("keys", "units")):
+        if self.planner not in own and self.planner not in registered("keys", "units"):
             raise DeclarationError(
                 why_unknown(self.planner, own, "keys", "units"), planner=self.planner
-            )
-        if self.scaling is not None and not self.places_units:
-            raise DeclarationError(
-                f"scaling= needs a planner of units ({', '.join(UNIT_PLANNERS)}), which measures "
-                f"loads in percent; {self.planner!r} does not",
-                planner=self.planner,
             )
         if self.balance not in ("total", "operator"):
             raise DeclarationError(f'balance={self.balance!r}; give "total" or "operator"')

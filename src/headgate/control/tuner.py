@@ -85,6 +85,7 @@ class Tuner:
         cores: int,
         slots: int,
         slots_max: int,
+        slots_min: int = 1,
         latency_s: float | None = None,
         elastic: bool = False,
         rescales: bool = True,
@@ -93,9 +94,10 @@ class Tuner:
         interval: bool = False,
         all_there: bool = False,
     ) -> None:
-        if slots_max < 1 or (latency_s is not None and not latency_s > 0):
+        if not 1 <= slots_min <= slots_max or (latency_s is not None and not latency_s > 0):
             raise DeclarationError(
-                f"slots_max is {slots_max}, latency_s {latency_s}; both must be above zero"
+                f"slots_min is {slots_min}, slots_max {slots_max}, latency_s {latency_s}; give "
+                "1 <= slots_min <= slots_max, and a latency above zero"
             )
         self._program, self._costs, self._cores = program, costs, cores
         self._latency_s, self._elastic = latency_s, elastic
@@ -109,7 +111,8 @@ class Tuner:
         self._found: Measured | None = None
         self._chosen: TunedEpochs | None = None
         self._rows_wait = False
-        self._least, self._held = 1, False
+        self._slots_min = self._least = slots_min
+        self._held = False
         self._since = self._astray = 0
         self._grown = -RETUNE_EPOCHS
         self._asked_from: int | None = None
@@ -248,11 +251,11 @@ class Tuner:
         self, pace: Pace, found: Measured, best: TunedEpochs, staying: TunedEpochs
     ) -> Rescale | None:
         """Where rows wait, the optimizer's slots, and those stay; else what a latency needs."""
-        now, slots = staying.settings.slots, best.settings.slots
+        now, slots = staying.settings.slots, max(best.settings.slots, self._slots_min)
         if self._rescaler is None or self._rescaler.instances != now:
             return None
         self._held = self._rows_wait and pace.is_busy
-        self._least = 1
+        self._least = self._slots_min
         if not self._held:
             self._tried.forget_speeds()
             return self._in_time(best, staying)
@@ -269,7 +272,7 @@ class Tuner:
         if self._latency_s is None:
             return None
         sooner, late = best.prediction.latency_s, staying.prediction.latency_s
-        self._least = min(now, slots)
+        self._least = max(self._slots_min, min(now, slots))
         in_time = late <= (1 + PAYS) * self._latency_s  # nearly is no reason to move state
         if slots <= now or in_time or sooner > (1 - PAYS) * late:
             return None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from os import PathLike
-from typing import Any, Literal
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -22,17 +23,15 @@ from headgate.commit.continuity import (
 )
 from headgate.commit.coordinator import Coordinator
 from headgate.commit.facts import DamageFacts, StartFacts
-from headgate.commit.journal import KEEP_RECORDS
 from headgate.commit.manifest import Manifest, SteadyClock
 from headgate.commit.ownership import signer_of
 from headgate.commit.planning import Decides
-from headgate.commit.settings import Settings
+from headgate.commit.settings import Options, Settings
 from headgate.control.manager import plan_with
-from headgate.control.settings import Manager
+from headgate.control.settings import Manager, Scaling, slots_for
 from headgate.errors import DeclarationError, EngineError
-from headgate.planner.tuning.calibration import Calibration
-from headgate.routing.table import BUCKETS, RoutingTable
-from headgate.runtime.auto import Parallelism, checked_slots, resolve
+from headgate.runtime.auto import resolve
+from headgate.runtime.calibration import cores_of
 from headgate.runtime.delivery import Delivery, sink_uris
 from headgate.runtime.engine import SparkEngine
 from headgate.runtime.epochs import Ticking
@@ -41,7 +40,7 @@ from headgate.runtime.query import FlowQuery
 from headgate.runtime.session import lend_hadoop_client
 from headgate.runtime.sources import Input, read_sources, takes_rows
 from headgate.runtime.stream import IDLE_S, EpochStream
-from headgate.slot.batching import BYTE_S, MESSAGE_S, BatchRows, Scheme
+from headgate.slot.batching import BYTE_S, MESSAGE_S
 from headgate.slot.program import compile_flow
 from headgate.topology.builder import FlowBuilder
 from headgate.topology.declared import check_count
@@ -59,126 +58,71 @@ def start_flow(
     spark: SparkSession,
     *,
     checkpoint: str | PathLike[str],
-    slots: int | None = None,
-    parallelism: Parallelism = None,
-    slots_max: int | None = None,
-    latency_s: float | None = None,
-    calibration: Calibration | str | PathLike[str] | None = None,
+    slots: int | Scaling | None = None,
     trigger: Mapping[str, Any] | None = None,
-    tables: Mapping[str, RoutingTable] | None = None,
     manager: Manager | Decides | None = None,
-    racks: Mapping[str, str] | None = None,
-    batch: BatchRows | Literal["auto"] = None,
+    latency_s: float | None = None,
     rows_per_epoch: int | None = None,
-    sharing: Scheme = "auto",
-    warm_dir: str | None = None,
-    buckets: int = BUCKETS,
-    drop_state: Collection[str] = (),
-    keep_manifests: int = 8,
-    keep_journal: int = KEEP_RECORDS,
-    durable: bool = True,
-    key: str | bytes | None = None,
-    trust_unsigned: bool = False,
-    tick: bool | None = None,
-    conf: Mapping[str, str] | None = None,
-    clock_ms: Callable[[], int] | None = None,
+    options: Options | None = None,
 ) -> FlowQuery:
-    """Start the flow; returns at once with a handle.
-
-    Args:
-        checkpoint: Folder (path, or URI such as s3://bucket/x) that all hosts see; Spark's
-            checkpoint lies inside.
-        slots: How many instances every operator has. May differ from the last start: state moves.
-        parallelism: The same, or "auto": slots are chosen from what is measured, and changed while
-            the flow runs.
-        slots_max: With "auto", at most so many (default: a slot per core).
-        latency_s: With "auto", the mean latency of a row to stay within, as far as the flow keeps
-            up with what comes.
-        calibration: With "auto", what the engine charges: a file of `headgate calibrate`, or what
-            `calibrate` returned (default: the checkpoint's, or a probe of a dozen small jobs).
-        trigger: As for `DataStreamWriter.trigger`, e.g. {"availableNow": True}.
-        tables: Routing tables by operator; without one, an operator is hashed (or keeps the
-            table it had).
-        manager: `headgate.Manager(...)`: measure while the flow runs and move keys to where
-            their rows are; without one the tables stay as they are.
-        racks: Rack of each host, for a manager that should prefer near slots to far ones.
-        batch: Rows per batch tuple, for all edges or by "producer->consumer" (default: as declared
-            with `batched`, else as many as fit). Results do not depend on it. "auto": as many as
-            fit, and rows per epoch are chosen too, for sources that can be told.
-        rows_per_epoch: What sources that can be told (`Reader`, or a function of two arguments)
-            are told at this start, whatever was measured.
-        sharing: Batches for consumers with different keys: "distinct", "shared", or the cheaper.
-        warm_dir: Folder on each host for warm copies of state (default: Spark's local dir;
-            "off": none).
-        buckets: Hash buckets per operator; a power of two, fixed for the life of a checkpoint.
-        drop_state: Names of operators that are gone and whose state may be forgotten, and of sinks
-            that are gone and whose undelivered rows may be. May stay at later starts.
-        keep_manifests: How many epochs back the checkpoint can be read.
-        keep_journal: How many records the journal keeps: one per epoch, and one per plan, change
-            of slots and retry.
-        durable: Flush an epoch's files to disk before it is committed, so that a crash of the
-            machine loses none of them; only local disks (and mounts) need it.
-        key: Signs the checkpoint, so that nobody without it can change it unnoticed (default: the
-            environment's HEADGATE_KEY; without one nothing is signed).
-        trust_unsigned: Take over a checkpoint that was written without a key, and sign it from now
-            on.
-        tick: Run epochs on an idle stream too (default: only if some operator has a TTL).
-        conf: More Spark SQL settings for the epochs' session.
-        clock_ms: Processing time, for tests.
-    """
+    """Start a flow, or one that a command has changed; `Flow.start` says what all this means."""
     _check_session(spark)
     lend_hadoop_client(spark)
-    check_one_owner_of_slots(parallelism, manager)
+    options = options or Options()
     checkpoint = absolute(checkpoint)
-    auto = None
-    if "auto" in (parallelism, batch):
-        auto = resolve(
-            flow,
-            spark,
-            checkpoint=checkpoint,
-            slots=slots,
-            parallelism=parallelism,
-            batch=batch,
-            slots_max=slots_max,
-            latency_s=latency_s,
-            rows_per_epoch=rows_per_epoch,
-            trigger=trigger,
-            calibration=calibration,
-        )
-        slots = auto.slots
-    slots = checked_slots(slots if slots is not None else parallelism)
     graph = flow.graph()
     program = compile_flow(graph)
-    if tick is None:
-        tick = any(node.spec.ttl is not None for node in program.stateful)
-    if rows_per_epoch is None:
-        rows_per_epoch = None if auto is None else auto.rows_per_epoch
-    else:
+    tells_rows = takes_rows(graph)
+    if rows_per_epoch is not None:
         rows_per_epoch = check_count(rows_per_epoch, "rows_per_epoch=")
-        if not takes_rows(graph):
+        if not tells_rows:
             raise DeclarationError(
                 f"rows_per_epoch={rows_per_epoch}: no source of this flow can be told. Declare a "
                 "source with headgate.Reader, or as a function of (spark, rows_per_epoch); a "
                 "DataFrame has its limit in its own options"
             )
-    place = Checkpoint(checkpoint, signer_of(key, trust_unsigned=trust_unsigned))
+    limits = slots_for(slots, options.tables)
+    if isinstance(limits, Scaling) and limits.max_slots is None:
+        limits = replace(limits, max_slots=max(cores_of(spark), limits.min_slots))
+    scaling = None
+    if isinstance(slots, Scaling) and isinstance(manager, Manager) and manager.places_units:
+        assert isinstance(limits, Scaling)
+        scaling, limits = limits, limits.within(cores_of(spark))
+    chooses_rows = tells_rows and rows_per_epoch is None
+    chooses = isinstance(limits, Scaling) or chooses_rows
+    if latency_s is not None and not chooses:
+        raise DeclarationError(
+            f"latency_s={latency_s}: nothing is left to choose for it; leave out slots=, or "
+            "rows_per_epoch= if a source can be told"
+        )
+    auto = None
+    if chooses or options.calibration is not None:
+        auto = resolve(
+            flow,
+            spark,
+            checkpoint=checkpoint,
+            slots=limits,
+            latency_s=latency_s,
+            rows_per_epoch=rows_per_epoch,
+            trigger=trigger,
+            calibration=options.calibration,
+        )
+        limits = auto.slots
+        rows_per_epoch = auto.rows_per_epoch
+    assert isinstance(limits, int)
+    slots = limits
+    tick = options.tick
+    if tick is None:
+        tick = any(node.spec.ttl is not None for node in program.stateful)
+    place = Checkpoint(checkpoint, signer_of(options.key, trust_unsigned=options.trust_unsigned))
     old_tick = has_old_tick(place, tick)
     read = partial(read_sources, spark, graph, program, old_tick=old_tick)
     source = read(rows_per_epoch=rows_per_epoch)
     uris = sink_uris(program, place)
     delivery = Delivery(spark, graph, place, uris)
     settings = Settings(
+        **vars(options),
         slots=slots,
-        buckets=buckets,
-        warm_dir=warm_dir,
-        tables=dict(tables or {}),
-        drop_state=drop_state,
-        keep_manifests=keep_manifests,
-        keep_journal=keep_journal,
-        durable=durable,
-        racks=dict(racks or {}),
-        batch=None if batch == "auto" else batch,
-        sharing=sharing,
         message_s=MESSAGE_S if auto is None else auto.costs.message_s,
         byte_s=BYTE_S if auto is None else auto.costs.byte_s,
         last_epoch=None if source.streaming else 0,
@@ -192,18 +136,18 @@ def start_flow(
             check_start(place, last, spark_query_id(place.storage))
             check_sources(place, names)
 
-    planning = plan_with(manager, program, slots, racks=racks)
+    planning = plan_with(manager, program, slots, racks=options.racks, scaling=scaling)
     coordinator = Coordinator(
         program,
         place,
         settings,
         delivery,
-        clock_ms=clock_ms or SteadyClock(),
+        clock_ms=options.clock_ms or SteadyClock(),
         sink_uris=uris,
         planning=planning,
         check=check,
     )
-    engine = SparkEngine(spark, program, conf=conf)
+    engine = SparkEngine(spark, program, conf=options.conf)
     query = FlowQuery(coordinator, engine, delivery)
     if auto is not None:
         query.tune_with(auto)
@@ -278,16 +222,6 @@ def tick_every_s(trigger: Mapping[str, Any] | None) -> float:
         return max(IDLE_S, 0.0 if given is None else duration_us(given) / 1e6)
     except DeclarationError:  # Spark knows more ways to say it
         return IDLE_S
-
-
-def check_one_owner_of_slots(parallelism: Parallelism, manager: Manager | Decides | None) -> None:
-    """Two loops that both ask for slots would undo each other's changes for ever."""
-    if parallelism == "auto" and isinstance(manager, Manager) and manager.scaling is not None:
-        raise DeclarationError(
-            "parallelism='auto' and Manager(scaling=...) would both change the number of slots; "
-            "keep one: slots=N with scaling= (by measured load), or parallelism='auto' with a "
-            "manager without scaling= (by the cost model)"
-        )
 
 
 def _check_session(spark: SparkSession) -> None:

@@ -65,7 +65,7 @@ def batching_of(
         for name, count in batch.items():
             if name not in edges:
                 raise DeclarationError(
-                    f"batch= names {name!r}; edges that send batches are {', '.join(edges)}"
+                    f"batch_rows= names {name!r}; edges that send batches are {', '.join(edges)}"
                 )
             rows[edges[name].id] = count
     elif batch is not None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from functools import wraps
 from numbers import Integral
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -20,6 +23,7 @@ from headgate.topology.arrow_types import SchemaLike, from_spark_json, to_schema
 from headgate.topology.graph import SEVERAL_SLOTS, Edge, Grouping, Node
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+C = TypeVar("C")
 NAME_LETTERS_MAX = 90  # a file name of 255 holds the names of a flow and a sink, and 70 letters
 
 
@@ -223,6 +227,31 @@ def check_count(
     if not whole or value < least:
         raise error(f"{what} is {value!r}; it must be a whole number, at least {least}", **fields)
     return int(value)
+
+
+def unknown_name(owner: str, name: str, known: Iterable[str]) -> str:
+    """What to say about a keyword that nobody knows: the nearest that there is, or all of them."""
+    known = list(known)
+    near = difflib.get_close_matches(name, known, 1)
+    hint = f"did you mean {near[0]}=?" if near else f"there are {', '.join(known)}"
+    return f"{owner} takes no {name}=; {hint}"
+
+
+def named_fields(settings: type[C]) -> type[C]:
+    """Make a settings dataclass answer an unknown keyword with the nearest field there is."""
+    made: Any = settings
+    init, known = made.__init__, [field.name for field in fields(made) if field.init]
+
+    @wraps(init)
+    def checked(self: object, *args: Any, **given: Any) -> None:
+        for name in given:
+            if name not in known:
+                said = unknown_name(settings.__name__, name, known)
+                raise DeclarationError(said, option=name)
+        init(self, *args, **given)
+
+    made.__init__ = checked
+    return settings
 
 
 def short_text(schema: pa.Schema) -> str:

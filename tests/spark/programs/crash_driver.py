@@ -22,6 +22,7 @@ from tests.scenario.restless import Restless
 from tests.spark.feeding import ONCE, frames
 from tests.spark.session import LOCAL, session_on
 
+from headgate.commit.settings import Options
 from headgate.routing.table import BUCKETS
 from headgate.slot.program import compile_flow
 
@@ -57,7 +58,7 @@ def main(folder: Path) -> None:
     program = compile_flow(flow.graph())
     query = flow.start(
         spark, slots=told["slots"], checkpoint=str(folder / CHECKPOINT), trigger=ONCE,
-        keep_manifests=3,
+        options=Options(keep_manifests=3),
         manager=Restless(random.Random(told["seed"]), mine, program, BUCKETS),
     )  # fmt: skip
     query.awaitTermination()

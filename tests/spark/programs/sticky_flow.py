@@ -67,7 +67,7 @@ def main(folder: Path) -> None:
         slots=SLOTS,
         checkpoint=str(folder / "checkpoint"),
         trigger={"availableNow": True},
-        tables={"by_k1": pins, "by_k2": pins},
+        options=hg.Options(tables={"by_k1": pins, "by_k2": pins}),
     )
     query.awaitTermination()
     counts = query.state("by_k2")

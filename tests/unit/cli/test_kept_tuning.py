@@ -1,4 +1,4 @@
-"""A start with --auto begins with its checkpoint's settings, else with those of `headgate tune`."""
+"""A start begins with its checkpoint's settings, else with those of `headgate tune`."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Storage:
     return Storage.at(str(tmp_path / "ck"))
 
 
-def test_without_anything_the_engine_is_probed(checkpoint: Storage) -> None:
-    assert "probed first" in begin_with(checkpoint, "trends")
+def test_without_anything_the_engine_is_measured_as_it_runs(checkpoint: Storage) -> None:
+    assert "measured as it runs" in begin_with(checkpoint, "trends")
     assert load_tuning(checkpoint) is None
 
 
@@ -45,7 +45,7 @@ def test_the_result_of_tune_is_taken_over(checkpoint: Storage) -> None:
 
     assert "artifacts/trends/tuning.json: 3 slots, 5,000 rows per epoch" in said
     assert load_tuning(checkpoint) == kept
-    assert "probed first" in begin_with(Storage.at(str(Path("other").resolve())), "posts")
+    assert "measured as it runs" in begin_with(Storage.at(str(Path("other").resolve())), "posts")
 
 
 def test_settings_of_the_checkpoint_come_first(checkpoint: Storage) -> None:

@@ -1,4 +1,4 @@
-"""`headgate run --auto`: what it stands for, and what it does not go with."""
+"""`headgate run`: what its options stand for, and what does not go together."""
 
 from __future__ import annotations
 
@@ -9,29 +9,31 @@ from typer.testing import CliRunner
 
 import headgate as hg
 from headgate.cli.main import app
-from headgate.cli.start_options import check_without_auto, chosen
+from headgate.cli.start_options import manager_of, slots_of
 from headgate.routing.table import save_tables
 
 
-def test_auto_is_parallelism_and_batch() -> None:
-    assert chosen(None, False, False, 3, 1_500.0) == {
-        "parallelism": "auto",
-        "batch": "auto",
-        "slots_max": 3,
-        "latency_s": 1.5,
-    }
-    check_without_auto(None, None)
+def test_slots_are_a_number_or_limits_or_left_open() -> None:
+    assert slots_of(3, None, None) == 3
+    assert slots_of(None, 2, 6) == hg.Scaling(min_slots=2, max_slots=6)
+    assert slots_of(None, None, 6) == hg.Scaling(max_slots=6)
+    assert slots_of(None, 2, None) == hg.Scaling(min_slots=2)
+    assert slots_of(None, None, None) is None
+
+
+def test_a_flow_is_managed_unless_it_is_said_otherwise() -> None:
+    assert manager_of(True, None) == hg.Manager()
+    assert manager_of(True, "hash") == hg.Manager("hash")
+    assert manager_of(False, None) is None
 
 
 @pytest.mark.parametrize(
     ("words", "way_out"),
     [
-        (("--auto", "--slots", "4"), "--slots-max N limits --auto"),
-        (("--auto", "--max-slots", "4"), "The limit of --auto is --slots-max N"),
-        (("--auto", "--min-slots", "2"), "would both change the number of slots"),
-        (("--auto", "--tables", "TABLES"), "--tables are for a number of slots"),
-        (("--slots-max", "4"), "--max-slots N lets the load decide"),
-        (("--latency-ms", "100"), "--rows-per-epoch gives them"),
+        (("--slots", "4", "--max-slots", "4"), "limits within which it is chosen: keep one"),
+        (("--min-slots", "2", "--tables", "TABLES"), "their number is to be chosen: keep one"),
+        (("--slots", "2", "--tables", "TABLES"), "run 6 slots, or analyse again with --slots 2"),
+        (("--no-manager", "--planner", "hash"), "leave it out, or --planner hash"),
     ],
 )
 def test_options_that_do_not_go_together_say_what_does(

@@ -63,7 +63,7 @@ def test_a_bound_that_was_met_is_explained() -> None:
     assert "--rows-max was met" in asked.why[-1]
 
 
-@pytest.mark.parametrize("words", [(), ("--rate", "5"), ("--slots-max", "1")])
+@pytest.mark.parametrize("words", [(), ("--rate", "5"), ("--max-slots", "1")])
 def test_costs_that_cannot_be_read_say_how_to_make_them(tmp_path: Path, words: tuple[str]) -> None:
     broken = tmp_path / "costs.json"
     broken.write_text('{"costs": {}}')

@@ -94,11 +94,11 @@ def test_the_bottleneck_is_named_with_what_would_help() -> None:
 
 
 def test_lines_to_copy_hold_the_numbers() -> None:
-    assert ways(Answer("app.py:flow", MEASURED, TUNED, True, "--auto")) == [
+    assert ways(Answer("app.py:flow", MEASURED, TUNED, True, "--max-slots 3")) == [
         'flow.start(spark, slots=2, rows_per_epoch=160_000, checkpoint="...")',
         "headgate run app.py:flow --slots 2 --rows-per-epoch 160000",
         "or begin with that, and let it change with what is measured:",
-        "headgate run app.py:flow --auto",
+        "headgate run app.py:flow --max-slots 3",
     ]
 
 
@@ -106,7 +106,7 @@ def test_a_source_that_cannot_be_told_is_not_told() -> None:
     told = "\n".join(ways(Answer("app.py", MEASURED, TUNED, False, None)))
 
     assert "rows_per_epoch" not in told and "--rows-per-epoch" not in told
-    assert "160,000 rows (maxOffsetsPerTrigger" in told and "--auto" not in told
+    assert "160,000 rows (maxOffsetsPerTrigger" in told and "or begin" not in told
 
 
 def test_all_of_it_is_shown_even_of_operators_that_the_result_does_not_know() -> None:

@@ -272,7 +272,7 @@ def test_epochs_that_took_no_time_by_the_clock_are_no_reason_for_anything():
 
 @pytest.mark.parametrize("options", [{"slots_max": 0, "rescales": False}, {"latency_s": 0.0}])
 def test_limits_of_nothing_are_refused_at_the_start(options):
-    with pytest.raises(DeclarationError, match="must be above zero"):
+    with pytest.raises(DeclarationError, match="and a latency above zero"):
         tuner(**options)
 
 

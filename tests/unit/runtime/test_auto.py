@@ -1,4 +1,4 @@
-"""What a start with "auto" begins with: whose costs, how many slots, which rows per epoch."""
+"""What a start begins with: whose costs, how many slots, which rows per epoch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headgate.planner.tuning.calibration import Calibration
 from headgate.planner.tuning.cost_model import EngineCosts
 from headgate.planner.tuning.epoch_model import EpochPrediction, EpochSettings
 from headgate.planner.tuning.epochs import TunedEpochs
-from headgate.runtime.auto import SAVED, AutoStart, known_costs, resolve
+from headgate.runtime.auto import SAVED, TYPICAL, AutoStart, known_costs, resolve
 from headgate.testing import ListSource
 
 COSTS = EngineCosts(1e-4, 5e-9, task_s=0.02, epoch_s=0.05)
@@ -42,22 +42,22 @@ def two_cores() -> Any:
     return SimpleNamespace(sparkContext=context, version="4.1.1")
 
 
-def start(folder: Path, *, slots_max: int | None = None, **options: Any) -> AutoStart:
+def start(folder: Path, slots: int | hg.Scaling | None = None, **options: Any) -> AutoStart:
     flow = hg.Flow("f")
     rows = flow.source(ListSource("k bigint", []), name="in")
     rows.key_by("k").process(hg.Count(), name="op").to_memory("out")
-    given = {"slots": None, "parallelism": "auto", "batch": "auto", "latency_s": None} | options
-    return resolve(flow, two_cores(), checkpoint=str(folder), slots_max=slots_max, **given)
+    chosen = slots or hg.Scaling(max_slots=2)
+    return resolve(flow, two_cores(), checkpoint=str(folder), slots=chosen, **options)
 
 
 @pytest.mark.parametrize(
-    ("saved", "slots_max", "begins"), [(8, 2, 2), (8, None, 2), (8, 1, 1), (1, None, 1)]
+    ("saved", "limits", "begins"), [(8, (1, 8), 2), (8, (1, 1), 1), (1, (1, 2), 1), (1, (2, 2), 2)]
 )
-def test_saved_slots_are_taken_as_far_as_there_is_room(tmp_path, saved, slots_max, begins):
-    """Eight slots of a larger machine were taken, whatever `slots_max` said."""
+def test_saved_slots_are_taken_as_far_as_there_is_room(tmp_path, saved, limits, begins):
+    """Eight slots of a larger machine were taken, whatever the limits said."""
     save_tuning(Checkpoint(str(tmp_path)).storage, SavedTuning(calibration(), tuned(saved)))
 
-    found = start(tmp_path, slots_max=slots_max)
+    found = start(tmp_path, hg.Scaling(*limits))
 
     assert found.slots == begins
     assert found.rows_per_epoch == 1_000
@@ -65,7 +65,7 @@ def test_saved_slots_are_taken_as_far_as_there_is_room(tmp_path, saved, slots_ma
 
 
 def test_slots_that_are_given_are_not_asked_to_fit(tmp_path):
-    found = start(tmp_path, parallelism=8, calibration=calibration())
+    found = start(tmp_path, 8, calibration=calibration())
 
     assert found.slots == 8
 
@@ -90,14 +90,14 @@ def test_costs_of_the_same_engine_are_not_measured_again():
     "engine",
     ["Spark 4.1.1, local, 8 cores", "Spark 4.2.0, local, 2 cores", "Spark 4.1.1, spark, 2 cores"],
 )
-def test_another_engine_is_measured_and_that_is_said(engine):
+def test_costs_of_another_engine_are_not_taken_and_that_is_said(engine):
     said, probe = probing()
 
     found, why = known_costs(SavedTuning(calibration(engine), tuned(1)), None, HERE, **probe)
 
-    assert found == SavedTuning(calibration("probed now"), tuned(1))
-    assert why == f"probed: the checkpoint's costs are those of {engine}, this is {HERE}"
-    assert len(said) == 1 and "a dozen small jobs" in said[0] and engine in said[0]
+    assert found == SavedTuning(TYPICAL, tuned(1))
+    assert why == f"typical costs: the checkpoint's costs are those of {engine}, this is {HERE}"
+    assert said == []
 
 
 def test_where_executors_come_and_go_other_cores_are_the_same_engine():
@@ -106,16 +106,30 @@ def test_where_executors_come_and_go_other_cores_are_the_same_engine():
     now = "Spark 4.1.1, spark, 6 cores"
 
     assert known_costs(saved, None, now, **probe | {"elastic": True})[1] == SAVED
-    assert known_costs(saved, None, now, **probe)[1].startswith("probed")
+    assert known_costs(saved, None, now, **probe)[1].startswith("typical costs")
 
 
-def test_the_first_start_says_that_it_takes_a_while():
+def test_a_first_start_measures_nothing_and_keeps_nothing(tmp_path):
+    """So that it is quick; and costs that nobody measured are not taken for measured ones later."""
+    for _ in range(2):
+        found = start(tmp_path)
+
+        assert found.saved == SavedTuning(TYPICAL)
+        assert found.calibrated == "typical costs: none were measured with this checkpoint"
+        assert load_tuning(found.storage) is None
+    save_tuning(found.storage, SavedTuning(TYPICAL, tuned(1)))
+
+    assert start(tmp_path).calibrated == found.calibrated and start(tmp_path).slots == 1
+
+
+def test_a_probe_is_made_if_asked_for_and_says_that_it_takes_a_while():
     said, probe = probing()
 
-    found, why = known_costs(None, None, HERE, **probe)
+    found, why = known_costs(SavedTuning(calibration(), tuned(1)), "probe", HERE, **probe)
 
-    assert found.tuned is None and why == "probed: the first start with this checkpoint"
-    assert "flow.start(calibration=FILE)" in said[0]
+    assert found == SavedTuning(calibration("probed now"), tuned(1))
+    assert why == "probed, as asked for"
+    assert len(said) == 1 and "a dozen small jobs" in said[0]
 
 
 @pytest.mark.parametrize("of_tune", [False, True], ids=["calibrate", "tune"])

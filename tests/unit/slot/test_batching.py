@@ -81,7 +81,7 @@ def test_results_do_not_depend_on_batch_size_and_scheme(
 ) -> None:
     options: dict[str, Any] = {"slots": slots, "partitions": 2}
     plain = run(branching(epochs, ordered), sharing="distinct", **options)
-    other = run(branching(epochs, ordered), batch=batch, sharing=scheme, **options)
+    other = run(branching(epochs, ordered), batch_rows=batch, sharing=scheme, **options)
 
     assert told(other) == told(plain)
     for record in other.records:
@@ -98,7 +98,7 @@ def test_shared_batches_keep_the_order_of_every_upstream_task() -> None:
     stream.key_by("a").process(hg.Update(in_order, NUMBERS, "dicts"), name="by_a").to_memory("a")
     stream.key_by("b").process(hg.Update(in_order, NUMBERS, "dicts"), name="by_b").to_memory("b")
 
-    done = run(flow, slots=3, partitions=1, batch=7, sharing="shared")
+    done = run(flow, slots=3, partitions=1, batch_rows=7, sharing="shared")
 
     for sink, place in (("a", 0), ("b", 1)):
         wanted = defaultdict(list)
@@ -158,7 +158,7 @@ def test_a_buffer_never_waits_for_more_than_a_payload() -> None:
 
 def test_one_row_a_tuple_is_tuple_at_a_time() -> None:
     rows = [(a, a % 3, a) for a in range(30)]
-    done = run(branching([rows]), slots=3, batch=1, sharing="distinct")
+    done = run(branching([rows]), slots=3, batch_rows=1, sharing="distinct")
 
     batches = done.records[0]["batches"]
     assert all(edge["tuples"] == edge["rows"] for edge in batches.values())

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from headgate.commit.facts import EpochFacts, epochs_of
+from headgate.commit.settings import Options
 from headgate.demo.workload import EpochFiles, write_epochs
 from headgate.flow import Flow
 from headgate.slot.batching import BatchRows
@@ -103,7 +104,11 @@ def _run(
     )
     place = work / "checkpoint"
     query = flow.declare(frame).start(
-        spark, slots=slots, checkpoint=str(place), batch=batch, trigger={"availableNow": True}
+        spark,
+        slots=slots,
+        checkpoint=str(place),
+        options=Options(batch_rows=batch),
+        trigger={"availableNow": True},
     )
     query.awaitTermination()
     seconds = epoch_seconds(query, len(sizes))

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from headgate.commit.settings import Options
 from headgate.demo.workload import write_epochs
 from headgate.flow import Flow
 from headgate.operator import Count
@@ -87,7 +88,7 @@ def _run(
         slots=settings["slots"],
         checkpoint=str(work / f"ck-{name}"),
         trigger={"availableNow": True},
-        tables=tables,
+        options=Options(tables=tables),
     )
     query.awaitTermination()
     records = [p["headgate"] for p in query.recentProgress if p["numInputRows"]]
