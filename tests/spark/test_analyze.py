@@ -58,9 +58,13 @@ def test_a_flow_gets_exactly_the_promised_locality_and_the_fold(
         stream = stream.key_by(*key).process(hg.Count(emit="rows"), name=name)
 
     tables = hg.load_tables(tmp_path / "tables")
-    with pytest.raises(UnknownSlot, match=r"is for 3 slots .* runs 2"):
+    with pytest.raises(UnknownSlot, match=r"is for 3 slots, the flow is to run 2"):
         flow.start(
-            spark, slots=2, checkpoint=str(tmp_path / "other"), options=hg.Options(tables=tables)
+            spark,
+            slots=2,
+            checkpoint=str(tmp_path / "other"),
+            options=hg.Options(tables=tables),
+            manager=None,
         )
     query = flow.start(
         spark,
@@ -68,6 +72,7 @@ def test_a_flow_gets_exactly_the_promised_locality_and_the_fold(
         checkpoint=str(tmp_path / "ck"),
         trigger=ONCE,
         options=hg.Options(tables=tables),
+        manager=None,
     )
     query.awaitTermination()
 
@@ -185,6 +190,7 @@ def test_source_partitions_draw_keys_and_the_flow_gets_what_is_promised_behind_t
         checkpoint=str(tmp_path / "ck"),
         trigger=ONCE,
         options=hg.Options(tables=tables),
+        manager=None,
     )
     query.awaitTermination()
     (record,) = (r for r in query.journal() if r["kind"] == "epoch")

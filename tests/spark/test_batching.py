@@ -30,6 +30,7 @@ def test_state_is_that_of_a_fold(
         slots=3,
         checkpoint=str(tmp_path / "ck"),
         options=hg.Options(batch_rows=batch, sharing=sharing),
+        manager=None,
     )
     query.awaitTermination()
 

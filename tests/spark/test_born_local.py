@@ -35,7 +35,9 @@ def test_state_and_output_are_those_of_the_fold(
     tables = {name: random_table(rng, case, name, 3, BUCKETS) for name in case.keys}
 
     with born_local():
-        query = run_case(spark, case, tmp_path, slots=3, collected=collected, tables=tables)
+        query = run_case(
+            spark, case, tmp_path, slots=3, collected=collected, tables=tables, manager=None
+        )
 
     check(query, case, collected)
     assert merged == {"first", "second", "third", "either"}

@@ -55,7 +55,7 @@ def test_a_mismatch_discards_the_epoch_and_runs_it_again(
         one_row_less(result) if (plan.epoch, plan.attempt) in bad else result
     )
 
-    query = run_case(spark, case, tmp_path, collected=collected)
+    query = run_case(spark, case, tmp_path, collected=collected, manager=None)
 
     check(query, case, collected)
     assert runs.seen == [(0, 0), (1, 0), (1, 1), (1, 2), (2, 0)]
@@ -75,12 +75,12 @@ def test_an_epoch_that_never_settles_stops_the_flow_and_commits_nothing(
     runs.spoil = lambda plan, result: one_row_less(result) if plan.epoch == 1 else result
 
     with pytest.raises(CustodyMismatch) as caught:
-        run_case(spark, case, tmp_path, collected=collected)
+        run_case(spark, case, tmp_path, collected=collected, manager=None)
 
     assert caught.value.epoch == 1
     assert runs.seen.count((1, ATTEMPTS_MAX - 1)) == 1 and len(runs.seen) == 1 + ATTEMPTS_MAX
     runs.spoil = lambda plan, result: result
-    check(run_case(spark, case, tmp_path, collected=collected), case, collected)
+    check(run_case(spark, case, tmp_path, collected=collected, manager=None), case, collected)
 
 
 def test_a_job_that_spark_gives_up_is_run_again(
@@ -98,7 +98,7 @@ def test_a_job_that_spark_gives_up_is_run_again(
         return result
 
     runs.spoil = spoil
-    query = run_case(spark, case, tmp_path, collected=collected)
+    query = run_case(spark, case, tmp_path, collected=collected, manager=None)
 
     check(query, case, collected)
     assert [r["attempts"] for r in query.journal() if r["kind"] == "epoch"] == [2, 2]

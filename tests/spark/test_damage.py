@@ -90,7 +90,7 @@ class Story:
     def start(self, **options: Any) -> FlowQuery:
         return run_case(
             self.spark, self.case, self.folder, collected=self.collected,
-            warm_dir=str(self.folder / "warm"), **options,
+            warm_dir=str(self.folder / "warm"), manager=None, **options,
         )  # fmt: skip
 
     def lose_warm_copies(self, kinds: dict[str, str], **options: Any) -> None:

@@ -62,7 +62,7 @@ def test_two_to_four_to_two_slots_under_load_is_the_fold(
     load = Load(tmp_path / "in")
     load.feed()
     flow = declared(read_files(spark, tmp_path / "in", SCHEMA))
-    query = flow.start(spark, slots=2, checkpoint=str(tmp_path / "c"))
+    query = flow.start(spark, slots=2, checkpoint=str(tmp_path / "c"), manager=None)
     try:
         for slots in (4, 2):
             query.rescale(slots)
@@ -92,7 +92,7 @@ def test_newcomers_practise_reading_and_do_without_if_they_must(
     load = Load(tmp_path / "in")
     load.feed()
     flow = declared(read_files(spark, tmp_path / "in", SCHEMA))
-    query = flow.start(spark, slots=1, checkpoint=str(tmp_path / "c"))
+    query = flow.start(spark, slots=1, checkpoint=str(tmp_path / "c"), manager=None)
     try:
         query.processAllAvailable()
         rehearsal = Rehearsal(query._engine, Executors(spark))

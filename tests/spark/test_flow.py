@@ -73,7 +73,7 @@ def test_routing_tables_change_where_keys_live_and_nothing_else(
     tables = {name: random_table(rng, case, name, 2, 1024) for name in case.keys}
     collected = Collected()
 
-    query = run_case(spark, case, tmp_path, collected=collected, tables=tables)
+    query = run_case(spark, case, tmp_path, collected=collected, tables=tables, manager=None)
 
     check(query, case, collected)
     flow, streams = case.flow()
@@ -100,7 +100,7 @@ def test_slots_change_between_starts_and_state_follows(spark: SparkSession, tmp_
     collected = Collected()
     for number, slots in enumerate([2, 3, 1]):
         write_case(case, tmp_path / "in", range(2 * number, 2 * number + 2))
-        query = run_case(spark, case, tmp_path, slots=slots, collected=collected)
+        query = run_case(spark, case, tmp_path, slots=slots, collected=collected, manager=None)
         check(query, case, collected, upto=2 * number + 1)
 
     records = [r for r in query.journal() if r["kind"] == "epoch"]
@@ -407,7 +407,7 @@ def test_the_local_engine_and_spark_name_the_same_state_files(
     """Invariant 7 across engines: names hold content digests."""
     case = chain(random.Random(8), epochs=2, rows=100, empty=False)
     write_case(case, tmp_path / "in")
-    query = run_case(spark, case, tmp_path, clock_ms=lambda: 0)
+    query = run_case(spark, case, tmp_path, clock_ms=lambda: 0, manager=None)
     flow = hg.Flow(case.name)
     source = flow.source(ListSource(case.schemas["rows"], case.epochs["rows"]), name="rows")
     for name, stream in case.declare(flow, {"rows": source}).items():

@@ -42,7 +42,7 @@ def start(spark: SparkSession, folder: Path, slots: int) -> FlowQuery:
         counted.to_memory(f"out_{grouping}")
     auto = rows.key_by("k").process(hg.Count(), name="auto", split="auto")
     auto.to_memory("out_auto")
-    query = flow.start(spark, slots=slots, checkpoint=str(folder / "c"), trigger=ONCE)
+    query = flow.start(spark, slots=slots, checkpoint=str(folder / "c"), trigger=ONCE, manager=None)
     query.awaitTermination()
     return query
 

@@ -84,6 +84,7 @@ def test_locality_on_spark_is_that_of_the_table_on_the_same_rows(
         checkpoint=str(tmp_path / "c"),
         trigger=ONCE,
         options=hg.Options(tables=tables),
+        manager=None,
     )
     query.awaitTermination()
 

@@ -22,7 +22,9 @@ def test_all_counts_split_shuffle_no_rows(spark: SparkSession, tmp_path: Path) -
     tables = {name: random_table(rng, case, name, 3, BUCKETS) for name in case.keys}
 
     with splitting():
-        query = run_case(spark, case, tmp_path, slots=3, collected=collected, tables=tables)
+        query = run_case(
+            spark, case, tmp_path, slots=3, collected=collected, tables=tables, manager=None
+        )
 
     check(query, case, collected)
     records = [r for r in query.journal() if r["kind"] == "epoch"]
@@ -40,6 +42,6 @@ def test_a_deep_flow_with_one_operator_of_several_split(
     collected = Collected()
 
     with splitting(lambda name: name in ("first", "either")):
-        query = run_case(spark, case, tmp_path, slots=2, collected=collected)
+        query = run_case(spark, case, tmp_path, slots=2, collected=collected, manager=None)
 
     check(query, case, collected)

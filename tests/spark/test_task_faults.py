@@ -80,7 +80,7 @@ def test_a_worker_that_dies_is_replaced_by_spark(
     write_case(case, tmp_path / "in")
     collected = Collected()
 
-    query = run_case(cluster, case, tmp_path, collected=collected)
+    query = run_case(cluster, case, tmp_path, collected=collected, manager=None)
 
     assert hook.struck
     check(query, case, collected)
@@ -104,6 +104,7 @@ def test_an_executor_that_dies_takes_outputs_of_others_with_it(
         slots=4,
         collected=collected,
         conf={CHECKSUM: checksums, FULL_RETRY: checksums},
+        manager=None,
     )
 
     assert hook.struck
@@ -137,6 +138,7 @@ def test_consumers_that_read_two_attempts_of_an_impure_producer_are_caught(
         slots=4,
         collected=collected,
         conf={CHECKSUM: "false", FULL_RETRY: "false"},
+        manager=None,
     )
 
     assert hook.struck
@@ -154,7 +156,7 @@ def test_a_zombie_that_writes_after_the_commit_changes_nothing(
     write_case(case, tmp_path / "in", range(3))
     collected = Collected()
     flow = declare(case, frames(cluster, case, tmp_path / "in"), collected)
-    query = flow.start(cluster, slots=2, checkpoint=str(tmp_path / "checkpoint"))
+    query = flow.start(cluster, slots=2, checkpoint=str(tmp_path / "checkpoint"), manager=None)
     try:
         query.processAllAvailable()
         assert hook.struck

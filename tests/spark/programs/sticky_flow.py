@@ -68,6 +68,7 @@ def main(folder: Path) -> None:
         checkpoint=str(folder / "checkpoint"),
         trigger={"availableNow": True},
         options=hg.Options(tables={"by_k1": pins, "by_k2": pins}),
+        manager=None,
     )
     query.awaitTermination()
     counts = query.state("by_k2")

@@ -33,6 +33,7 @@ def run(
         slots=slots,
         checkpoint=str(work_dir / "headgate"),
         trigger={"availableNow": True},
+        manager=None,
     )
     query.awaitTermination()
     seconds = epoch_seconds(query, len(epochs))

@@ -64,7 +64,7 @@ def main(options: dict[str, Any], folder: Path) -> None:
     pairs = flow.source(source.parquet(f"file://{folder / 'in'}"))
     first = pairs.key_by("k1").process(Count(emit="rows"), name="by_k1")
     first.key_by("k2").process(Count(), name="by_k2")
-    query = flow.start(spark, slots=few, checkpoint=str(folder / "checkpoint"))
+    query = flow.start(spark, slots=few, checkpoint=str(folder / "checkpoint"), manager=None)
     held = [len(executors.live())]
     epochs = options["epochs"]
     for slots, least in ((few, options["warmup"] + epochs), (many, epochs), (few, epochs)):

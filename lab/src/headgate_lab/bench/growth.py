@@ -97,7 +97,11 @@ def _cost(slots: int, row_bytes: int, chain: int, *, options: GrowthOptions, wor
         stream = stream.filter(_keep_all, name="reads_the_payload")
         stream = stream.key_by("k1").process(Count(emit="rows"), name="count_again")
     query = flow.start(
-        spark, slots=slots, checkpoint=str(work / "ck"), trigger={"availableNow": True}
+        spark,
+        slots=slots,
+        checkpoint=str(work / "ck"),
+        trigger={"availableNow": True},
+        manager=None,
     )
     query.awaitTermination()
     return median(epoch_seconds(query, len(epochs))[1:]) / rows

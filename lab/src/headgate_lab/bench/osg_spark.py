@@ -151,6 +151,7 @@ def _flow(grouping: str, slots: int | None, schedule: Any = "batch") -> Contesta
             slots=slots or options.small_partitions,
             checkpoint=str(place / "checkpoint"),
             trigger={"availableNow": True},
+            manager=None,
         )
         query.awaitTermination()
 

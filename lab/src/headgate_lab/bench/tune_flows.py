@@ -109,6 +109,7 @@ def _run(
         checkpoint=str(place),
         options=Options(batch_rows=batch),
         trigger={"availableNow": True},
+        manager=None,
     )
     query.awaitTermination()
     seconds = epoch_seconds(query, len(sizes))

@@ -89,6 +89,7 @@ def _run(
         checkpoint=str(work / f"ck-{name}"),
         trigger={"availableNow": True},
         options=Options(tables=tables),
+        manager=None,
     )
     query.awaitTermination()
     records = [p["headgate"] for p in query.recentProgress if p["numInputRows"]]
