@@ -27,6 +27,7 @@ from typing import (
 
 from headgate.planner.tuning.cost_model import EngineCosts
 from headgate.planner.tuning.epochs import TunedEpochs
+from headgate.state.state_file import StateFile
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -39,14 +40,14 @@ SCHEMA = 1
 def to_json(value: Any) -> Json:
     """A dataclass as a JSON object."""
     kind: Any = type(value)
-    told: Json = _coder(kind).encode(value)
+    told: Json = _coder_of_fields(kind).encode(value)
     return told
 
 
 def from_json(kind: type[T], told: Mapping[str, Any]) -> T:
     """The dataclass of this kind; KeyError if an entry is missing that has no default."""
     of: Any = kind
-    value: T = _coder(of).decode(told)
+    value: T = _coder_of_fields(of).decode(told)
     return value
 
 
@@ -64,6 +65,8 @@ _AS_IS = _Coder(lambda value: value, lambda value: value)
 def _coder(hint: Hashable) -> _Coder:
     """How values of a type are written and read; made once per type, so an epoch pays little."""
     origin, args = get_origin(hint), get_args(hint)
+    if isinstance(hint, type) and issubclass(hint, Facts | StateFile):  # more than their fields
+        return _Coder(hint.to_json, hint.from_json)
     if is_dataclass(hint):
         return _coder_of_fields(hint)
     if origin in (Union, UnionType):
@@ -91,6 +94,7 @@ def _unless_none(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: None if value is None else change(value)
 
 
+@cache
 def _coder_of_fields(kind: Any) -> _Coder:
     hints, marks = get_type_hints(kind), get_type_hints(kind, include_extras=True)
     parts = [

@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-from headgate.commit.facts import EpochFacts
+from headgate.commit.facts import EpochFacts, from_json, to_json
 from headgate.commit.publishing import staged_at
 from headgate.errors import DamagedManifest, UnsupportedVersion
 from headgate.slot.plan import Control, EpochPlan
@@ -93,32 +93,7 @@ class Manifest:
                     yield from (old.name for old in file.replaces)
 
     def to_bytes(self, sign: Sign | None = None) -> bytes:
-        told = {
-            "format": FORMAT,
-            "epoch": self.epoch,
-            "query_id": self.query_id,
-            "slots": self.slots,
-            "tables": {operator: list(names) for operator, names in self.tables.items()},
-            "chains": {
-                operator: {str(s): [f.to_json() for f in chain] for s, chain in by_slot.items()}
-                for operator, by_slot in self.chains.items()
-            },
-            "sinks": dict(self.sinks),
-            "sources": {name: asdict(time) for name, time in self.sources.items()},
-            "used_watermark_us": self.used_watermark_us,
-            "watermark_us": self.watermark_us,
-            "now_ms": self.now_ms,
-            "clock_behind": self.clock_behind,
-            "record": {} if self.record is None else self.record.to_json(),
-            "costs": dict(self.costs),
-            "describe": dict(self.describe),
-            "offsets": self.offsets,
-            "keys": self.keys,
-            "ticks": self.ticks,
-            "generation": self.generation,
-            "published": dict(self.published),
-        }
-        return seal(told, sign)
+        return seal({"format": FORMAT, **to_json(self)}, sign)
 
     @classmethod
     def from_bytes(cls, data: bytes, file: str = "manifest", sign: Sign | None = None) -> Manifest:
@@ -135,7 +110,9 @@ class Manifest:
                 )
             if not sealed and version != 2:
                 raise DamagedFile("it has no digest")
-            return cls._from_json(told)
+            if not told.keys() <= {entry.name for entry in fields(cls)}:
+                raise DamagedFile("it has entries that no version wrote")
+            return from_json(cls, told | {"record": told.get("record") or None})
         except NotSigned:
             raise
         except (DamagedFile, ValueError, KeyError, TypeError, AttributeError) as problem:
@@ -143,19 +120,6 @@ class Manifest:
             raise DamagedManifest(
                 f"{file} is damaged ({reason}); bring it back from a copy", file=file, reason=reason
             ) from problem
-
-    @classmethod
-    def _from_json(cls, told: dict[str, Any]) -> Manifest:
-        told["chains"] = {
-            operator: {
-                int(s): tuple(StateFile.from_json(f) for f in files) for s, files in by_slot.items()
-            }
-            for operator, by_slot in told["chains"].items()
-        }
-        told["tables"] = {operator: tuple(names) for operator, names in told["tables"].items()}
-        told["record"] = EpochFacts.from_json(told["record"]) if told.get("record") else None
-        told["sources"] = {name: SourceTime(**time) for name, time in told["sources"].items()}
-        return cls(**told)
 
 
 def next_manifest(

@@ -7,7 +7,6 @@ whole table, then files with the pins that changed.
 
 from __future__ import annotations
 
-import builtins
 from dataclasses import replace
 
 import numpy as np
@@ -19,23 +18,60 @@ from headgate.routing.table import RoutingTable
 from headgate.state.digest import DamagedFile, digest_of, is_strong, read_named
 from headgate.state.storage import Storage
 
-CHANGES_MAX = 32
-CHANGED_SHARE_MAX = 0.25
+CHANGES_MAX = 32  # files of changes; a start reads one after the other
+CHANGED_SHARE_MAX = 0.25  # of the pins; a whole table is then not much larger
 Names = tuple[str, ...]
-_KEPT = 16
+_KEPT = 16  # cost models that a process holds, of all operators
 
 
-class TableFiles:
-    """Saves and loads tables; keeps what it has seen, so that a chain is read once."""
+class _ArrowFiles:
+    """Tables in files that are named by a digest of their content."""
+
+    what, way_out = "", ""  # for errors
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        self.generation = 0  # of the driver; in names, so that no other can collect its tables
-        self._known: dict[Names, RoutingTable] = {}
 
     @property
     def uri(self) -> str:
         return self._storage.uri
+
+    def list(self) -> list[str]:
+        return self._storage.list()
+
+    def _encode(self, stem: str, table: pa.Table) -> tuple[str, pa.Buffer]:
+        """The name and content of a table's file."""
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+        data = sink.getvalue()
+        return f"{stem}-{digest_of(data, strong=True)}.arrow", data
+
+    def _read(self, name: str) -> pa.Table:
+        try:
+            data = read_named(self._storage, name)
+        except DamagedFile as problem:
+            raise StateFileError(
+                f"{self.what} {name} in {self.uri} cannot be used: {problem}{self.way_out}",
+                file=name,
+            ) from problem
+        with pa.ipc.open_file(pa.py_buffer(data)) as reader:
+            return reader.read_all()
+
+
+class TableFiles(_ArrowFiles):
+    """Saves and loads tables; keeps what it has seen, so that a chain is read once."""
+
+    what = "routing table"
+    way_out = (
+        ". It says which slot owns a key, and no older one can stand in: bring it back from a copy "
+        "of the checkpoint, or start with a new checkpoint folder"
+    )
+
+    def __init__(self, storage: Storage) -> None:
+        super().__init__(storage)
+        self.generation = 0  # of the driver; in names, so that no other can collect its tables
+        self._known: dict[Names, RoutingTable] = {}
 
     def save(self, operator: str, table: RoutingTable, before: Names = ()) -> Names:
         """Store a table, as a change of the one named `before` where that is much smaller."""
@@ -61,36 +97,15 @@ class TableFiles:
             self._remember(names, table)
         return self._known[names]
 
-    def list(self) -> list[str]:
-        return self._storage.list()
-
     def delete(self, name: str) -> None:
         self._known = {names: t for names, t in self._known.items() if name not in names}
         self._storage.delete(name)
 
-    # --- inside ----------------------------------------------------------------------------
     def _write(self, operator: str, version: int, table: pa.Table) -> str:
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_file(sink, table.schema) as writer:
-            writer.write_table(table)
-        data = sink.getvalue()
-        digest = digest_of(data, strong=True)
-        name = f"{operator}-v{version:06d}-g{self.generation:09d}-{digest}.arrow"
+        stem = f"{operator}-v{version:06d}-g{self.generation:09d}"
+        name, data = self._encode(stem, table)
         self._storage.write(name, data, True)
         return name
-
-    def _read(self, name: str) -> pa.Table:
-        try:
-            data = read_named(self._storage, name)
-        except DamagedFile as problem:
-            raise StateFileError(
-                f"routing table {name} in {self._storage.uri} cannot be used: {problem}. It says "
-                "which slot owns a key, and no older one can stand in: bring it back from a copy "
-                "of the checkpoint, or start with a new checkpoint folder",
-                file=name,
-            ) from problem
-        with pa.ipc.open_file(pa.py_buffer(data)) as reader:
-            return reader.read_all()
 
     def _remember(self, names: Names, table: RoutingTable) -> None:
         """Keep the last few tables of an operator: the one in use, and those before it."""
@@ -128,25 +143,18 @@ def _apply(table: RoutingTable, change: pa.Table) -> RoutingTable:
     return replace(pinned, version=version)
 
 
-class CostFiles:
+class CostFiles(_ArrowFiles):
     """Saves and loads models; keeps the last few."""
 
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
-        self._known: dict[str, CostModel] = {}
+    what = "cost model"
 
-    @property
-    def uri(self) -> str:
-        return self._storage.uri
+    def __init__(self, storage: Storage) -> None:
+        super().__init__(storage)
+        self._known: dict[str, CostModel] = {}
 
     def save(self, operator: str, model: CostModel) -> str:
         """Store a model durably; returns the name of its file."""
-        sink = pa.BufferOutputStream()
-        table = model.to_arrow()
-        with pa.ipc.new_file(sink, table.schema) as writer:
-            writer.write_table(table)
-        data = sink.getvalue()
-        name = f"{operator}-{digest_of(data, strong=True)}.arrow"
+        name, data = self._encode(operator, model.to_arrow())
         if name not in self._known:
             self._storage.write(name, data, True)
             self._remember(name, model)
@@ -154,19 +162,8 @@ class CostFiles:
 
     def load(self, name: str) -> CostModel:
         if name not in self._known:
-            try:
-                data = read_named(self._storage, name)
-            except DamagedFile as problem:
-                raise StateFileError(
-                    f"cost model {name} in {self._storage.uri} cannot be used: {problem}",
-                    file=name,
-                ) from problem
-            with pa.ipc.open_file(pa.py_buffer(data)) as reader:
-                self._remember(name, CostModel.from_arrow(reader.read_all()))
+            self._remember(name, CostModel.from_arrow(self._read(name)))
         return self._known[name]
-
-    def list(self) -> builtins.list[str]:
-        return self._storage.list()
 
     def delete(self, name: str) -> None:
         self._known.pop(name, None)
@@ -174,5 +171,5 @@ class CostFiles:
 
     def _remember(self, name: str, model: CostModel) -> None:
         self._known[name] = model
-        for old in builtins.list(self._known)[:-_KEPT]:
+        for old in [*self._known][:-_KEPT]:
             del self._known[old]

@@ -36,11 +36,10 @@ def staged_at(
     uri: str, flow: str, sink: str, files: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     """The files with the place where they are staged, for the manifest; and their final names."""
-    told: list[dict[str, Any]] = [{**file, AT: uri} for file in files]
-    if _prefix(flow, sink) != _old_prefix(flow, sink):
-        for file in told:
-            file[AS] = f"{_prefix(flow, sink)}{file['name']}"
-    return told
+    new, old = prefixes(flow, sink)
+    return [
+        {**file, AT: uri, **({} if new == old else {AS: f"{new}{file['name']}"})} for file in files
+    ]
 
 
 def published_glob(flow: str, sink: str) -> str:
@@ -52,14 +51,15 @@ def published_glob(flow: str, sink: str) -> str:
         >>> published_glob("a-b", "c").replace("[0-9]", "#")
         '{part-a--b-c-,part-a-b-c-}e#########-*.parquet'
     """
-    new, old = _prefix(flow, sink), _old_prefix(flow, sink)
+    new, old = prefixes(flow, sink)
     prefix = new if new == old else f"{{{new},{old}}}"
     return f"{prefix}e{'[0-9]' * 9}-*.parquet"
 
 
 def prefixes(flow: str, sink: str) -> tuple[str, str]:
     """How names of a sink's published files begin: now, and with earlier versions."""
-    return _prefix(flow, sink), _old_prefix(flow, sink)
+    doubled = flow.replace("-", "--"), sink.replace("-", "--")
+    return f"part-{doubled[0]}-{doubled[1]}-", f"part-{flow}-{sink}-"
 
 
 def places_of(flow: str, sink: str, file: Mapping[str, Any], uri: str) -> list[tuple[Storage, str]]:
@@ -121,7 +121,7 @@ def _is_staging(uri: str, flow: str, sink: str) -> bool:
 def _final_name(flow: str, sink: str, file: Mapping[str, Any]) -> str:
     """The name a file gets: never one that could be of anything else than this sink."""
     name = str(file["name"])
-    old, new = f"{_old_prefix(flow, sink)}{name}", f"{_prefix(flow, sink)}{name}"
+    new, old = (f"{prefix}{name}" for prefix in prefixes(flow, sink))
     final = str(file.get(AS, old))
     if final not in (old, new) or _FILE.fullmatch(name) is None:
         raise _forged(sink, final)
@@ -136,11 +136,3 @@ def _forged(sink: str, name: str) -> UnsafeName:
         sink=sink,
         name=name,
     )
-
-
-def _prefix(flow: str, sink: str) -> str:
-    return _old_prefix(flow.replace("-", "--"), sink.replace("-", "--"))
-
-
-def _old_prefix(flow: str, sink: str) -> str:
-    return f"part-{flow}-{sink}-"

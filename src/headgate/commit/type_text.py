@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -16,26 +17,6 @@ from headgate.errors import UnsupportedVersion
 from headgate.state.layout import StateSchema
 from headgate.topology.arrow_types import split_outside_brackets
 
-_ATOMS: dict[str, pa.DataType] = {
-    str(kind): kind
-    for kind in (
-        *(pa.null(), pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64()),
-        *(pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
-        *(pa.float16(), pa.float32(), pa.float64(), pa.date32(), pa.date64()),
-        *(pa.string(), pa.large_string(), pa.binary(), pa.large_binary()),
-        *(pa.string_view(), pa.binary_view(), pa.month_day_nano_interval()),
-        *(pa.time32(unit) for unit in ("s", "ms")),
-        *(pa.time64(unit) for unit in ("us", "ns")),
-        *(pa.timestamp(unit) for unit in ("s", "ms", "us", "ns")),
-        *(pa.duration(unit) for unit in ("s", "ms", "us", "ns")),
-    )
-}
-_DECIMALS: dict[str, Callable[[int, int], pa.DataType]] = {
-    "decimal32": pa.decimal32,
-    "decimal64": pa.decimal64,
-    "decimal128": pa.decimal128,
-    "decimal256": pa.decimal256,
-}
 _LISTS: dict[str, Callable[[pa.Field], pa.DataType]] = {
     "list": pa.list_,
     "large_list": pa.large_list,
@@ -54,8 +35,8 @@ def parse_type(text: str) -> pa.DataType:
         2
     """
     text = text.strip()
-    if text in _ATOMS:
-        return _ATOMS[text]
+    with suppress(ValueError):
+        return pa.type_for_alias(text)
     parsed = _parametric(text) or _nested(text)
     if parsed is None:
         raise UnsupportedVersion(
@@ -80,9 +61,8 @@ def _parametric(text: str) -> pa.DataType | None:
         return pa.timestamp(found[1], found[2])
     if found := re.fullmatch(r"fixed_size_binary\[(\d+)\]", text):
         return pa.binary(int(found[1]))
-    found = re.fullmatch(r"(decimal\d+)\((\d+), (-?\d+)\)", text)
-    if found and found[1] in _DECIMALS:
-        return _DECIMALS[found[1]](int(found[2]), int(found[3]))
+    if found := re.fullmatch(r"(decimal(?:32|64|128|256))\((\d+), (-?\d+)\)", text):
+        return getattr(pa, found[1])(int(found[2]), int(found[3]))
     return None
 
 
