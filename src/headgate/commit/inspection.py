@@ -210,9 +210,8 @@ class Inspection:
         table, route = self._table(operator), int(h[0])
         slot = int(table.route(h)[0])
         chain = self._chains(operator).get(slot, ())
-        rows = self._store().lookup(
-            operator, slot, schema, chain, route, expired_at_ms=self._expired_at(operator)
-        )
+        over = self._expired_at(operator)
+        rows = self._store().scan(operator, slot, schema, chain, route=route, expired_at_ms=over)
         return FoundKey(
             operator=operator,
             key=tuple(column[0].as_py() for column in columns),

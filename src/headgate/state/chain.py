@@ -21,7 +21,7 @@ import xxhash
 from headgate.errors import StateFileError
 from headgate.state.digest import DamagedFile, is_strong
 from headgate.state.layout import TOUCHED, U64, RowLayout, Values
-from headgate.state.rows import Order, RowIds, sorted_order
+from headgate.state.rows import RowIds, distinct_order
 from headgate.state.state_file import (
     Chain,
     FileRows,
@@ -56,17 +56,6 @@ def missing_files(chain: Chain, version: str) -> Chain | None:
             if chain_id(chain[:at] + file.replaces[:count]) == version:
                 return chain[at:]
     return None
-
-
-def fold(parts: list[RowIds]) -> Order:
-    """Rows that survive, newest wins, in (route, h, check) order.
-
-    `parts` are the files' rows, newest file first; the result indexes their concatenation.
-    Removed rows survive too: a run must keep them, a snapshot drops them afterwards.
-    """
-    ids = RowIds.concat(parts)
-    order, first = sorted_order(ids)
-    return order if first.all() else order[first]
 
 
 @dataclass(frozen=True)
@@ -173,35 +162,19 @@ class ChainReader:
 
 
 def fold_files(parts: list[FileRows], layout: RowLayout, keep_removed: bool) -> FileRows:
-    """One set of distinct rows in file order: the newest row of each key."""
+    """One set of distinct rows in file order: the newest row of each key.
+
+    Removed rows are rows too: a run must keep them, a snapshot drops them.
+    """
     if not parts:
-        none = np.zeros(0, np.bool_)
-        return FileRows(RowIds.none(), none, {n: c.blank(0) for n, c in layout.columns.items()})
+        blank = {name: column.blank(0) for name, column in layout.columns.items()}
+        return FileRows(RowIds.none(), np.zeros(0, np.bool_), blank)
     if len(parts) == 1:
-        ids, removed, columns = parts[0].ids, parts[0].removed, dict(parts[0].columns)
-        if keep_removed or not removed.any():
-            return parts[0]
-        index = np.flatnonzero(~removed)
-    else:
-        newest = parts[::-1]
-        index = fold([part.ids for part in newest])
-        ids = RowIds.concat([part.ids for part in newest])
-        removed = np.concatenate([part.removed for part in newest])
-        columns = {n: _concat([part.columns[n] for part in newest]) for n in layout.columns}
-        if not keep_removed:
-            index = index[~removed[index]]
-    taken = {name: None if v is None else v.take(index) for name, v in columns.items()}
-    return FileRows(ids.take(index), removed[index], taken)
-
-
-def complete(rows: FileRows) -> dict[str, Values]:
-    """The columns that every row has."""
-    return {name: values for name, values in rows.columns.items() if values is not None}
-
-
-def _concat(parts: list[Values | None]) -> Values | None:
-    known = [part for part in parts if part is not None]
-    return Values.concat(known) if len(known) == len(parts) else None
+        rows = parts[0]
+        return rows if keep_removed or not rows.removed.any() else rows.take(~rows.removed)
+    rows = FileRows.concat(parts[::-1], layout.columns)
+    index = distinct_order(rows.ids)
+    return rows.take(index if keep_removed else index[~rows.removed[index]])
 
 
 def compact(task: Task, chain: Chain) -> Chain:
@@ -218,5 +191,5 @@ def compact(task: Task, chain: Chain) -> Chain:
     if not len(rows.ids):
         return ()  # a snapshot of nothing: the chain of an empty state
     replaces = () if weak else tuple(part.bare() for part in old)
-    file = write_file(task, rows.ids, rows.removed, complete(rows), plan.kind, replaces)
+    file = write_file(task, rows.ids, rows.removed, rows.complete, plan.kind, replaces)
     return (*chain[: plan.start], file)

@@ -38,17 +38,13 @@ TOUCHED = "_touched_ms"
 KEY_PARTS = ("key.", "sub.")
 
 
-def _empty() -> pa.Schema:
-    return pa.schema([])
-
-
 @dataclass(frozen=True)
 class StateSchema:
     """Arrow fields of a state row; two schemas are compatible when `describe()` is equal."""
 
     key: pa.Schema
     values: pa.Schema
-    sub: pa.Schema = field(default_factory=_empty)
+    sub: pa.Schema = field(default_factory=lambda: pa.schema([]))
 
     @property
     def row_key(self) -> pa.Schema:
@@ -237,16 +233,12 @@ class ColumnLayout:
             if not self.nullable:
                 raise ValueError("a null in a column declared not nullable")
             valid = pc.is_valid(given).to_numpy(zero_copy_only=False)
-        if pa.types.is_boolean(self.type):
-            data = pc.fill_null(given, False).to_numpy(zero_copy_only=False)
-            return Values(data, valid)
         rows = len(given)
         if self.kind == "row":
             child = given.values.slice(given.offset * self.width, rows * self.width)
             if child.null_count and given.flatten().null_count:
                 raise ValueError("nulls inside a fixed_size_list cannot be kept")
-            data = _raw(pc.fill_null(child, False) if _is_bool(child.type) else child, self.dtype)
-            data = data.reshape(rows, self.width)
+            data = _raw(child, self.dtype).reshape(rows, self.width)
         else:
             data = _raw(given, self.dtype)
         if valid is not None:
@@ -303,31 +295,27 @@ class RowLayout:
 
 def layout_of(name: str, field: pa.Field) -> ColumnLayout:
     """Choose how a column is kept, or refuse the type by name."""
-    kind, dtype, width = _kind_of(field)
-    return ColumnLayout(name, field.name, field.type, field.nullable, kind, dtype, width)
-
-
-def _kind_of(field: pa.Field) -> tuple[Kind, np.dtype[Any], int]:
     kept, types = field.type, pa.types
+
+    def of(kind: Kind, dtype: Any, width: int = 1) -> ColumnLayout:
+        told = (name, field.name, kept, field.nullable)
+        return ColumnLayout(*told, kind, np.dtype(dtype), width)
+
     number = _number(kept)
     if number is not None:
-        return "number", number, 1
-    if types.is_fixed_size_list(kept) and _number(kept.value_type) is not None:
-        return "row", _sure(_number(kept.value_type)), int(kept.list_size)
+        return of("number", number)
     if types.is_decimal(kept) or types.is_fixed_size_binary(kept):
-        return "opaque", np.dtype(f"V{max(1, kept.bit_width // 8)}"), 1
-    if (
-        types.is_string(kept)
-        or types.is_binary(kept)
-        or types.is_large_string(kept)
-        or types.is_large_binary(kept)
-        or (
-            _is_list(kept)
-            and _number(kept.value_type) is not None
-            and not _is_bool(kept.value_type)
-        )
-    ):
-        return "heap", np.dtype(np.int64), 1
+        return of("opaque", f"V{max(1, kept.bit_width // 8)}")
+    if types.is_string(kept) or types.is_binary(kept):
+        return of("heap", np.int64)
+    if types.is_large_string(kept) or types.is_large_binary(kept):
+        return of("heap", np.int64)
+    if types.is_fixed_size_list(kept) or _is_list(kept):
+        item = _number(kept.value_type)
+        if item is not None and types.is_fixed_size_list(kept):
+            return of("row", item, int(kept.list_size))
+        if item is not None and item != np.bool_:
+            return of("heap", np.int64)
     raise SchemaMismatch(
         f"state column {field.name!r} has type {kept}, which the state cannot hold; use numbers, "
         "strings, binary, lists of numbers or fixed_size_list of numbers",
@@ -348,22 +336,13 @@ def _number(kept: pa.DataType) -> np.dtype[Any] | None:
     return None
 
 
-def _sure(dtype: np.dtype[Any] | None) -> np.dtype[Any]:
-    assert dtype is not None
-    return dtype
-
-
 def _is_list(kept: pa.DataType) -> bool:
     return bool(pa.types.is_list(kept) or pa.types.is_large_list(kept))
 
 
-def _is_bool(kept: pa.DataType) -> bool:
-    return bool(pa.types.is_boolean(kept))
-
-
 def _raw(given: pa.Array, dtype: np.dtype[Any]) -> Array:
-    if dtype == np.bool_:
-        return np.asarray(given.to_numpy(zero_copy_only=False))
+    if dtype == np.bool_:  # bits in Arrow
+        return np.asarray(pc.fill_null(given, False).to_numpy(zero_copy_only=False))
     body = given.buffers()[1]
     if body is None or not len(given):
         return np.zeros(0, dtype)
@@ -374,15 +353,13 @@ def _raw(given: pa.Array, dtype: np.dtype[Any]) -> Array:
 def _to_heap(given: pa.Array) -> pa.Array:
     if not _is_list(given.type):
         return given.cast(pa.large_binary())
-    item = _sure(_number(given.type.value_type)).itemsize
+    item = given.type.value_type.bit_width // 8
     child = given.values
     if child.null_count:
         raise ValueError("nulls inside a list cannot be kept")
     valid = pc.is_valid(given).to_numpy(zero_copy_only=False)
     bounds = np.asarray(given.offsets.to_numpy()).astype(np.int64) * item
-    body = child.buffers()[1] if len(child) else pa.py_buffer(b"")
-    if len(child):
-        body = body.slice(child.offset * item)
+    body = child.buffers()[1].slice(child.offset * item) if len(child) else pa.py_buffer(b"")
     bits = pa.py_buffer(np.packbits(valid, bitorder="little"))
     return pa.Array.from_buffers(pa.large_binary(), len(given), [bits, pa.py_buffer(bounds), body])
 
@@ -390,7 +367,7 @@ def _to_heap(given: pa.Array) -> pa.Array:
 def _from_heap(data: pa.Array, kept: pa.DataType) -> pa.Array:
     if not _is_list(kept):
         return data.cast(kept)
-    item = _sure(_number(kept.value_type)).itemsize
+    item = kept.value_type.bit_width // 8
     if not len(data):
         return pa.array([], type=kept)
     _, raw_bounds, body = data.buffers()

@@ -87,13 +87,8 @@ def check_folder(path: str) -> None:
     """Make a folder if it is missing, and refuse it if others could plant something there."""
     make_private_folder(path)
     for entry in os.scandir(path):
-        if entry.is_symlink() and not _is_inside(entry.path, path):
-            raise UnsafeName(
-                f"{entry.path} is a symbolic link that leads out of {path}. Move the whole folder, "
-                "or mount what it should hold",
-                uri=path,
-                name=entry.name,
-            )
+        if entry.is_symlink():
+            _check_leads_inside(entry.path, path)
     if os.environ.get(VARIABLE) == "1":
         return
     found = os.stat(path)
@@ -114,8 +109,15 @@ def check_folder(path: str) -> None:
     )
 
 
-def _is_inside(path: str, folder: str) -> bool:
-    return os.path.realpath(path).startswith(os.path.realpath(folder) + os.sep)
+def _check_leads_inside(link: str, root: str) -> None:
+    target = os.path.realpath(link)
+    if not target.startswith(f"{os.path.realpath(root).rstrip('/')}/"):
+        raise UnsafeName(
+            f"{link} is a symbolic link to {target}, outside of {root}; nothing there is read, "
+            "changed or deleted. Move the folder itself, or mount what it should hold",
+            uri=root,
+            name=link,
+        )
 
 
 class LocalFiles:
@@ -195,24 +197,14 @@ class LocalFiles:
         """Where a file is; `itself`: what is done there does not follow a link of that name."""
         path = f"{self.root.rstrip('/')}/{name}"
         if not itself and os.path.islink(path):
-            self._check_leads_inside(path)
+            _check_leads_inside(path, self.root)
         folder = os.path.dirname(path)
         while len(folder) > len(self.root) and folder not in self._checked:
             if os.path.islink(folder):
-                self._check_leads_inside(folder)
+                _check_leads_inside(folder, self.root)
             self._checked.add(folder)
             folder = os.path.dirname(folder)
         return path
-
-    def _check_leads_inside(self, link: str) -> None:
-        target, root = os.path.realpath(link), os.path.realpath(self.root)
-        if not target.startswith(f"{root.rstrip('/')}/"):
-            raise UnsafeName(
-                f"{link} is a symbolic link to {target}, outside of {self.root}; nothing there is "
-                "read, changed or deleted. Move the folder itself, or mount what it should hold",
-                uri=self.root,
-                name=link,
-            )
 
     def _write_beside(self, path: str, pieces: Sequence[Any], durable: bool) -> str:
         folder, name = os.path.split(path)

@@ -77,6 +77,12 @@ def sorted_order(ids: RowIds) -> tuple[Order, Mask]:
     return order, first
 
 
+def distinct_order(ids: RowIds) -> Order:
+    """The same order, of equal rows only the first."""
+    order, first = sorted_order(ids)
+    return order if first.all() else order[first]
+
+
 def _route_order(route: U64) -> Order:
     """A stable argsort. Up to a million rows: sort the routes' top bits with the row in the rest.
 
@@ -167,12 +173,11 @@ class Held:
         self._gather = None
 
     def _values(self, name: str) -> Values:
-        values = self._kept.get(name)
-        if values is None:
+        if name not in self._kept:
             if self._gather is None:
                 raise RuntimeError(f"{name} was not read before the state session ended")
-            values = self._kept[name] = self._gather(name)
-        return values
+            self._kept[name] = self._gather(name)
+        return self._kept[name]
 
 
 @dataclass(frozen=True)
@@ -190,19 +195,10 @@ class StateRows:
     def route(self) -> U64:
         return self.ids.route
 
-    @property
-    def h(self) -> U64:
-        return self.ids.h
-
-    @property
-    def check(self) -> U64:
-        return self.ids.check
-
     @cached_property
     def keys(self) -> pa.RecordBatch:
         """Key and sub-key columns, as `StateSchema.row_key` declares them."""
-        arrays = [self._arrow(name) for name in self.layout.key_names]
-        return pa.RecordBatch.from_arrays(arrays, schema=self.layout.schema.row_key)
+        return self._batch(self.layout.schema.row_key, self.layout.key_names)
 
     def __getitem__(self, name: str) -> Any:
         column = self.layout.find(name)
@@ -225,8 +221,10 @@ class StateRows:
 
     def batch(self) -> pa.RecordBatch:
         """Key, sub-key and value columns in one record batch, hidden columns left out."""
-        schema = pa.schema(list(self.layout.schema.row_key) + list(self.layout.schema.values))
-        names = self.layout.key_names + self.layout.value_names
+        schema = pa.schema([*self.layout.schema.row_key, *self.layout.schema.values])
+        return self._batch(schema, self.layout.key_names + self.layout.value_names)
+
+    def _batch(self, schema: pa.Schema, names: list[str]) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays([self._arrow(name) for name in names], schema=schema)
 
     def _arrow(self, name: str) -> pa.Array:

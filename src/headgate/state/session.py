@@ -93,6 +93,7 @@ class StateSession:
 
     def read(self, keys: KeyBatch) -> Held:
         """What the state holds for these keys."""
+        self._make_ready()
         where, table = self._finder.find(keys), self._table
         pos, found = where.pos, where.found
         cells = where.cells or table.value_cells(pos)
@@ -127,12 +128,14 @@ class StateSession:
 
     def remove(self, keys: KeyBatch) -> None:
         """Remove the rows of these keys; absent ones are no matter."""
+        self._make_ready()
         where = self._finder.find(keys)
         index = np.flatnonzero(where.found)
         self._remove(self._ids(keys).take(index), where.pos[index])
 
     def select(self, column: str, below: int | float) -> StateRows:
         """Live rows whose fixed-width column is less than `below`; nulls are not."""
+        self._make_ready()
         kept = self._table.columns[self._layout.find(column).name]
         if not isinstance(kept, FixedColumn) or kept.layout.kind != "number":
             raise SchemaMismatch(
@@ -152,12 +155,14 @@ class StateSession:
         return self._rows_at(np.flatnonzero(self._is_live()))
 
     def remove_rows(self, rows: StateRows) -> None:
+        self._make_ready()
         pos, found, _ = self._table.look_up(rows.ids)
         index = np.flatnonzero(found)
         self._remove(rows.ids.take(index), pos[index])
 
     def absorb(self, rows: StateRows) -> None:
         """Take in rows of another slot as they are, hidden columns too."""
+        self._make_ready()
         if not len(rows):
             return
         given = {name: v for name, v in rows.columns.items() if name in self._layout.columns}
@@ -166,6 +171,7 @@ class StateSession:
 
     def drop_units(self, buckets: I64, routes: U64, keep_routes: U64) -> int:
         """Remove all rows of these buckets and routes, but not of `keep_routes`."""
+        self._make_ready()
         self._check_all()
         pos = self._table.live_positions()
         route = (self._table.route if self._layout.has_route else self._table.h)[pos]
@@ -178,6 +184,7 @@ class StateSession:
 
     def mark(self) -> None:
         """Remember this moment; `rollback` returns to it, as often as needed, until `release`."""
+        self._make_ready()
         self._undo.mark(len(self._touched))
 
     def rollback(self) -> None:
@@ -276,6 +283,9 @@ class StateSession:
         pos = pos[self._is_expired(pos)]
         self._remove(self._table.ids(pos), pos)
 
+    def _make_ready(self) -> None:
+        """Called before the table is used: what a session keeps aside goes into it."""
+
     def _before_change(self) -> None:
         if not self._mutated:
             self._mutated = True
@@ -288,11 +298,12 @@ class StateSession:
 
     def _freeze(self) -> None:
         """Have what was read gather what it has not yet, before rows go or move."""
-        for ref in self._helds:
-            held = ref()
-            if held is not None:
-                held.freeze()
-        self._helds = []
+        for held in self._take_helds():
+            held.freeze()
+
+    def _take_helds(self) -> list[Held]:
+        refs, self._helds = self._helds, []
+        return [held for ref in refs if (held := ref()) is not None]
 
     def _is_expired(self, pos: Positions) -> Mask:
         expired: Mask = self._touched_ms()[pos] <= self._expired_at
@@ -322,11 +333,8 @@ class StateSession:
         return RowIds(keys.route, keys.h, keys.check(self._task.identity))
 
     def _close(self) -> None:
-        for ref in self._helds:
-            held = ref()
-            if held is not None:
-                held.close()
-        self._helds = []
+        for held in self._take_helds():
+            held.close()
         self._finder.forget()
         self._table.before_move = None
         if self._warm is not None:
@@ -361,34 +369,6 @@ class PrivateSession(StateSession):
         keys, given = self._first
         return int(keys.columns.nbytes) + sum(int(values.data.nbytes) for values in given.values())
 
-    def read(self, keys: KeyBatch) -> Held:
-        self._build()
-        return super().read(keys)
-
-    def remove(self, keys: KeyBatch) -> None:
-        self._build()
-        super().remove(keys)
-
-    def select(self, column: str, below: int | float) -> StateRows:
-        self._build()
-        return super().select(column, below)
-
-    def remove_rows(self, rows: StateRows) -> None:
-        self._build()
-        super().remove_rows(rows)
-
-    def absorb(self, rows: StateRows) -> None:
-        self._build()
-        super().absorb(rows)
-
-    def drop_units(self, buckets: I64, routes: U64, keep_routes: U64) -> int:
-        self._build()
-        return super().drop_units(buckets, routes, keep_routes)
-
-    def mark(self) -> None:
-        self._build()
-        super().mark()
-
     def rollback(self) -> None:
         self._first = None  # written after the mark, which built the table
         super().rollback()
@@ -414,11 +394,10 @@ class PrivateSession(StateSession):
         if self._first is None and not super().rows:
             self._first = keys, {name: _own(values) for name, values in given.items()}
             return
-        self._build()
+        self._make_ready()
         super()._write(keys, given)
 
-    def _build(self) -> None:
-        """What was kept aside goes into the table."""
+    def _make_ready(self) -> None:
         if self._first is not None:
             first, self._first = self._first, None
             super()._write(*first)

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.state.layout import KeyBatch, Mask, Positions, RowLayout, Values
-from headgate.state.rows import RowIds, sorted_order
+from headgate.state.rows import RowIds, distinct_order
 from headgate.state.table import HashTable
 
 _KEPT_MAX = 16
@@ -112,9 +112,7 @@ class TouchedLog:
     def delta(self) -> tuple[RowIds, Mask, dict[str, Values]]:
         """The rows, in file order, which of them are gone, and their columns as they are now."""
         ids = RowIds.concat([touched.ids for touched in self._log])
-        order, first = sorted_order(ids)
-        if not first.all():
-            order = order[first]
+        order = distinct_order(ids)
         ids = ids.take(order)
         version = self._table.version
         if self._positions_hold and all(touched.version == version for touched in self._log):

@@ -15,7 +15,7 @@ zeros and nulls in the columns that describe them.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -25,7 +25,7 @@ import pyarrow as pa
 import xxhash
 
 from headgate.state.digest import DamagedFile, digest_of, matches
-from headgate.state.layout import TOUCHED, U64, ColumnLayout, Mask, RowLayout, Values
+from headgate.state.layout import TOUCHED, U64, Array, ColumnLayout, Mask, RowLayout, Values
 from headgate.state.rows import RowIds
 from headgate.state.storage import Storage
 
@@ -99,6 +99,25 @@ class FileRows:
     ids: RowIds
     removed: Mask
     columns: Mapping[str, Values | None]
+
+    @property
+    def complete(self) -> dict[str, Values]:
+        """The columns that every row has."""
+        return {name: values for name, values in self.columns.items() if values is not None}
+
+    def take(self, index: Array) -> FileRows:
+        taken = {n: None if v is None else v.take(index) for n, v in self.columns.items()}
+        return FileRows(self.ids.take(index), self.removed[index], taken)
+
+    @classmethod
+    def concat(cls, parts: list[FileRows], names: Iterable[str]) -> FileRows:
+        """A column that one of them has not stored counts as not stored."""
+        columns: dict[str, Values | None] = {}
+        for name in names:
+            known = [v for part in parts if (v := part.columns[name]) is not None]
+            columns[name] = Values.concat(known) if len(known) == len(parts) else None
+        ids = RowIds.concat([part.ids for part in parts])
+        return cls(ids, np.concatenate([part.removed for part in parts]), columns)
 
 
 @dataclass(frozen=True)
@@ -181,8 +200,7 @@ def read_routes(
     ends = np.searchsorted(rows.ids.route, highs, "right")
     spans = [np.arange(b, e) for b, e in zip(begins, ends, strict=True) if e > b]
     index = np.unique(np.concatenate(spans)) if spans else np.zeros(0, np.intp)
-    columns = {n: None if v is None else v.take(index) for n, v in rows.columns.items()}
-    return FileRows(rows.ids.take(index), rows.removed[index], columns)
+    return rows.take(index)
 
 
 def _blocks_of(blocks: list[Block], lows: U64, highs: U64) -> list[int]:

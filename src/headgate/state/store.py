@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headgate.state.chain import ChainReader, chain_id, complete, missing_files
+from headgate.state.chain import ChainReader, chain_id, missing_files
 from headgate.state.layout import I64, U64, RowLayout, StateSchema
 from headgate.state.memory import PrivateMemory
 from headgate.state.rows import StateRows, bucket_shift
@@ -110,26 +110,18 @@ class StateStore:
         schema: StateSchema,
         chain: Chain,
         *,
+        route: int | None = None,
         expired_at_ms: int | None = None,
     ) -> pa.RecordBatch:
-        """The whole state of one slot: key, sub-key and value columns, in route order, named as
-        `StateSchema.shown` says. Without rows that were last touched at `expired_at_ms` or before.
+        """The state of one slot: key, sub-key and value columns, in route order, named as
+        `StateSchema.shown` says. With `route` only the rows of that key, and only their part of
+        each file is read. Without rows that were last touched at `expired_at_ms` or before.
         """
-        return _shown(_live(self._routes(operator, slot, schema, chain, None), expired_at_ms))
-
-    def lookup(
-        self,
-        operator: str,
-        slot: int,
-        schema: StateSchema,
-        chain: Chain,
-        route: int,
-        *,
-        expired_at_ms: int | None = None,
-    ) -> pa.RecordBatch:
-        """All rows of one key, reading only their part of each file; expired ones as in `scan`."""
-        rows = self._routes(operator, slot, schema, chain, [(route, route)])
-        return _shown(_live(rows, expired_at_ms))
+        spans = None if route is None else [(route, route)]
+        rows = self._routes(operator, slot, schema, chain, spans)
+        if expired_at_ms is not None and rows.touched_ms is not None:
+            rows = rows.take(np.flatnonzero(rows.touched_ms > expired_at_ms))
+        return rows.batch().rename_columns(schema.shown.names)
 
     def _routes(
         self,
@@ -149,18 +141,7 @@ class StateStore:
             rows = reader.routes(chain, lows, highs)
         if any(values is None for values in rows.columns.values()):
             layout = RowLayout(schema, ttl=False)
-        return StateRows(layout, rows.ids, complete(rows))
-
-
-def _shown(rows: StateRows) -> pa.RecordBatch:
-    return rows.batch().rename_columns(rows.layout.schema.shown.names)
-
-
-def _live(rows: StateRows, expired_at_ms: int | None) -> StateRows:
-    touched = rows.touched_ms
-    if expired_at_ms is None or touched is None:
-        return rows
-    return rows.take(np.flatnonzero(touched > expired_at_ms))
+        return StateRows(layout, rows.ids, rows.complete)
 
 
 def _table_for(chain: Chain, reader: ChainReader, warm: WarmCopy | None) -> HashTable:
@@ -174,7 +155,7 @@ def _table_for(chain: Chain, reader: ChainReader, warm: WarmCopy | None) -> Hash
             return table
     rows = reader.whole(chain)
     memory = PrivateMemory() if warm is None else warm.memory()
-    table = HashTable.build(reader.layout, memory, rows.ids, complete(rows))
+    table = HashTable.build(reader.layout, memory, rows.ids, rows.complete)
     if warm is not None:
         warm.stamp(reader.layout, table, chain_id(chain))
     return table
@@ -200,6 +181,5 @@ def _apply(table: HashTable, rows: FileRows) -> None:
     pos, found, _ = table.look_up(rows.ids)
     table.remove(pos[found & rows.removed])
     put = np.flatnonzero(~rows.removed)
-    ids, pos, found = rows.ids.take(put), pos[put], found[put]
-    pos = table.ensure(ids, pos, found)
-    table.scatter(ids, pos, {name: v.take(put) for name, v in complete(rows).items()})
+    rows = rows.take(put)
+    table.scatter(rows.ids, table.ensure(rows.ids, pos[put], found[put]), rows.complete)

@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.state.chain import chain_id, fold, missing_files, plan_compaction
-from headgate.state.rows import RowIds
+from headgate.state.chain import chain_id, missing_files, plan_compaction
+from headgate.state.rows import RowIds, distinct_order
 from headgate.state.state_file import Chain, StateFile
 
 
@@ -35,7 +35,7 @@ def test_folding_keeps_the_newest_row_of_each_key_in_order(
         for row in content:
             newest.setdefault(row, number)
 
-    kept = [flat[index] for index in fold(parts)]
+    kept = [flat[index] for index in distinct_order(RowIds.concat(parts))]
 
     assert kept == sorted(newest.items())
 

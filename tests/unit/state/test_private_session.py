@@ -39,7 +39,7 @@ def eager() -> PrivateSession:
 
     def write(*given: Any) -> None:
         real(*given)
-        session._build()
+        session._make_ready()
 
     session._write = write  # type: ignore[method-assign]
     return session

@@ -410,7 +410,7 @@ def test_one_key_is_looked_up_with_all_its_sub_rows(tmp_path: Path) -> None:
         session.write(keys, {"n": np.arange(20)})
         chain = session.commit()
 
-    found = store.lookup("op", 0, schema, chain, int(keys.route[2]))
+    found = store.scan("op", 0, schema, chain, route=int(keys.route[2]))
 
     assert sorted(found["at"].to_pylist()) == [2, 6, 10, 14, 18]
     assert found.schema.names == ["word", "at", "n", "s"]

@@ -194,7 +194,7 @@ Work = Callable[[Shape, StateSession, int], Any]
 
 
 def told(rows: StateRows) -> list[Any]:
-    return [rows.batch().to_pylist(), rows.h.tolist(), rows.route.tolist()]
+    return [rows.batch().to_pylist(), rows.ids.h.tolist(), rows.route.tolist()]
 
 
 def _fill(shape: Shape, session: StateSession, epoch: int) -> None:
