@@ -85,7 +85,7 @@ def replay(
         "plan_seconds": sum(record["plan_seconds"] for record in records),
         "initial_moves": initial_moves,
         "initial_plan_seconds": fit_seconds,
-        "settings": asdict(options),
+        "settings": asdict(options) | {"settings": options.settings._asdict()},
         "per_period": records,
     }
     if isinstance(owners, SplitOwners):

@@ -28,13 +28,14 @@ from numba import njit
 
 from headgate.arrays import F64, I32, I64, Bools
 
-SPENT, MOVED = 0, 1
-EXACT_NODES = 64
-"""Up to so many nodes a step is judged by the loads of all, as their mean falls with it."""
+SPENT, MOVED = 0, 1  # places in `account`
+EXACT_NODES = 64  # up to so many a step is judged by the loads of all, as their mean falls with it
+LEFT_PRICE = 20.0  # of load on a node that leaves; by hand: emptying it comes before evening
+SQUARE_PRICE = 60.0  # of unevenness squared, by hand: one node far off costs more than several
 
 
 class Field(NamedTuple):
-    """Units on nodes. `at`, `loads`, `toward`, `pull` and `account` change in place."""
+    """Units on nodes. What is kept per unit and node changes in place with every step."""
 
     starts: I64
     other: I64
@@ -58,15 +59,36 @@ class Field(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """Prices of a search."""
+    """Prices of a search, in units of load."""
 
-    budget: float
-    remote: float
-    worth: float
-    strictness: float
-    dead: float
-    move_price: float
+    budget: float  # of migration costs
+    remote: float  # what a row that crosses nodes costs at each end
+    worth: float  # of a row that stays on its node
+    strictness: float  # of unevenness
+    dead: float  # unevenness that costs nothing, as a share of the mean
+    move_price: float  # per migration cost
     least_mean: float  # below it loads are none
+    room: float  # capacity of the nodes that stay
+
+
+class Means(NamedTuple):
+    """What holds for all nodes, per balance class; apart from `Field`, as it is read most."""
+
+    mean: F64  # load per capacity that stays
+    level: F64  # unevenness; only kept where steps are judged exactly
+
+
+class Shift(NamedTuple):
+    """What a step does to loads: each class loses at the source and gains at the target."""
+
+    source: int
+    target: int
+    kind: int
+    out: float
+    into: float
+    other_kind: int
+    other_out: float
+    other_into: float
 
 
 @njit(cache=True)
@@ -90,27 +112,32 @@ def _uneven(r, load, capacity, mean, leaving):  # type: ignore[no-untyped-def]
         return 0.0
     x = load / mean
     if leaving:
-        return 20.0 * x
+        return LEFT_PRICE * x
     x = abs(x - capacity) - r.dead * capacity
-    return x + 60.0 * x * x / capacity if x > 0.0 else 0.0
+    return x + SQUARE_PRICE * x * x / capacity if x > 0.0 else 0.0
 
 
 @njit(cache=True)
-def _judge(f, r, mean, level, room, s, t, out_s, in_t, k, out_b, in_b, kb):  # type: ignore[no-untyped-def]
-    """Change of unevenness if class k loses out_s at s and gains in_t at t, and kb likewise."""
+def _judge(f, r, now, shift):  # type: ignore[no-untyped-def]
+    """Change of unevenness by a shift of loads."""
+    s, t = shift.source, shift.target
     total = 0.0
     for c in range(f.loads.shape[0]):
-        if c != k and c != kb:
+        if c != shift.kind and c != shift.other_kind:
             continue
-        lost = (out_s if c == k else 0.0) + (out_b if c == kb else 0.0)
-        won = (in_t if c == k else 0.0) + (in_b if c == kb else 0.0)
-        m = mean[c]
-        now = m + (won - lost) / room
+        lost = (shift.out if c == shift.kind else 0.0) + (
+            shift.other_out if c == shift.other_kind else 0.0
+        )
+        won = (shift.into if c == shift.kind else 0.0) + (
+            shift.other_into if c == shift.other_kind else 0.0
+        )
+        m = now.mean[c]
+        mean = m + (won - lost) / r.room
         if r.remote > 0.0 and len(f.capacity) <= EXACT_NODES:
             for n in range(len(f.capacity)):
                 after = f.loads[c, n] - (lost if n == s else 0.0) + (won if n == t else 0.0)
-                total += m * _uneven(r, after, f.capacity[n], now, f.leaving[n])
-            total -= level[c]
+                total += m * _uneven(r, after, f.capacity[n], mean, f.leaving[n])
+            total -= now.level[c]
         else:
             a, b = f.loads[c, s], f.loads[c, t]
             total += m * _uneven(r, a - lost, f.capacity[s], m, f.leaving[s])
@@ -127,7 +154,7 @@ def _step_cost(f, a, t):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _settle(f, r, mean, room, a, t):  # type: ignore[no-untyped-def]
+def _settle(f, r, now, a, t):  # type: ignore[no-untyped-def]
     """Take a unit to a node: loads, partners, account."""
     s, k = f.at[a], f.kind[a]
     f.account[SPENT] += _step_cost(f, a, t)
@@ -135,7 +162,7 @@ def _settle(f, r, mean, room, a, t):  # type: ignore[no-untyped-def]
     into = f.size[a] - 2.0 * r.remote * f.toward[a, t]
     f.loads[k, s] -= out
     f.loads[k, t] += into
-    mean[k] += (into - out) / room
+    now.mean[k] += (into - out) / r.room
     if s == f.home[a] and t != s:
         f.place[a] = np.int64(f.account[MOVED])
         f.moved[f.place[a]] = a
@@ -201,11 +228,11 @@ def _propose(f, state, talks):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _try(f, r, mean, level, room, a, t, b, along, limit):  # type: ignore[no-untyped-def]
-    """Make a step if it raises the number by no more than `limit`. Returns whether it was made."""
+def _try(f, r, now, a, t, b, along, limit):  # type: ignore[no-untyped-def]
+    """Make a step if it raises the number by no more than `limit`."""
     s = np.int64(f.at[a])
     if s == t or (f.leaving[t] and t != f.home[a]):
-        return False
+        return
     cost = _step_cost(f, a, t)
     rows = f.pull[a, t] - f.pull[a, s]
     out_s = f.size[a] - 2.0 * r.remote * f.toward[a, s]
@@ -223,60 +250,49 @@ def _try(f, r, mean, level, room, a, t, b, along, limit):  # type: ignore[no-unt
             in_b = f.size[b] - 2.0 * r.remote * (f.toward[b, t] + bond)
         else:
             if f.leaving[s] and s != f.home[b]:
-                return False
+                return
             cost += _step_cost(f, b, s)
             rows += f.pull[b, s] - f.pull[b, t] - 2.0 * bond * far
             # b leaves t after a came there, and comes to s after a left
             in_b = -(f.size[b] - 2.0 * r.remote * (f.toward[b, t] + bond))
             out_b = -(f.size[b] - 2.0 * r.remote * (f.toward[b, s] - bond))
     if cost > 0.0 and f.account[SPENT] + cost > r.budget:
-        return False
+        return
     change = r.move_price * cost - r.worth * rows
-    change += r.strictness * _judge(
-        f, r, mean, level, room, s, t, out_s, in_t, f.kind[a], out_b, in_b, kb
-    )
+    shift = Shift(s, t, f.kind[a], out_s, in_t, kb, out_b, in_b)
+    change += r.strictness * _judge(f, r, now, shift)
     if change > limit:
-        return False
-    _settle(f, r, mean, room, a, t)
+        return
+    _settle(f, r, now, a, t)
     if b >= 0:
-        _settle(f, r, mean, room, b, t if along else s)
-    _levels(f, r, mean, level)
-    return True
+        _settle(f, r, now, b, t if along else s)
+    _levels(f, r, now)
 
 
 @njit(cache=True)
-def _levels(f, r, mean, level):  # type: ignore[no-untyped-def]
+def _levels(f, r, now):  # type: ignore[no-untyped-def]
     """Unevenness of every class as it is."""
     if r.remote <= 0.0 or len(f.capacity) > EXACT_NODES:
         return
-    for c in range(len(level)):
-        level[c] = 0.0
-        m = mean[c]
+    for c in range(len(now.level)):
+        now.level[c] = 0.0
+        m = now.mean[c]
         for n in range(len(f.capacity)):
-            level[c] += m * _uneven(r, f.loads[c, n], f.capacity[n], m, f.leaving[n])
+            now.level[c] += m * _uneven(r, f.loads[c, n], f.capacity[n], m, f.leaving[n])
 
 
 @njit(cache=True)
 def anneal(f, r, state, steps, heat):  # type: ignore[no-untyped-def]
-    """Some random steps at one heat (in units of load). Returns how many were made."""
-    room = 0.0
-    for i in range(len(f.capacity)):
-        if not f.leaving[i]:
-            room += f.capacity[i]
-    mean = np.empty(f.loads.shape[0])
-    for k in range(len(mean)):
-        mean[k] = f.loads[k].sum() / room
-    level = np.zeros(len(mean))
-    _levels(f, r, mean, level)
+    """Some random steps at one heat (in units of load)."""
+    now = Means(np.empty(f.loads.shape[0]), np.zeros(f.loads.shape[0]))
+    for k in range(len(now.mean)):
+        now.mean[k] = f.loads[k].sum() / r.room
+    _levels(f, r, now)
     talks = len(f.other) > 0
-    made = 0
     for _ in range(steps):
         a, t, b, along = _propose(f, state, talks)
-        limit = 0.0
         if heat > 0.0:
             limit = -heat * np.log((_draw(state, 1 << 30) + 1.0) / (1 << 30))
         else:
-            limit = -1e-12 * max(mean[0], r.least_mean)
-        if _try(f, r, mean, level, room, a, t, b, along, limit):
-            made += 1
-    return made
+            limit = -1e-12 * max(now.mean[0], r.least_mean)
+        _try(f, r, now, a, t, b, along, limit)

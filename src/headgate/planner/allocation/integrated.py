@@ -238,6 +238,7 @@ class IntegratedPlanner:
             self.settings.margin * limits.distance_max_pct / 100.0,
             self._move_price(situation),
             NO_LOAD * node_load(situation),
+            situation.nodes.staying_capacity,
         )
 
     def _move_price(self, situation: Situation) -> float:
