@@ -1,6 +1,7 @@
 """Edges as rows of neighbours: the form in which solvers and kernels walk a graph.
 
-Kernels are imported when called: whoever only describes a graph loads no numba.
+Numba comes with it, so whoever only describes a graph imports it where it is called. Each kernel is
+O(vertices + edges).
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+from numba import njit
 
 from headgate.arrays import F64, I64
 
@@ -21,41 +22,67 @@ class Adjacency(NamedTuple):
     weight: F64
 
 
-def adjacency_of(vertices: int, u: I64, v: I64, w: F64) -> Adjacency:
-    """Both directions of every edge, by a counting sort; O(vertices + edges)."""
-    from headgate.planner import adjacency_kernel
+@njit(cache=True)
+def strongest(edges):  # type: ignore[no-untyped-def]
+    """For each vertex its heaviest partner, or -1, the weight of that edge and of all."""
+    starts, other, weight = edges
+    partner = np.full(len(starts) - 1, -1, np.int64)
+    bond, total = np.zeros(len(partner)), np.zeros(len(partner))
+    for a in range(len(partner)):
+        for e in range(starts[a], starts[a + 1]):
+            total[a] += weight[e]
+            if partner[a] < 0 or weight[e] >= bond[a]:
+                partner[a], bond[a] = other[e], weight[e]
+    return partner, bond, total
 
-    return Adjacency(*adjacency_kernel.both_directions(vertices, u, v, w))
 
-
-def strongest(edges: Adjacency) -> tuple[I64, F64, F64]:
-    """For each vertex its heaviest partner, or -1, the weight of that edge and of all; O(edges)."""
-    from headgate.planner import adjacency_kernel
-
-    found: tuple[I64, F64, F64] = adjacency_kernel.strongest(
-        edges.starts, edges.other, edges.weight
-    )
+@njit(cache=True)
+def weight_toward(edges, place, places):  # type: ignore[no-untyped-def]
+    """[vertex, place]: the weight between a vertex and all that is at a place."""
+    starts, other, weight = edges
+    found = np.zeros((len(starts) - 1, places))
+    for a in range(len(found)):
+        for e in range(starts[a], starts[a + 1]):
+            found[a, place[other[e]]] += weight[e]
     return found
 
 
-def weight_toward(edges: Adjacency, place: npt.NDArray[np.int32], places: int) -> F64:
-    """[vertex, place]: the weight between a vertex and all that is at a place; O(edges)."""
-    from headgate.planner import adjacency_kernel
-
-    found: F64 = adjacency_kernel.toward(edges.starts, edges.other, edges.weight, place, places)
-    return found
-
-
-def weight_across(place: npt.NDArray[np.int32], u: I64, v: I64, w: F64) -> F64:
-    """The weight of the edges of each vertex whose other end is elsewhere; O(edges)."""
-    from headgate.planner import adjacency_kernel
-
-    found: F64 = adjacency_kernel.across(place, u, v, w)
-    return found
+@njit(cache=True)
+def weight_across(place, u, v, w):  # type: ignore[no-untyped-def]
+    """The weight of the edges of each vertex whose other end is elsewhere."""
+    sent, got = np.zeros(len(place)), np.zeros(len(place))
+    for e in range(len(w)):
+        if place[u[e]] != place[v[e]]:
+            sent[u[e]] += w[e]
+            got[v[e]] += w[e]
+    return sent + got
 
 
-def weight_apart(place: npt.NDArray[np.int32], u: I64, v: I64, w: F64, near: F64) -> float:
-    """The weight of edges, each as far as its ends' places are not near (0 to 1); O(edges)."""
-    from headgate.planner import adjacency_kernel
+@njit(cache=True)
+def weight_apart(place, u, v, w, near):  # type: ignore[no-untyped-def]
+    """The weight of edges, each as far as its ends' places are not near (0 to 1)."""
+    total = 0.0
+    for e in range(len(w)):
+        total += w[e] * (1.0 - near[place[u[e]], place[v[e]]])
+    return total
 
-    return float(adjacency_kernel.apart(place, u, v, w, near))
+
+@njit(cache=True)
+def adjacency_of(vertices, u, v, w):  # type: ignore[no-untyped-def]
+    """Both directions of every edge, by a counting sort."""
+    starts = np.zeros(vertices + 1, np.int64)
+    for e in range(len(w)):
+        starts[u[e] + 1] += 1
+        starts[v[e] + 1] += 1
+    for i in range(vertices):
+        starts[i + 1] += starts[i]
+    at = starts[:-1].copy()
+    other = np.empty(2 * len(w), np.int64)
+    weight = np.empty(2 * len(w), np.float64)
+    for e in range(len(w)):
+        a, b = u[e], v[e]
+        other[at[a]], weight[at[a]] = b, w[e]
+        at[a] += 1
+        other[at[b]], weight[at[b]] = a, w[e]
+        at[b] += 1
+    return Adjacency(starts, other, weight)

@@ -14,14 +14,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from headgate.arrays import F64, I32, I64, U64
 from headgate.errors import HeadgateError
-from headgate.planner.adjacency import Adjacency, adjacency_of
 from headgate.routing.table import RoutingTable, hash_table
+
+if TYPE_CHECKING:
+    from headgate.planner.adjacency import Adjacency
 
 Pairs = tuple[int, int, U64, U64, F64]
 """Pairs of one keyed edge A -> B: (index of A, index of B, keys of A, keys of B, rows)."""
@@ -124,7 +127,10 @@ class KeyGraph:
     @cached_property
     def adjacency(self) -> Adjacency:
         """Both directions of every edge, O(vertices + edges)."""
-        return adjacency_of(self.vertices, self.u, self.v, self.w)
+        from headgate.planner.adjacency import adjacency_of  # late, see there
+
+        found: Adjacency = adjacency_of(self.vertices, self.u, self.v, self.w)
+        return found
 
     def find(self, operator: int, h: U64) -> I64:
         """Vertex number of each key of an operator, -1 for a key that is not in the graph."""

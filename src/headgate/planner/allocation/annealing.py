@@ -81,12 +81,12 @@ class Means(NamedTuple):
 class Shift(NamedTuple):
     """What a step does to loads: each class loses at the source and gains at the target."""
 
-    source: int
-    target: int
-    kind: int
+    source: np.int64
+    target: np.int64
+    kind: np.int32
     out: float
     into: float
-    other_kind: int
+    other_kind: np.int32
     other_out: float
     other_into: float
 

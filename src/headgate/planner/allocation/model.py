@@ -12,14 +12,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from headgate.arrays import F64, I32, I64, Bools
 from headgate.errors import HeadgateError
-from headgate.planner.adjacency import Adjacency, adjacency_of, weight_across
 from headgate.planner.distance import Distances
+
+if TYPE_CHECKING:
+    from headgate.planner.adjacency import Adjacency
 
 Extras = Mapping[int, tuple[tuple[int, float], ...]]
 """Of units that are cut: the nodes besides the owner's, and the share of the load on each."""
@@ -81,7 +83,10 @@ class Traffic:
 
     def remote(self, node: I32) -> F64:
         """Rows that each unit sends to or gets from other nodes."""
-        return weight_across(node, self.sender, self.receiver, self.rate)
+        from headgate.planner.adjacency import weight_across  # late, see there
+
+        rows: F64 = weight_across(node, self.sender, self.receiver, self.rate)
+        return rows
 
 
 @dataclass(frozen=True)
@@ -166,8 +171,11 @@ class Situation:
     @cached_property
     def adjacency(self) -> Adjacency:
         """Who talks to whom, both directions."""
+        from headgate.planner.adjacency import adjacency_of  # late, see there
+
         t = self.traffic
-        return adjacency_of(len(self.units), t.sender, t.receiver, t.rate)
+        found: Adjacency = adjacency_of(len(self.units), t.sender, t.receiver, t.rate)
+        return found
 
     @cached_property
     def remote(self) -> F64:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from headgate.arrays import F64, I32
-from headgate.planner.adjacency import weight_apart
 from headgate.planner.allocation.model import Balance, Situation, Traffic, load_distance
 from headgate.planner.allocation.plan import Limits
 from headgate.planner.allocation.splitting import price_pct
@@ -72,7 +71,9 @@ def far_rows(situation: Situation, node: I32, traffic: Traffic | None = None) ->
     if not t.total:
         return 0.0
     if len(near):
-        return weight_apart(node, t.sender, t.receiver, t.rate, near)
+        from headgate.planner.adjacency import weight_apart  # late, see there
+
+        return float(weight_apart(node, t.sender, t.receiver, t.rate, near))
     return (1.0 - t.collocation(node)) * t.total
 
 
