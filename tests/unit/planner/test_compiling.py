@@ -11,13 +11,13 @@ from headgate.planner.compiling import compile_kernels
 
 TESTS = Path(__file__).parents[2]
 A_PLAN_OF_UNITS = """
-from headgate.planner import adjacency_kernel
+from headgate.planner import adjacency
 from headgate.planner.allocation import annealing, greedy
 from headgate.planner.compiling import compile_allocation_kernels
 
 def compiled():
-    graph = adjacency_kernel.both_directions, adjacency_kernel.strongest, adjacency_kernel.toward
-    rows = adjacency_kernel.across, adjacency_kernel.apart
+    graph = adjacency.adjacency_of, adjacency.strongest, adjacency.weight_toward
+    rows = adjacency.weight_across, adjacency.weight_apart
     moves = greedy._drain, greedy._put_all, greedy._even, annealing.anneal
     return [kernel.signatures for kernel in (*graph, *rows, *moves)]
 
