@@ -38,12 +38,14 @@ from headgate.control.manager import plan_with
 from headgate.control.settings import Manager, Scaling
 from headgate.errors import DeclarationError, HeadgateError
 from headgate.routing.table import RoutingTable
-from headgate.slot.batch_tuple import BatchTuple, Kind, decode, encode
-from headgate.slot.packing import check_travels
+from headgate.slot.compile import check_travels, compile_flow
 from headgate.slot.plan import Control, EpochPlan
-from headgate.slot.program import Program, compile_flow, ttl_ms
-from headgate.slot.stage import Services, run_slot_task, run_source_task
+from headgate.slot.program import Program, ttl_ms
+from headgate.slot.slot_task import run_slot_task
+from headgate.slot.source_task import run_source_task
 from headgate.slot.statistics import TaskStatistics
+from headgate.slot.task import Services
+from headgate.slot.wire import BatchTuple, Kind, decode, encode
 from headgate.state.storage import Storage
 from headgate.state.store import StateStore
 from headgate.topology.arrow_types import SchemaLike, to_schema

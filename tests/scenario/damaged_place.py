@@ -50,8 +50,9 @@ from headgate.planner.tuning.cost_model import EngineCosts
 from headgate.routing.cost_sketch import CostSketch
 from headgate.routing.hashing import mix
 from headgate.routing.identity import Identity
+from headgate.slot.compile import compile_flow
 from headgate.slot.plan import EpochPlan
-from headgate.slot.program import Program, compile_flow
+from headgate.slot.program import Program
 from headgate.slot.statistics import TaskStatistics
 from headgate.state import local_files
 from headgate.state.storage import Storage

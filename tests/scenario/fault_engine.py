@@ -15,9 +15,9 @@ from typing import Any
 import pyarrow as pa
 
 from headgate.commit.coordinator import EngineAborted, EpochResult
-from headgate.slot.batch_tuple import BatchTuple, Kind
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
+from headgate.slot.wire import BatchTuple, Kind
 from headgate.state.storage import Storage
 from headgate.testing import LocalEngine
 

@@ -26,7 +26,7 @@ from headgate.commit.coordinator import Coordinator
 from headgate.commit.publishing import publish, staging_uri
 from headgate.commit.settings import Settings
 from headgate.errors import Overtaken
-from headgate.slot.program import compile_flow
+from headgate.slot.compile import compile_flow
 from headgate.state.storage import Storage
 from headgate.testing import LocalEngine, ManualClock, _partitions
 from headgate.topology.graph import Node

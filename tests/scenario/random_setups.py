@@ -17,7 +17,7 @@ from tests.scenario.random_flows import WIDE, Recipe, Row
 from tests.scenario.restless import Restless
 
 import headgate as hg
-from headgate.slot.program import compile_flow
+from headgate.slot.compile import compile_flow
 from headgate.testing import LocalRun, ManualClock, run
 from headgate.topology.arrow_types import to_schema
 

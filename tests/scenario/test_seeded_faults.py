@@ -36,8 +36,8 @@ from headgate.commit.faults import CRASH_POINTS
 from headgate.commit.planning import Planning
 from headgate.commit.settings import Settings
 from headgate.errors import Overtaken
+from headgate.slot.compile import compile_flow
 from headgate.slot.plan import EpochPlan
-from headgate.slot.program import compile_flow
 from headgate.state.storage import Storage
 from headgate.state.store import StateStore
 from headgate.state.warm_copy import forget_mappings

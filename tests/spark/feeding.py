@@ -18,7 +18,7 @@ from headgate.commit.coordinator import Coordinator
 from headgate.commit.settings import Options
 from headgate.flow import Flow
 from headgate.runtime.query import FlowQuery
-from headgate.slot.program import compile_flow
+from headgate.slot.compile import compile_flow
 from headgate.state.store import StateStore
 from headgate.topology.arrow_types import to_schema
 

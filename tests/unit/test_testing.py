@@ -19,7 +19,7 @@ import pytest
 import headgate.testing
 from headgate import Count, Flow, StateFields, StatefulOperator
 from headgate.errors import DeclarationError, OperatorFailed
-from headgate.slot.batch_tuple import TUPLE_SCHEMA, BatchTuple, decode
+from headgate.slot.wire import TUPLE_SCHEMA, BatchTuple, decode
 from headgate.testing import ImpureTask, ListSource, ManualClock, run
 from strategies import quick_folder, run_quickly
 

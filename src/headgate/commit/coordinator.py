@@ -42,9 +42,8 @@ from headgate.errors import (
 from headgate.operator.rows import EpochClock
 from headgate.routing.route import Dispatch, Shares
 from headgate.routing.table import RoutingTable
-from headgate.slot.batching import batching_of
-from headgate.slot.event_time import clocks_behind_windows
-from headgate.slot.plan import Control, EpochPlan
+from headgate.slot.compile import clocks_behind_windows
+from headgate.slot.plan import Control, EpochPlan, batching_of
 from headgate.slot.program import Program
 from headgate.slot.statistics import TaskStatistics
 from headgate.slot.task import Timing

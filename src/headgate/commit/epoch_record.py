@@ -22,9 +22,8 @@ from headgate.commit.facts import (
 from headgate.errors import CustodyMismatch, EngineError
 from headgate.planner.distance import CLASSES, Distances
 from headgate.routing.route import Here, Shares, Spread
-from headgate.slot.batching import edge_name
 from headgate.slot.failure import from_record
-from headgate.slot.plan import Control, EpochPlan, parse_pair
+from headgate.slot.plan import Control, EpochPlan, edge_name, parse_pair
 from headgate.slot.program import Program
 from headgate.slot.task import Timing
 
@@ -220,7 +219,7 @@ def _edges(program: Program, total: Control) -> dict[str, EdgeFacts]:
             local_bytes=local_bytes,
             remote_bytes=remote_bytes,
             locality=local_rows / (local_rows + remote_rows) if local_rows + remote_rows else None,
-            between_slots=program.output_level(edge.producer) > 0,
+            between_slots=program.output_level[edge.producer] > 0,
             grouping=edge.grouping.kind if edge.grouping.by == "hash" else edge.grouping.by,
         )
     return told

@@ -11,7 +11,7 @@ from headgate.errors import DeclarationError, EngineError
 from headgate.planner.tuning.calibration import Calibration
 from headgate.routing.identity import Identity
 from headgate.routing.table import BUCKETS, RoutingTable
-from headgate.slot.batching import BYTE_S, MESSAGE_S, BatchRows, Scheme
+from headgate.slot.plan import BYTE_S, MESSAGE_S, BatchRows, Scheme
 from headgate.topology.declared import check_count, named_fields
 
 

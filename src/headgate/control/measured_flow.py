@@ -22,7 +22,7 @@ from headgate.control.epoch_pace import arriving_per_s, overhead_s
 from headgate.errors import DeclarationError
 from headgate.planner.tuning.cost_model import EngineCosts, FlowModel, Step, Stream
 from headgate.planner.tuning.epoch_model import EpochModel
-from headgate.slot.batching import edge_name
+from headgate.slot.plan import edge_name
 from headgate.slot.program import Program
 from headgate.topology.graph import Node
 

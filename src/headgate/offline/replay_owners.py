@@ -5,7 +5,7 @@ its hash slot; or, *born local*, it is processed where its row already is: in th
 before it, and if the row's first key is the new one, in the slot of the row's next key that has an
 owner. Partial states then go to the hash slot, one *merge row* per key and slot.
 
-`first_by_hash` is for flows in which a source task cannot see the next key (`headgate.slot.ahead`
+`first_by_hash` is for flows in which a source task cannot see the next key (`headgate.slot.program`
 says which can): a new first key then goes to its hash slot, and only the others are born local.
 """
 

@@ -30,8 +30,8 @@ from headgate.planner.tuning.cost_model import EngineCosts
 from headgate.runtime.calibration import ProbeSizes, calibrate, cores_of, engine_of
 from headgate.runtime.executors import Executors
 from headgate.runtime.sources import takes_rows
-from headgate.slot.batch_tuple import PAYLOAD_BYTES_MAX
-from headgate.slot.program import compile_flow
+from headgate.slot.compile import compile_flow
+from headgate.slot.wire import PAYLOAD_BYTES_MAX
 from headgate.state.storage import Storage
 from headgate.topology.builder import FlowBuilder
 from headgate.topology.place import absolute

@@ -34,7 +34,7 @@ from headgate.runtime.exchange import (
 )
 from headgate.runtime.executors import Executors, live_executors
 from headgate.runtime.worker import task_partition
-from headgate.slot.batch_tuple import (
+from headgate.slot.wire import (
     PAYLOAD_BYTES_MAX,
     BatchTuple,
     Kind,

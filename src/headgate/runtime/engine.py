@@ -37,7 +37,7 @@ from headgate.runtime.exchange import (
 )
 from headgate.runtime.executors import live_executors, tasks_at_once
 from headgate.runtime.worker import PLAN_PROPERTY, pack_plan, slot_stage, source_stage
-from headgate.slot.packing import packed
+from headgate.slot.compile import packed
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
 from headgate.slot.statistics import TaskStatistics

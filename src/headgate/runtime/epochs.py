@@ -26,7 +26,7 @@ from headgate.commit.coordinator import Coordinator, EngineAborted, EpochResult
 from headgate.commit.facts import EngineFacts, EpochFacts, LastTrigger
 from headgate.errors import HeadgateError, SinkFailed
 from headgate.runtime.engine import SparkEngine
-from headgate.slot.event_time import is_closing_due
+from headgate.slot.compile import is_closing_due
 from headgate.slot.plan import EpochPlan
 
 T = TypeVar("T")

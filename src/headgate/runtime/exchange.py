@@ -28,7 +28,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 from pyspark.util import PythonEvalType
 
-from headgate.slot.batch_tuple import TUPLE_SCHEMA, anchor_row
+from headgate.slot.wire import TUPLE_SCHEMA, anchor_row
 
 Stage = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 TUPLE_TYPE: StructType = from_arrow_schema(TUPLE_SCHEMA)

@@ -36,8 +36,8 @@ from headgate.runtime.exchange import (
 )
 from headgate.runtime.executors import Executor, Executors
 from headgate.runtime.worker import PLAN_PROPERTY, pack_plan, warming_stage
-from headgate.slot.batch_tuple import anchor_row
 from headgate.slot.plan import EpochPlan
+from headgate.slot.wire import anchor_row
 
 log = logging.getLogger("headgate")
 

@@ -40,8 +40,8 @@ from headgate.runtime.query import FlowQuery
 from headgate.runtime.session import lend_hadoop_client
 from headgate.runtime.sources import Input, read_sources, takes_rows
 from headgate.runtime.stream import IDLE_S, EpochStream
-from headgate.slot.batching import BYTE_S, MESSAGE_S
-from headgate.slot.program import compile_flow
+from headgate.slot.compile import compile_flow
+from headgate.slot.plan import BYTE_S, MESSAGE_S
 from headgate.topology.builder import FlowBuilder
 from headgate.topology.declared import check_count
 from headgate.topology.duration import duration_us

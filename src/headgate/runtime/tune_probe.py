@@ -22,7 +22,7 @@ from headgate.runtime.calibration import cores_of
 from headgate.runtime.query import FlowQuery
 from headgate.runtime.sources import takes_rows
 from headgate.runtime.start import start_flow
-from headgate.slot.program import compile_flow
+from headgate.slot.compile import compile_flow
 from headgate.topology.builder import FlowBuilder
 from headgate.topology.graph import FlowGraph, SinkSpec
 

@@ -7,7 +7,7 @@ operator share batches is decided by the task's first rows for them, once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -15,19 +15,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headgate.routing.cost_model import round_robin
-from headgate.routing.hashing import U64
-from headgate.routing.route import Here
-from headgate.slot.batch_tuple import BatchTuple, Kind, digest_of
-from headgate.slot.buffers import Buffers, pieces
-from headgate.slot.cost_routing import CostRouting
-from headgate.slot.dispatch import Dispatcher, make_dispatcher
+from headgate.routing.hashing import I32, U64, hash_columns
+from headgate.routing.route import Choose, HereUnlessPinned, Route, Shares, Stop
+from headgate.routing.table import RoutingTable
+from headgate.slot.cost_shuffle import CostRouting
 from headgate.slot.failure import operator_failed
-from headgate.slot.matrix import BufferMatrix
 from headgate.slot.plan import Control, EpochPlan, add_counts, pair
 from headgate.slot.program import Program
 from headgate.slot.rows import Hashed, Rows
-from headgate.slot.sharing import STAYS, ShareGroup, Targets
+from headgate.slot.sharing import STAYS, BufferMatrix, ShareGroup, Targets
 from headgate.slot.statistics import Counting
+from headgate.slot.wire import BatchTuple, Buffers, Kind, digest_of, pieces
 from headgate.topology.graph import Edge
 
 
@@ -74,8 +72,11 @@ class Outbox:
         rows = rows.select(self.program.edge_columns[edge.id])
         if edge.grouping.kind == "local":
             return rows
-        if not self.program.graph.exchanges(edge) or self._is_folded_here(edge):
-            return self._keep(edge, self._apply_null_policy(edge, rows))
+        consumer = self.program.graph.nodes[edge.consumer].name
+        if not self.program.graph.exchanges(edge) or self.plan.folds_here(consumer):
+            rows = self._apply_null_policy(edge, rows)
+            self._account(edge, rows, local=True)
+            return rows
         if edge.grouping.kind == "all":
             return self._send_to_all(edge, rows)
         if edge.grouping.kind == "cost":
@@ -127,15 +128,6 @@ class Outbox:
         yield from self.drain()
 
     # --- inside ----------------------------------------------------------------------------
-    def _is_folded_here(self, edge: Edge) -> bool:
-        route = self.plan.routes.get(self.program.graph.nodes[edge.consumer].name)
-        return route is not None and isinstance(route.dispatch, Here)
-
-    def _keep(self, edge: Edge, rows: Rows) -> Rows:
-        """Rows of a split operator stay where they are, and what they came from stays known."""
-        self._account(edge, rows, local=True)
-        return rows
-
     def _apply_null_policy(self, edge: Edge, rows: Rows) -> Rows:
         policy = edge.grouping.nulls
         columns = [rows.batch.column(name) for name in edge.grouping.key]
@@ -289,3 +281,62 @@ class Outbox:
         self.control.sent[key] = add_counts(
             self.control.sent.get(key), [1, rows, item.seal, payload.size]
         )
+
+
+Dispatcher = Callable[[pa.RecordBatch, U64], I32]
+
+
+def make_dispatcher(
+    plan: EpochPlan, edge: Edge, consumer: str, producer: int, slot: int | None
+) -> Dispatcher:
+    """Gives rows of an edge, with the hashes of their keys, the slots they go to.
+
+    `slot` is the task's own, `producer` its number; a source task is in no slot.
+    """
+    route = plan.routes[consumer]
+    owner_of = route.table.route
+    match route.dispatch:
+        case HereUnlessPinned(stops):
+            if slot is not None:
+                owner_of = _staying(route, slot).route
+            elif edge.id in stops:
+                return lambda batch, h: look_ahead(plan, consumer, stops[edge.id], batch, h)
+        case Choose() | Shares():
+            # Imported late: it is compiled, and few flows need it.
+            from headgate.routing.chooser import Chooser
+
+            choose = Chooser(route, producer).choose
+            return lambda batch, h: choose(h, owner_of(h))
+    return lambda batch, h: owner_of(h)
+
+
+def look_ahead(
+    plan: EpochPlan, consumer: str, stops: tuple[Stop, ...], batch: pa.RecordBatch, h: U64
+) -> I32:
+    """Where source rows go: those of keys without a pin to the first stop that has an owner.
+
+    Where no key needs a pin, every key has an owner.
+    """
+    targets, pinned = plan.routes[consumer].table.look_up(h)
+    lost = np.flatnonzero(~pinned)
+    for stop in stops:
+        if not len(lost):
+            break
+        columns = [batch.column(name).take(pa.array(lost)) for name in stop.key]
+        route = plan.routes[stop.operator]
+        slots, known = route.table.look_up(hash_columns(columns, len(lost)))
+        if not isinstance(route.dispatch, HereUnlessPinned):
+            known = np.ones(len(lost), np.bool_)
+        mine = plan.slots_of(consumer)
+        if len(mine) < plan.slots:  # its instance there, or none
+            known &= np.isin(slots, mine)
+        targets[lost[known]] = slots[known]
+        lost = lost[~known]
+    return targets
+
+
+def _staying(route: Route, slot: int) -> RoutingTable:
+    """The table as a slot uses it that keeps all keys without a pin, if it has an instance."""
+    if route.slots and slot not in route.slots:
+        return route.table
+    return route.table.with_buckets(np.full(route.table.buckets, slot, np.int32))

@@ -10,21 +10,84 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
+from headgate.errors import DeclarationError
 from headgate.operator.rows import EpochClock
 from headgate.routing.cost_model import CostModel
 from headgate.routing.hashing import I32
 from headgate.routing.identity import Identity
-from headgate.routing.route import Route
+from headgate.routing.route import Here, Route
 from headgate.routing.table import Moves
-from headgate.slot.batching import Batching
 from headgate.state.state_file import Chain
+from headgate.topology.declared import check_count
+from headgate.topology.graph import Edge, FlowGraph
 
 MASK = (1 << 64) - 1
 _ROWS_BY_SLOT = ("loads", "away_rows", "merge_rows", "estimated_us")
+Scheme = Literal["auto", "distinct", "shared"]
+BatchRows = int | Mapping[str, int] | None
+# What a tuple and its bytes cost an exchange on two cores; `headgate calibrate` measures them.
+MESSAGE_S = 150e-6
+BYTE_S = 3e-9
+
+
+@dataclass(frozen=True)
+class Batching:
+    """How rows become batch tuples. No operator sees it, and no result depends on it.
+
+    `rows[edge]` is how many rows a tuple of an edge holds (absent: all that fit). The scheme is for
+    consumers with different keys (Sax et al. 2013). "distinct": a row goes into one buffer for each
+    consumer. "shared": into one cell of a matrix, whose batch is sent once to every slot of it.
+    "auto" takes the cheaper, if a message costs `message_s` and a byte `byte_s`.
+    """
+
+    rows: Mapping[int, int] = field(default_factory=dict)
+    scheme: Scheme = "auto"
+    message_s: float = MESSAGE_S
+    byte_s: float = BYTE_S
+
+    def __post_init__(self) -> None:
+        if self.scheme not in get_args(Scheme):
+            known = ", ".join(map(repr, get_args(Scheme)))
+            raise DeclarationError(f"sharing={self.scheme!r}; choose one of {known}")
+        for rows in self.rows.values():
+            check_count(rows, "rows of a batch")
+
+    def rows_max(self, *edges: Edge) -> int | None:
+        """Rows of a batch for all of these edges."""
+        return min((self.rows[e.id] for e in edges if e.id in self.rows), default=None)
+
+
+def batching_of(
+    graph: FlowGraph,
+    batch: BatchRows,
+    sharing: Scheme = "auto",
+    *,
+    message_s: float = MESSAGE_S,
+    byte_s: float = BYTE_S,
+) -> Batching:
+    """What was declared on the edges, then what is asked for: one number, or one per
+    "producer->consumer".
+    """
+    rows = {e.id: e.grouping.batch_rows for e in graph.edges if e.grouping.batch_rows is not None}
+    edges = {edge_name(graph, e): e for e in graph.edges if graph.exchanges(e)}
+    if isinstance(batch, Mapping):
+        for name, count in batch.items():
+            if name not in edges:
+                raise DeclarationError(
+                    f"batch_rows= names {name!r}; edges that send batches are {', '.join(edges)}"
+                )
+            rows[edges[name].id] = count
+    elif batch is not None:
+        rows = {e.id: batch for e in edges.values()}
+    return Batching(rows, sharing, message_s, byte_s)
+
+
+def edge_name(graph: FlowGraph, edge: Edge) -> str:
+    return f"{graph.nodes[edge.producer].name}->{graph.nodes[edge.consumer].name}"
 
 
 @dataclass(frozen=True)
@@ -83,6 +146,11 @@ class EpochPlan:
         """The slots of an operator's instances, which are numbered from 0."""
         slots = self.slots_of(operator)
         return instances if len(slots) == self.slots else np.array(slots, np.int32)[instances]
+
+    def folds_here(self, operator: str) -> bool:
+        """Are this operator's rows folded where they are, whoever owns their keys?"""
+        route = self.routes.get(operator)
+        return route is not None and isinstance(route.dispatch, Here)
 
     def clock_of(self, operator: str) -> EpochClock:
         """Time as an operator sees it."""

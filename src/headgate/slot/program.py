@@ -1,17 +1,16 @@
-"""A declared flow, compiled: in which level each operator has all its rows, and which columns
-each edge carries. Engine-neutral and picklable (no DataFrame, no sink function inside).
+"""A declared flow as its tasks see it. Picklable: no DataFrame, no sink function inside.
 
 Depth of an operator = the level at which it has everything and ends its epoch (`route.end_level`).
 The flow needs as many levels (shuffles) as its greatest depth. Rows that are folded away from home
 are processed before that, at `rows_level`, and those that are only passed on do not wait for the
 partials. What a plan may choose instead of the usual dispatch never needs more levels than there
-are. Columns that no later operator wants never leave the source.
+are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -27,9 +26,7 @@ from headgate.routing.route import (
     Shares,
     Stop,
     end_level,
-    last_fold,
 )
-from headgate.slot.ahead import stops_ahead
 from headgate.slot.rows import wire_schema
 from headgate.slot.sharing import AT, ShareGroup, share_groups
 from headgate.state.layout import StateSchema
@@ -71,13 +68,18 @@ class Dispatches:
 
 @dataclass(frozen=True)
 class Program:
-    """What every task needs to know of the flow; made once, sent once."""
+    """What every task needs to know of the flow; made once (`compile_flow`), sent once.
+
+    Levels are by node: `home_level` is where rows are with the owners of their keys, `rows_level`
+    where the last are processed, `depth` where the operator ends its epoch, `output_level` where it
+    may put out its last rows.
+    """
 
     graph: FlowGraph
     home_level: dict[int, int]
     depth: dict[int, int]
     rows_level: dict[int, int]
-    put_out: dict[int, int]
+    output_level: dict[int, int]
     edge_columns: dict[int, tuple[str, ...]]
     node_schema: dict[int, pa.Schema]
     lineage: tuple[str, ...]
@@ -86,10 +88,6 @@ class Program:
     def levels(self) -> int:
         """How many shuffles an epoch takes; at least one, so that every slot has a task."""
         return max(1, *self.depth.values())
-
-    def output_level(self, node: int) -> int:
-        """The last level in which this operator may put out rows."""
-        return self.put_out[node]
 
     @cached_property
     def order(self) -> tuple[Node, ...]:
@@ -165,7 +163,7 @@ class Program:
     def edge_schemas(self) -> dict[int, pa.Schema]:
         """What an edge carries, without lineage: the same on all edges of a consumer."""
         return {
-            e.id: _arriving(self.graph, e.consumer, self.edge_columns, self.node_schema)
+            e.id: arriving(self.graph, e.consumer, self.edge_columns, self.node_schema)
             for e in self.graph.edges
         }
 
@@ -206,7 +204,7 @@ class Program:
         if by == "hash" and not node.split:
             mine = {edge.id: stops[edge.id] for edge in inputs if edge.id in stops}
             # Rows stay in the slot that made them, or a source sends them on to a later stop.
-            has_slots = mine or any(self.output_level(edge.producer) > 0 for edge in inputs)
+            has_slots = mine or any(self.output_level[edge.producer] > 0 for edge in inputs)
             if has_slots and node.spec.mergeable(self.input_schema(node.id), node.key):
                 local = HereUnlessPinned(mine)
         return Dispatches(usual, local, be_split=node.auto, grouping=by)
@@ -256,44 +254,6 @@ def ttl_ms(operator: StatefulOperator) -> int | None:
     return duration.ttl_ms(operator.ttl)
 
 
-def compile_flow(graph: FlowGraph) -> Program:
-    """Depths, column pruning and lineage of a flow; linear in its size."""
-    levels = _levels(graph)
-    edge_columns, wanted = _prune(graph)
-    node_schema: dict[int, pa.Schema] = {}
-    for index in graph.order:
-        node = graph.nodes[index]
-        node_schema[index] = _pruned_output(graph, node, wanted, edge_columns, node_schema)
-    lineage = (ORDER,) if any(is_ordered(n) for n in graph.nodes) else ()
-    return Program(
-        _without_engine_objects(graph),
-        **levels,
-        edge_columns=edge_columns,
-        node_schema=node_schema,
-        lineage=lineage,
-    )
-
-
-def _levels(graph: FlowGraph) -> dict[str, dict[int, int]]:
-    """For every node: in which level rows are with the owners of their keys, in which it ends, in
-    which it processes its last rows, and in which it may put out the last.
-    """
-    home: dict[int, int] = {}
-    depth: dict[int, int] = {}
-    rows: dict[int, int] = {}
-    put_out: dict[int, int] = {}
-    for node in (graph.nodes[index] for index in graph.order):
-        steps = [put_out[e.producer] + e.grouping.exchanges for e in graph.inputs(node.id)]
-        dispatch = usual_dispatch(graph, node)
-        home[node.id] = max(steps, default=0)
-        depth[node.id] = end_level(dispatch, home[node.id])
-        folded = last_fold(dispatch, home[node.id])
-        rows[node.id] = home[node.id] if folded is None else folded
-        passes_on = folded is not None and not node.spec.emits_at_end
-        put_out[node.id] = rows[node.id] if passes_on else depth[node.id]
-    return {"home_level": home, "depth": depth, "rows_level": rows, "put_out": put_out}
-
-
 def usual_dispatch(graph: FlowGraph, node: Node) -> Dispatch:
     """How rows of an operator find their slots while no plan says otherwise."""
     if node.split:
@@ -306,42 +266,7 @@ def usual_dispatch(graph: FlowGraph, node: Node) -> Dispatch:
     return TO_OWNER
 
 
-def _prune(graph: FlowGraph) -> tuple[dict[int, tuple[str, ...]], dict[int, set[str]]]:
-    """Walk backwards: which columns does each edge, and so each node's output, have to carry?"""
-    wanted: dict[int, set[str]] = {n.id: set() for n in graph.nodes}
-    columns: dict[int, tuple[str, ...]] = {}
-    for index in reversed(graph.order):
-        node = graph.nodes[index]
-        if node.kind == "source" and node.spec.event_time:
-            wanted[index].add(node.spec.event_time)
-        inputs = graph.inputs(index)
-        for edge in inputs:
-            produced = graph.nodes[inputs[0].producer].schema  # of a union the first side's order
-            needed = set(produced.names)
-            if node.kind == "stateful":
-                needed = set(node.spec.needs(produced, node.key, wanted[index]))
-            needed |= set(edge.grouping.key)
-            columns[edge.id] = tuple(name for name in produced.names if name in needed)
-            wanted[edge.producer] |= needed
-    return columns, wanted
-
-
-def _pruned_output(
-    graph: FlowGraph,
-    node: Node,
-    wanted: dict[int, set[str]],
-    edge_columns: dict[int, tuple[str, ...]],
-    known: dict[int, pa.Schema],
-) -> pa.Schema:
-    if node.kind == "source":
-        kept = [f for f in node.schema if f.name in wanted[node.id]] or [node.schema.field(0)]
-        return pa.schema(kept)
-    if node.kind != "stateful":
-        return node.schema
-    return node.spec.output_schema(_arriving(graph, node.id, edge_columns, known), node.key)
-
-
-def _arriving(
+def arriving(
     graph: FlowGraph,
     node: int,
     edge_columns: Mapping[int, tuple[str, ...]],
@@ -355,16 +280,65 @@ def _arriving(
     return merged(sides)
 
 
-def _without_engine_objects(graph: FlowGraph) -> FlowGraph:
-    def strip(node: Node) -> Node:
-        if node.kind == "source":
-            return replace(node, spec=replace(node.spec, frame=None))
-        if node.kind == "sink" and node.spec.kind == "function":
-            return replace(node, spec=replace(node.spec, target=None))
-        return node
-
-    return replace(graph, nodes=tuple(strip(n) for n in graph.nodes))
+# --- looking ahead -------------------------------------------------------------------------------
+# A source row of a new key is in no slot yet. If the operator's state can be merged, any slot will
+# do: best the one that owns the row's next key. A source task knows that key if the row has its
+# column already and the operator passes rows on unchanged. A wrong guess costs an exchange, never a
+# result. The partials arrive in level 2, which exists anyway: the next key lies behind an exchange.
 
 
-def source_columns(program: Program, source: Node) -> Sequence[str]:
-    return list(program.node_schema[source.id].names)
+def stops_ahead(graph: FlowGraph, schemas: Mapping[int, pa.Schema]) -> dict[int, tuple[Stop, ...]]:
+    """For each edge whose consumer may look ahead: the stops its rows will make, next ones first.
+
+    `schemas` is what each edge carries.
+    """
+    found = {}
+    for edge in graph.edges:
+        consumer = graph.nodes[edge.consumer]
+        if consumer.kind != "stateful" or not _goes_to_owners(edge):
+            continue
+        if _may_look_ahead(graph, consumer, schemas):
+            stops = _stops(graph, edge, schemas)
+            if stops:
+                found[edge.id] = stops
+    return found
+
+
+def _goes_to_owners(edge: Edge) -> bool:
+    return edge.grouping.kind == "fields" and edge.grouping.by == "hash"
+
+
+def _may_look_ahead(graph: FlowGraph, node: Node, schemas: Mapping[int, pa.Schema]) -> bool:
+    """Can any slot process its rows, and do they go on as they came?"""
+    return (
+        not (node.split or node.auto)
+        and not node.spec.emits_at_end
+        and node.spec.mergeable(schemas[graph.inputs(node.id)[0].id], node.key)
+    )
+
+
+def _stops(graph: FlowGraph, edge: Edge, schemas: Mapping[int, pa.Schema]) -> tuple[Stop, ...]:
+    """Walk on from the consumer through operators that pass rows on, breadth first."""
+    here, found = schemas[edge.id], []
+    waiting, seen = [edge.consumer], {edge.consumer}
+    while waiting:
+        for out in graph.outputs(waiting.pop(0)):
+            node = graph.nodes[out.consumer]
+            if node.id in seen:
+                continue
+            passes = node.kind == "filter" or (
+                node.kind == "stateful" and not node.spec.emits_at_end
+            )
+            if node.kind == "stateful" and _goes_to_owners(out) and graph.exchanges(out):
+                key = out.grouping.key
+                if not all(_is_in(here, schemas[out.id].field(name)) for name in key):
+                    continue
+                found.append(Stop(node.name, key))
+            if passes:
+                seen.add(node.id)
+                waiting.append(node.id)
+    return tuple(found)
+
+
+def _is_in(rows: pa.Schema, field: pa.Field) -> bool:
+    return field.name in rows.names and rows.field(field.name).type == field.type

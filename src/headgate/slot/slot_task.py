@@ -1,45 +1,98 @@
-"""A slot's task: take in what was sent to it, and run its stateful operators.
+"""Level 1 and up: a slot takes in what was sent to it and runs its operators.
 
-An operator's state is opened at most once per level, if there is work for it: units that move,
+Every operator that has input runs, in topological order. Rows whose next key lives in this slot
+pass to the next operator in memory; the rest leave as batch tuples for the next level. An
+operator's state is opened at most once per level, if there is work for it: units that move,
 partials to merge, rows to process, or the end of its epoch.
+
+State that changes owner is fetched by the slot that gains it, from the committed files of the slot
+that loses it, before the first row is processed; the loser drops it in the same epoch. Both follow
+from the two tables alone, so every attempt does the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
-from headgate.errors import CustodyMismatch
+from headgate.errors import CustodyMismatch, HeadgateError
 from headgate.operator.base import Output
 from headgate.operator.rows import partial_schema
-from headgate.slot import stateful
-from headgate.slot.batch_tuple import BatchTuple, Kind, digest_of
-from headgate.slot.fold import divide, run_absorb
-from headgate.slot.plan import Control, add_counts, pair
-from headgate.slot.program import ORDER
+from headgate.routing.hashing import bucket_of
+from headgate.routing.route import ToOwner
+from headgate.routing.table import Moves
+from headgate.slot.plan import Control, EpochPlan, add_counts, pair
+from headgate.slot.program import ORDER, Program, ttl_ms
 from headgate.slot.rows import Rows, concat, joined
 from headgate.slot.sharing import AT, in_place
 from headgate.slot.statistics import STATE_POSITIONS
-from headgate.slot.task import MOVING, Task
+from headgate.slot.task import MOVING, Services, Task
+from headgate.slot.wire import BatchTuple, Kind, digest_of
+from headgate.state.seals import WarmCopyDamaged
 from headgate.state.session import StateSession
 from headgate.state.state_file import Chain, StateFile
-from headgate.topology.graph import Edge, Node
+from headgate.topology.graph import Node
+
+
+def run_slot_task(
+    program: Program,
+    plan: EpochPlan,
+    services: Services,
+    level: int,
+    slot: int,
+    tuples: Iterable[BatchTuple],
+) -> Iterator[BatchTuple]:
+    """Run the slot's operators on what came in; last of all, the control record.
+
+    A task that meets a damaged warm copy starts over from the committed files.
+    """
+    received, timings = list(tuples), len(services.timings)
+    try:
+        yield from SlotTask(program, plan, services, level, slot).run(received)
+    except WarmCopyDamaged:
+        del services.timings[timings:]
+        cold = replace(services, store=services.store.cold())
+        yield from SlotTask(program, plan, cold, level, slot).run(received)
 
 
 class SlotTask(Task):
     """A slot in one level: its rows, its partials, what its earlier levels told."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(
+        self, program: Program, plan: EpochPlan, services: Services, level: int, slot: int
+    ) -> None:
+        super().__init__(program, plan, services, level=level, producer=slot, slot=slot)
+        self.home = slot
         self.earlier = Control()
         self.carries: dict[int, list[pa.RecordBatch]] = {}
         self.partials: dict[int, list[pa.RecordBatch]] = {}
         self._arriving: dict[tuple[int, int, int], list[Rows]] = {}  # by edge, level, producer
-        assert self.slot is not None
-        self.home: int = self.slot
+
+    def run(self, tuples: Iterable[BatchTuple]) -> Iterator[BatchTuple]:
+        """One attempt at the task: what it sends."""
+        try:
+            self.receive(tuples)
+            if self.level == 1:
+                self._drop_departed()
+            if self.earlier.error is None:
+                for node in self.program.order:
+                    if node.kind == "stateful":
+                        self.run_stateful(node)
+                    elif node.kind != "source":
+                        self.run_node(node)
+                yield from self.close()
+        except HeadgateError as problem:
+            yield self.failed(problem)
+            return
+        self.control.slots = [self.home]
+        self.earlier.slots = []
+        self.control.absorb(self.earlier)
+        yield self.control_tuple()
+
+    # --- input ---------------------------------------------------------------------------------
 
     def receive(self, tuples: Iterable[BatchTuple]) -> None:
         """Sort the input, check every digest, and lay rows out by consumer.
@@ -50,94 +103,78 @@ class SlotTask(Task):
         before: tuple[int, ...] = ()
         heard_of_itself = self.level == 1
         for item in sorted(tuples, key=lambda t: t.order):
+            sender = f"task {item.producer} of level {item.level}"
             if item.order == before:
-                raise CustodyMismatch(
-                    f"a tuple of task {item.producer} of level {item.level} arrived twice in slot "
-                    f"{self.slot}, epoch {self.plan.epoch}",
-                    slot=self.slot,
-                    epoch=self.plan.epoch,
-                )
+                raise self._mismatch(f"a tuple of {sender} arrived twice")
             before = item.order
             if item.slot != self.slot:
-                raise CustodyMismatch(
-                    f"a tuple for slot {item.slot} reached slot {self.slot} in epoch "
-                    f"{self.plan.epoch}, level {self.level}",
-                    slot=self.slot,
-                    epoch=self.plan.epoch,
-                )
+                raise self._mismatch(f"a tuple for slot {item.slot} of {sender} arrived")
             if item.kind == Kind.CONTROL:
                 self.earlier.absorb(Control.from_bytes(item.payload))
                 heard_of_itself |= item.level == self.level - 1
                 continue
             if digest_of(item.payload) != item.digest:
-                raise CustodyMismatch(
-                    f"a payload from task {item.producer} of level {item.level} arrived changed in "
-                    f"slot {self.slot}, epoch {self.plan.epoch}",
-                    slot=self.slot,
-                    epoch=self.plan.epoch,
-                )
+                raise self._mismatch(f"a payload from {sender} arrived changed")
             key = pair(item.level, item.producer, self.home)
             counts = [1, item.rows, item.seal, item.payload.size]
             self.control.received[key] = add_counts(self.control.received.get(key), counts)
             self._lay_out(item)
         for place in sorted(self._arriving):
             parts = self._arriving.pop(place)
+            edge = self.program.graph.edges[place[0]]
             for rows in parts if AT not in parts[0].lineage else [in_place(parts)]:
-                self._take_in(self.program.graph.edges[place[0]], rows)
+                if self.program.waits(edge, self.level):
+                    self.outbox.hold(edge, rows)
+                else:
+                    self.inbox.setdefault(edge.consumer, []).append(rows)
         if not heard_of_itself:
-            raise CustodyMismatch(
-                f"slot {self.slot} of level {self.level} got no record of its level "
-                f"{self.level - 1} in epoch {self.plan.epoch}",
-                slot=self.slot,
-                epoch=self.plan.epoch,
-            )
+            raise self._mismatch(f"no record of its own level {self.level - 1} arrived")
+
+    def _mismatch(self, what: str) -> CustodyMismatch:
+        return CustodyMismatch(
+            f"{what} in slot {self.slot}, level {self.level}, epoch {self.plan.epoch}",
+            slot=self.slot,
+            epoch=self.plan.epoch,
+        )
 
     def _lay_out(self, item: BatchTuple) -> None:
-        if item.kind == Kind.CARRY:
-            schema = self.program.carry_schema(self.program.graph.nodes[item.channel])
-            batch = pa.ipc.read_record_batch(item.payload, schema)
-            self.carries.setdefault(item.channel, []).append(batch)
-            return
-        if item.kind == Kind.PARTIAL:
-            schema = partial_schema(self.program.state_schemas[item.channel])
-            batch = pa.ipc.read_record_batch(item.payload, schema)
-            self.partials.setdefault(item.channel, []).append(batch)
-            return
-        if item.kind == Kind.SHARED:
-            self._lay_out_shared(item)
-            return
-        batch = pa.ipc.read_record_batch(item.payload, self.program.wire_schemas[item.channel])
-        place = (item.channel, item.level, item.producer)
-        self._arriving.setdefault(place, []).append(Rows.from_wire(batch, self.program.lineage))
+        program, place = self.program, (item.level, item.producer)
+        match item.kind:
+            case Kind.CARRY:
+                schema = program.carry_schema(program.graph.nodes[item.channel])
+                batch = pa.ipc.read_record_batch(item.payload, schema)
+                self.carries.setdefault(item.channel, []).append(batch)
+            case Kind.PARTIAL:
+                schema = partial_schema(program.state_schemas[item.channel])
+                batch = pa.ipc.read_record_batch(item.payload, schema)
+                self.partials.setdefault(item.channel, []).append(batch)
+            case Kind.SHARED:
+                # These wait, for each edge they are for, until all cells of their producer are in.
+                group = program.shared_channels[item.channel]
+                batch = pa.ipc.read_record_batch(item.payload, program.shared_schema(group))
+                rows = Rows.from_wire(batch, (*program.lineage, AT))
+                for edge in group.edges_of(item.channel):
+                    mine = rows.select(program.edge_columns[edge.id])
+                    self._arriving.setdefault((edge.id, *place), []).append(mine)
+            case _:
+                batch = pa.ipc.read_record_batch(item.payload, program.wire_schemas[item.channel])
+                rows = Rows.from_wire(batch, program.lineage)
+                self._arriving.setdefault((item.channel, *place), []).append(rows)
 
-    def _lay_out_shared(self, item: BatchTuple) -> None:
-        """The rows wait, for each edge they are for, until all cells of their producer are in."""
-        group = self.program.shared_channels[item.channel]
-        batch = pa.ipc.read_record_batch(item.payload, self.program.shared_schema(group))
-        rows = Rows.from_wire(batch, (*self.program.lineage, AT))
-        for edge in group.edges_of(item.channel):
-            mine = rows.select(self.program.edge_columns[edge.id])
-            self._arriving.setdefault((edge.id, item.level, item.producer), []).append(mine)
-
-    def _take_in(self, edge: Edge, rows: Rows) -> None:
-        """Give rows to their consumer, or to a later level if it wants all of them at once."""
-        if self.program.waits(edge, self.level):
-            self.outbox.hold(edge, rows)
-        else:
-            self.inbox.setdefault(edge.consumer, []).append(rows)
+    # --- a stateful operator -------------------------------------------------------------------
 
     def run_stateful(self, node: Node) -> None:
         """Open the operator's state if there is work for it; name its new files if it changed."""
-        if self.folds_here(node):
+        if self.plan.folds_here(node.name):
             self.run_node(node)
             self.send_partials(node)
         waiting = self.inbox.pop(node.id, [])
         start = self.services.clock_ns()
         rows = self._in_order(node, concat(waiting)) if waiting else None
         if rows is not None:
-            rows, gone = divide(self.plan, node, rows, self.home)
-            if gone is not None:
-                self._fold_gone(node, gone)
+            rows, away = self._divide(node, rows)
+            if away is not None:
+                self._fold_away(node, away)
                 start = self.services.clock_ns()
         partials = self.partials.pop(node.id, [])
         works = rows is not None or bool(partials)
@@ -145,27 +182,16 @@ class SlotTask(Task):
         last = self.level == self.program.end_level(node, dispatch)
         sweeps = node.spec.ends_epochs or node.spec.ttl is not None
         finishes = last and (works or sweeps or self._has_worked(node))
-        moves = stateful.moves_of(self.plan, node) if self.level == 1 else None
-        if not works and not finishes and moves is None:
+        moves = self.plan.moves.get(node.name) if self.level == 1 else None
+        if not works and not finishes and not moves:
             self._pass_on_carry(node)
             return
         chain = self._chain(node)
-        with stateful.open_state(
-            self.program, self.plan, self.services.store, node, self.home, self.level, chain
-        ) as session:
-            if moves is not None:
+        with self._open_state(node, chain) as session:
+            if moves:
                 moving = self.services.clock_ns()
-                gained = stateful.migrate(
-                    self.program,
-                    self.plan,
-                    self.services.store,
-                    node,
-                    self.home,
-                    moves,
-                    session,
-                )
-                self.control.moved[node.name] = gained
-                self.services.timed(self.level, self.home, MOVING + node.name, gained, moving)
+                gained = self.control.moved[node.name] = self._migrate(node, moves, session)
+                self.timed(MOVING + node.name, gained, moving)
             if partials:
                 self._absorb(node, partials, session)
             if rows is not None:
@@ -175,7 +201,7 @@ class SlotTask(Task):
                 made = self.guard(
                     node,
                     rows.batch if rows is not None else None,
-                    lambda: stateful.run_finish(self.program, self.plan, node, session, carry),
+                    lambda: self.stateful.finish(node, session, carry),
                 )
                 self.dispatch(node, made)
             else:
@@ -190,16 +216,35 @@ class SlotTask(Task):
             files = [file.to_json() for file in after]
             self.control.chains.setdefault(node.name, {})[str(self.home)] = files
         self.control.state.setdefault(node.name, {})[str(self.home)] = facts
-        count = len(rows) if rows is not None else 0
-        self.services.timed(self.level, self.home, node.name, count, start)
+        self.timed(node.name, 0 if rows is None else len(rows), start)
 
-    def _process(self, node: Node, rows: Rows, session: Any) -> None:
+    def _divide(self, node: Node, rows: Rows) -> tuple[Rows | None, Rows | None]:
+        """Rows to process on this slot's state, and rows to fold away from home; None for none."""
+        route = self.plan.routes[node.name]
+        if isinstance(route.dispatch, ToOwner):
+            return rows, None
+        rows = rows.hashed_by(node.key)
+        owned = route.table.route(rows.hashes_by(node.key)) == self.home
+        if owned.all():
+            return rows, None
+        if not owned.any():
+            return None, rows
+        return rows.take(np.flatnonzero(owned)), rows.take(np.flatnonzero(~owned))
+
+    def _fold_away(self, node: Node, rows: Rows) -> None:
+        """Fold rows that were sent here for their key, though another slot owns it."""
+        if self.counting is None:
+            self.fold(node, rows)
+        else:
+            keyed = self.fold(node, rows.at(node.name, node.key))
+            self.counting.load(node.name, keyed.groups)
+        self.send_partials(node)
+
+    def _process(self, node: Node, rows: Rows, session: StateSession) -> None:
         if self.counting is not None:
             rows = rows.at(node.name, node.key)
         made, output, keyed = self.guard(
-            node,
-            rows.batch,
-            lambda: stateful.run_process(self.program, self.plan, node, rows, session, self.dead),
+            node, rows.batch, lambda: self.stateful.process(node, rows, session)
         )
         self.count_load(node, len(rows))
         if self.counting is not None:
@@ -208,32 +253,17 @@ class SlotTask(Task):
         self._keep_carry(node, output)
         self.dispatch(node, made)
 
-    def _fold_gone(self, node: Node, rows: Rows) -> None:
-        """Fold rows that were sent here for their key, though another slot owns it."""
-        if self.counting is None:
-            self._fold(node, rows)
-        else:
-            keyed = self._fold(node, rows.at(node.name, node.key))
-            self.counting.load(node.name, keyed.groups)
-        self.send_partials(node)
-
     def _absorb(self, node: Node, partials: list[pa.RecordBatch], session: StateSession) -> None:
         """Merge what other tasks made of the rows of this slot's keys."""
         output, merged = self.guard(
-            node,
-            partials[0],
-            lambda: run_absorb(self.program, self.plan, node, partials, session, self.dead),
+            node, partials[0], lambda: self.stateful.absorb(node, partials, session)
         )
-        self._count_by_slot(self.control.merge_rows, node, len(merged))
-        if self.folds_here(node):
+        self.count_by_slot(self.control.merge_rows, node, len(merged))
+        if self.plan.folds_here(node.name):
             self.count_load(node, len(merged))
             if self.counting is not None:
                 self.counting.load(node.name, merged.keys)
         self._keep_carry(node, output)
-
-    def _keep_carry(self, node: Node, output: Output) -> None:
-        if output.carry is not None and output.carry.num_rows:
-            self.carries.setdefault(node.id, []).append(output.carry)
 
     def _has_worked(self, node: Node) -> bool:
         """Did an earlier level of this slot have rows or partials of keys that it owns?"""
@@ -247,11 +277,9 @@ class SlotTask(Task):
             return rows
         return rows.take(np.argsort(rows.lineage[ORDER], kind="stable").astype(np.int64))
 
-    def _chain(self, node: Node) -> Chain:
-        announced = self.earlier.chains.get(node.name, {}).get(str(self.home))
-        if announced is not None:
-            return tuple(StateFile.from_json(file) for file in announced)
-        return self.plan.chains.get(node.name, {}).get(self.home, ())
+    def _keep_carry(self, node: Node, output: Output) -> None:
+        if output.carry is not None and output.carry.num_rows:
+            self.carries.setdefault(node.id, []).append(output.carry)
 
     def _carry_of(self, node: Node) -> pa.RecordBatch | None:
         parts = self.carries.pop(node.id, None)
@@ -261,3 +289,56 @@ class SlotTask(Task):
         carry = self._carry_of(node)
         if carry is not None:
             self.outbox.carry(node.id, carry)
+
+    # --- its state -----------------------------------------------------------------------------
+
+    def _chain(self, node: Node) -> Chain:
+        announced = self.earlier.chains.get(node.name, {}).get(str(self.home))
+        if announced is not None:
+            return tuple(StateFile.from_json(file) for file in announced)
+        return self.plan.chains.get(node.name, {}).get(self.home, ())
+
+    def _open_state(self, node: Node, chain: Chain) -> StateSession:
+        return self.services.store.open(
+            node.name,
+            self.home,
+            self.program.state_schemas[node.id],
+            chain,
+            epoch=self.plan.epoch,
+            level=self.level,
+            now_ms=self.plan.clock.now_ms,
+            ttl_ms=ttl_ms(node.spec),
+        )
+
+    def _migrate(self, node: Node, moves: Moves, session: StateSession) -> int:
+        """Take in what this slot gains and drop what it loses; returns the rows gained."""
+        new, slot = self.plan.routes[node.name].table, self.home
+        schema, gained = self.program.state_schemas[node.id], 0
+        for owner, chain in sorted(self.plan.chains.get(node.name, {}).items()):
+            if owner == slot or not chain:
+                continue
+            buckets, routes = moves.between(owner, slot)
+            if not len(buckets) and not len(routes):
+                continue
+            rows = self.services.store.moved_rows(
+                node.name, owner, schema, chain, buckets=buckets, routes=routes
+            )
+            mine = np.flatnonzero(new.route(rows.route) == slot)
+            if len(mine) < len(rows):
+                rows = rows.take(mine)
+            if len(rows):
+                session.absorb(rows)
+                gained += len(rows)
+        if slot < moves.old_slots:
+            buckets, routes = moves.leaving(slot)
+            stays = new.pinned_h[new.pinned_slots == slot]
+            stays = stays[np.isin(bucket_of(stays, new.buckets), buckets)]
+            if len(buckets) or len(routes):
+                session.drop_units(buckets, routes, stays)
+        return gained
+
+    def _drop_departed(self) -> None:
+        """Forget the warm copies of slots that the flow no longer has."""
+        for operator, moves in self.plan.moves.items():
+            for slot in range(self.plan.slots, moves.old_slots):
+                self.services.store.drop(operator, slot)

@@ -1,7 +1,8 @@
 """What source tasks and slot tasks share: run operators, pass rows on, answer with a record.
 
-A task is a pure function of its input and the plan. Timings and statistics are kept apart, in
-`Services`: they never cross an exchange.
+A task is a pure function of its input and the plan (invariant 7): the same tuples give the same
+bytes and the same file names. Timings and statistics are not; they are kept apart, in `Services`,
+and never cross an exchange.
 """
 
 from __future__ import annotations
@@ -9,31 +10,35 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from headgate.errors import HeadgateError
 from headgate.operator.base import Output
-from headgate.operator.rows import KeyedRows
-from headgate.routing.route import Here
-from headgate.slot.batch_tuple import BatchTuple, Kind, digest_of
-from headgate.slot.cost_timing import CostTiming
+from headgate.operator.rows import KeyedRows, Partials
+from headgate.slot.cost_shuffle import CostTiming
 from headgate.slot.failure import DeadLetters, from_exception, to_record
-from headgate.slot.fold import Folds, owners_of
 from headgate.slot.outbox import Outbox
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
-from headgate.slot.rows import Rows, by_origin
-from headgate.slot.sink_files import SinkFiles
-from headgate.slot.stateful import run_process
-from headgate.slot.stateless import run_stateless
+from headgate.slot.rows import Rows, by_origin, of_one_schema
+from headgate.slot.run_operator import StatefulRunner, run_stateless
 from headgate.slot.statistics import Counting, TaskStatistics
+from headgate.slot.wire import BatchTuple, Kind, digest_of
+from headgate.state.digest import digest_of as content_digest
+from headgate.state.session import PrivateSession, StateSession
+from headgate.state.storage import Storage
 from headgate.state.store import StateStore
 from headgate.topology.graph import Node
 
 Made = TypeVar("Made")
 MOVING = "moving "  # before an operator's name: the time in which its state moved
+
+# A source task may read without end: it sends its partials when it has so many.
+KEYS_MAX = 1_000_000
+BYTES_MAX = 256 << 20
 
 
 class Timing(NamedTuple):
@@ -74,12 +79,12 @@ class Services:
     timings: list[Timing] = field(default_factory=list)
     statistics: dict[tuple[int, int], bytes] = field(default_factory=dict)
 
-    def timed(self, level: int, slot: int, name: str, rows: int, start_ns: int) -> None:
-        self.timings.append(Timing(level, slot, name, rows, self.clock_ns() - start_ns))
+    def timed(self, level: int, producer: int, name: str, rows: int, start_ns: int) -> None:
+        self.timings.append(Timing(level, producer, name, rows, self.clock_ns() - start_ns))
 
 
 class Task:
-    """What source tasks and slot tasks share: running operators and passing rows on."""
+    """One task of an epoch; `slot` is None in a source task, which lives in no slot."""
 
     def __init__(
         self,
@@ -107,9 +112,10 @@ class Task:
         self.sinks = SinkFiles(plan, level, producer)
         takes_dead = program.graph.dead_letters is not None
         self.dead = DeadLetters(plan, producer, wanted=takes_dead)
+        self.stateful = StatefulRunner(program, plan, self.dead)
         self.inbox: dict[int, list[Rows]] = {}
-        self.folds = Folds(program, plan.identity)
-        self.timing = CostTiming(program, plan, services.clock_ns, slot)
+        self._folded: dict[int, StateSession] = {}  # by operator, of rows folded away from home
+        self._timing = CostTiming(program, plan, services.clock_ns, slot)
 
     def _start_counting(self) -> Counting | None:
         if self.slot is None or not self.plan.statistics_bytes:
@@ -130,14 +136,6 @@ class Task:
         for edge, staying in self.outbox.dispatch(node.id, rows):
             self.inbox.setdefault(edge.consumer, []).append(staying)
 
-    def folds_here(self, node: Node) -> bool:
-        """Are this operator's rows folded where they are, whoever owns their keys?"""
-        return node.kind == "stateful" and isinstance(self.plan.routes[node.name].dispatch, Here)
-
-    @property
-    def folding(self) -> list[Node]:
-        return [node for node in self.program.stateful if self.folds_here(node)]
-
     def run_node(self, node: Node) -> None:
         """Run a sink, an operator without state, or one whose rows are folded here."""
         waiting = self.inbox.pop(node.id, None)
@@ -147,40 +145,70 @@ class Task:
             for rows in waiting:
                 self.sinks.add(node.name, rows)
             return
-        run = self._fold if self.folds_here(node) else self._run_stateless
+        run = self.fold if self.plan.folds_here(node.name) else self._run_stateless
         for rows in by_origin(waiting):
             run(node, rows)
 
     def _run_stateless(self, node: Node, rows: Rows) -> None:
         start = self.services.clock_ns()
-        run = self.timing.run if self.timing.measures(node) else run_stateless
+        run = self._timing.run if self._timing.measures(node) else run_stateless
         made = self.guard(node, rows.batch, lambda: run(node, rows, self.dead))
-        self.services.timed(self.level, self.producer, node.name, len(rows), start)
+        self.timed(node.name, len(rows), start)
         self.count_load(node, len(rows))
         self.dispatch(node, made)
 
-    def _fold(self, node: Node, rows: Rows) -> KeyedRows:
-        """Fold rows away from home, into the task's own state; pass on what is made of them."""
+    # --- rows folded away from home ----------------------------------------------------------
+    # A task keeps one private state per operator and folds into it whatever rows of that operator
+    # come by. What it holds at the end goes to the owners, one partial per key: at most as many as
+    # the task saw keys, whatever the number of rows.
+
+    @property
+    def folding(self) -> list[Node]:
+        """The operators whose rows are folded where they are, whoever owns their keys."""
+        return [node for node in self.program.stateful if self.plan.folds_here(node.name)]
+
+    def fold(self, node: Node, rows: Rows) -> KeyedRows:
+        """Fold rows into the task's own state; pass on what is made of them."""
         start = self.services.clock_ns()
-        session = self.folds.session(node)
+        if node.id not in self._folded:
+            schema = self.program.state_schemas[node.id]
+            self._folded[node.id] = PrivateSession(schema, self.plan.identity)
+        session = self._folded[node.id]
         made, output, keyed = self.guard(
-            node,
-            rows.batch,
-            lambda: run_process(self.program, self.plan, node, rows, session, self.dead),
+            node, rows.batch, lambda: self.stateful.process(node, rows, session)
         )
         self.count_load(node, len(rows))
-        self._count_by_slot(self.control.away_rows, node, len(rows))
+        self.count_by_slot(self.control.away_rows, node, len(rows))
         self.count_late(node, output)
-        self.services.timed(self.level, self.producer, node.name, len(rows), start)
+        self.timed(node.name, len(rows), start)
         self.dispatch(node, made)
         return keyed
 
+    def send_full_partials(self) -> None:
+        """After a chunk: send what has grown too large, and make the others ready for the next."""
+        for node in self.folding:
+            session = self._folded.get(node.id)
+            if session is None:
+                continue
+            session.forget_changes()  # they refer to the chunk's rows
+            if session.rows > KEYS_MAX or session.bytes > BYTES_MAX:
+                self.send_partials(node)
+
     def send_partials(self, node: Node) -> None:
         """What an operator's rows have come to in this task, to the owners of the keys."""
-        partial = self.folds.take(node)
-        if partial is not None:
-            owners = owners_of(self.program, self.plan, node, partial)
-            self.outbox.partials(node.id, partial, owners)
+        session = self._folded.pop(node.id, None)
+        if session is None:
+            return
+        with session:
+            batch = session.all().batch()
+        if batch.num_rows:
+            h = Partials(batch, self.program.state_schemas[node.id]).route
+            self.outbox.partials(node.id, batch, self.plan.routes[node.name].table.route(h))
+
+    # --- what the task tells ------------------------------------------------------------------
+
+    def timed(self, name: str, rows: int, start_ns: int) -> None:
+        self.services.timed(self.level, self.producer, name, rows, start_ns)
 
     def count_late(self, node: Node, output: Output) -> None:
         if output.late:
@@ -188,9 +216,9 @@ class Task:
 
     def count_load(self, node: Node, rows: int) -> None:
         if self.slot is not None:
-            self._count_by_slot(self.control.loads, node, rows)
+            self.count_by_slot(self.control.loads, node, rows)
 
-    def _count_by_slot(self, counts: dict[str, dict[str, int]], node: Node, rows: int) -> None:
+    def count_by_slot(self, counts: dict[str, dict[str, int]], node: Node, rows: int) -> None:
         by_slot = counts.setdefault(node.name, {})
         slot = "source" if self.slot is None else str(self.slot)
         by_slot[slot] = by_slot.get(slot, 0) + rows
@@ -203,17 +231,17 @@ class Task:
             raise from_exception(problem, node.name, self.plan, self.producer, sample) from problem
 
     def close(self) -> Iterator[BatchTuple]:
-        """Write sink files, send what is left, then the control record."""
+        """Write sink files and send what is left; the control record is the last to leave."""
         letters = self.dead.batch()
         if letters is not None and self.program.graph.dead_letters is not None:
             sink = self.program.graph.nodes[self.program.graph.dead_letters]
             self.sinks.add(sink.name, Rows(letters))
             self.control.dead = dict(self.dead.counts)
-        if self.counting is not None or self.timing.sketches:
+        if self.counting is not None or self._timing.sketches:
             counted = TaskStatistics(self.producer)
             if self.counting is not None:
                 counted = self.counting.statistics
-            counted.costs = self.timing.sketches
+            counted.costs = self._timing.sketches
             self.services.statistics[self.level, self.producer] = counted.to_bytes()
         for sink_name, files in self.sinks.write().items():
             self.control.sinks.setdefault(sink_name, []).extend(files)
@@ -243,3 +271,37 @@ def _control_tuple(
     payload = pa.py_buffer(control.to_bytes())
     digest = digest_of(payload)
     return BatchTuple(home, Kind.CONTROL, 0, level, producer, 0, 0, digest, payload)
+
+
+class SinkFiles:
+    """The sink rows of one task; `write` puts each sink's rows in one Parquet file.
+
+    Files are named by epoch and content. One that was written by an attempt nobody accepted is
+    never named in a manifest, so nobody reads it; the same rows again are the same file again.
+    """
+
+    def __init__(self, plan: EpochPlan, level: int, producer: int) -> None:
+        self.plan, self.level, self.producer = plan, level, producer
+        self._rows: dict[str, list[pa.RecordBatch]] = {}
+
+    def add(self, sink: str, rows: Rows) -> None:
+        if len(rows):
+            self._rows.setdefault(sink, []).append(rows.batch)
+
+    def write(self) -> dict[str, list[dict[str, Any]]]:
+        """Write all files; returns per sink their names, rows and bytes."""
+        written: dict[str, list[dict[str, Any]]] = {}
+        for sink, batches in sorted(self._rows.items()):
+            content = pa.BufferOutputStream()
+            table = pa.Table.from_batches(of_one_schema(batches))
+            pq.write_table(table, content, compression="zstd")
+            data = content.getvalue()
+            name = (
+                f"e{self.plan.epoch:09d}-L{self.level:02d}-{self.producer:05d}-"
+                f"{content_digest(data, strong=self.plan.signed)}.parquet"
+            )
+            uri = self.plan.sink_uris[sink]
+            inside = uri.startswith(self.plan.storage_uri.removesuffix("state"))
+            Storage.at(uri, shared=not inside).write(name, data)  # others read what is outside
+            written[sink] = [{"name": name, "rows": table.num_rows, "bytes": data.size}]
+        return written

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.slot.batching import batching_of
+from headgate.slot.plan import batching_of
 from headgate_lab.bench.tune import (
     CONFIGURATIONS,
     NAMES,

@@ -24,7 +24,7 @@ from tests.spark.session import LOCAL, session_on
 
 from headgate.commit.settings import Options
 from headgate.routing.table import BUCKETS
-from headgate.slot.program import compile_flow
+from headgate.slot.compile import compile_flow
 
 EPOCHS = 12
 CHECKPOINT, LOG, OUT = "checkpoint", "log.jsonl", "out"

@@ -12,7 +12,7 @@ from headgate.cli.launch import flow_of, load_target
 from headgate.cli.main import app
 from headgate.errors import DeclarationError
 from headgate.flow import Flow
-from headgate.slot.program import compile_flow
+from headgate.slot.compile import compile_flow
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.py"))
 APP = """

@@ -24,7 +24,7 @@ from headgate.planner.tuning.calibration import Calibration
 from headgate.planner.tuning.cost_model import EngineCosts, FlowModel, Step, Stream
 from headgate.planner.tuning.epoch_model import EpochModel, EpochPrediction, EpochSettings
 from headgate.planner.tuning.epochs import TunedEpochs
-from headgate.slot.program import compile_flow
+from headgate.slot.compile import compile_flow
 from headgate.testing import ListSource, run
 
 COSTS = EngineCosts(1e-4, 5e-9, task_s=0.02, epoch_s=0.05, message_bytes_max=8 << 20)

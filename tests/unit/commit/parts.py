@@ -10,8 +10,9 @@ from headgate import Count, Flow
 from headgate.commit.checkpoint import Checkpoint
 from headgate.commit.coordinator import Coordinator, EpochResult
 from headgate.commit.settings import Settings
+from headgate.slot.compile import compile_flow
 from headgate.slot.plan import Control, EpochPlan
-from headgate.slot.program import Program, compile_flow
+from headgate.slot.program import Program
 from headgate.testing import ManualClock
 from headgate.topology.graph import Node
 

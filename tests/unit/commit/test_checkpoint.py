@@ -23,7 +23,8 @@ from headgate.errors import (
     UnsupportedVersion,
 )
 from headgate.routing.identity import Identity
-from headgate.slot.program import Program, compile_flow
+from headgate.slot.compile import compile_flow
+from headgate.slot.program import Program
 from headgate.state.digest import unseal
 
 

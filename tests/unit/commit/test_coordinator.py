@@ -28,9 +28,9 @@ from headgate.errors import (
     UnknownSlot,
 )
 from headgate.routing.table import hash_table, moves_between
+from headgate.slot.compile import compile_flow
 from headgate.slot.failure import to_record
 from headgate.slot.plan import Control, EpochPlan
-from headgate.slot.program import compile_flow
 from headgate.state.storage import Storage
 from headgate.testing import ListSource, ManualClock
 

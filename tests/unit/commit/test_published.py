@@ -35,7 +35,8 @@ from headgate.commit.published import (
 )
 from headgate.commit.publishing import STAGING_GRACE_EPOCHS, publish, staging_uri
 from headgate.errors import StateFileError
-from headgate.slot.program import Program, compile_flow
+from headgate.slot.compile import compile_flow
+from headgate.slot.program import Program
 from headgate.state.digest import digest_of
 from headgate.state.storage import Storage
 from object_store import LocalS3

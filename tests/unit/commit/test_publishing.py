@@ -24,8 +24,9 @@ from headgate.commit.publishing import (
 )
 from headgate.commit.settings import Settings
 from headgate.errors import IncompatibleFlow, StateFileError, UnsafeName
+from headgate.slot.compile import compile_flow
 from headgate.slot.plan import EpochPlan
-from headgate.slot.program import Program, compile_flow
+from headgate.slot.program import Program
 from headgate.state.digest import digest_of
 from headgate.state.storage import Storage
 from headgate.testing import ManualClock

@@ -28,7 +28,8 @@ from headgate.routing.hashing import mix
 from headgate.routing.route import Shares, Spread
 from headgate.routing.space_saving import PairSketch
 from headgate.routing.table import RoutingTable, hash_table
-from headgate.slot.program import Program, compile_flow
+from headgate.slot.compile import compile_flow
+from headgate.slot.program import Program
 from headgate.slot.statistics import TaskStatistics
 from headgate.testing import ListSource, LocalRun
 from headgate.topology.graph import KeyGrouping

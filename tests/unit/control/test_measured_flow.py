@@ -14,8 +14,8 @@ from headgate.errors import DeclarationError
 from headgate.planner.tuning.cost_model import EngineCosts
 from headgate.planner.tuning.epoch_model import EpochSettings
 from headgate.planner.tuning.epochs import tune_epochs
-from headgate.slot.batching import batching_of
-from headgate.slot.program import compile_flow
+from headgate.slot.compile import compile_flow
+from headgate.slot.plan import batching_of
 from headgate.testing import ListSource, run
 
 COSTS = EngineCosts(1e-4, 5e-9, task_s=0.05, epoch_s=0.2, message_bytes_max=8 << 20)

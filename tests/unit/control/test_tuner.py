@@ -16,7 +16,7 @@ from headgate.control.tuning_file import SavedTuning, load_tuning, save_tuning
 from headgate.errors import DeclarationError
 from headgate.planner.tuning.calibration import Calibration
 from headgate.planner.tuning.cost_model import EngineCosts
-from headgate.slot.program import compile_flow
+from headgate.slot.compile import compile_flow
 from headgate.state.storage import Storage
 from headgate.testing import ListSource
 

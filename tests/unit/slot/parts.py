@@ -11,8 +11,9 @@ from headgate import Flow
 from headgate.operator.rows import EpochClock
 from headgate.routing.route import TO_OWNER, Dispatch, Route
 from headgate.routing.table import RoutingTable, hash_table
+from headgate.slot.compile import compile_flow
 from headgate.slot.plan import EpochPlan
-from headgate.slot.program import Program, compile_flow
+from headgate.slot.program import Program
 from headgate.topology.stream import Stream
 
 BUCKETS = 16

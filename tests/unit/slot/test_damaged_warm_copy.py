@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from headgate import Count, Flow, Sum, Tumbling, Update
-from headgate.slot import stage
+from headgate.slot.slot_task import SlotTask
 from headgate.state.warm_copy import forget_mappings
 from headgate.testing import ListSource, run
 
@@ -90,16 +90,16 @@ def test_flipped_bits_change_neither_state_nor_sinks(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     again: list[int] = []
-    attempt = stage._attempt
+    attempt = SlotTask.run
 
-    def counted(program: Any, plan: Any, services: Any, *rest: Any) -> Any:
-        if services.store.warm is None:
-            again.append(plan.epoch)
-        return attempt(program, plan, services, *rest)
+    def counted(task: SlotTask, tuples: Any) -> Any:
+        if task.services.store.warm is None:
+            again.append(task.plan.epoch)
+        return attempt(task, tuples)
 
     right = outcome(warm_dir=None)
     assert right[0][-1] == []
-    monkeypatch.setattr(stage, "_attempt", counted)
+    monkeypatch.setattr(SlotTask, "run", counted)
     warm = tmp_path / "warm"
     assert outcome(warm_dir=str(warm), before_epoch=damage(warm, seed)) == right
     assert again, "no task started over: nothing was tried"

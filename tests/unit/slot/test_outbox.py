@@ -15,13 +15,13 @@ from tests.unit.slot.parts import batch, compiled, nothing, plan_for, source
 
 from headgate import Count, Flow
 from headgate.errors import OperatorFailed
-from headgate.slot import buffers as buffers_module
 from headgate.slot import outbox as outbox_module
-from headgate.slot.batch_tuple import BatchTuple, Kind, digest_of
+from headgate.slot import wire
 from headgate.slot.outbox import Outbox
 from headgate.slot.plan import Control, EpochPlan, pair
 from headgate.slot.program import Program
 from headgate.slot.rows import Rows
+from headgate.slot.wire import BatchTuple, Kind, digest_of
 from headgate.topology.stream import Stream
 from strategies import examples, owner_by_hand, tables
 
@@ -244,7 +244,7 @@ def test_no_payload_is_larger_than_its_cap_unless_a_single_row_is(shape: str) ->
     post = Post(program, plan_for(program), None)
     texts = ["x" * size for size in sizes]
 
-    with patch.object(buffers_module, "PAYLOAD_BYTES_MAX", 1500):
+    with patch.object(wire, "PAYLOAD_BYTES_MAX", 1500):
         post.send(Rows(batch(k=pa.array(range(len(sizes)), pa.int64()), v=pa.array(texts))))
         post.close()
 
@@ -258,7 +258,7 @@ def test_full_tuples_leave_before_the_task_ends() -> None:
     program = grouped("global")
     post = Post(program, plan_for(program), None)
 
-    with patch.object(buffers_module, "PAYLOAD_BYTES_MAX", 100):
+    with patch.object(wire, "PAYLOAD_BYTES_MAX", 100):
         post.send(rows_of(list(range(50))))
 
     assert sum(t.rows for t in post.sent) == 50

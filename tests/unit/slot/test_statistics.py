@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from headgate import Count, Flow
 from headgate.routing.hashing import hash_columns
-from headgate.slot.program import compile_flow
+from headgate.slot.compile import compile_flow
 from headgate.slot.statistics import LABELLED_KEYS, TaskStatistics, key_text
 from headgate.testing import ListSource, run
 from strategies import examples

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 import headgate as hg
-from headgate.slot.program import compile_flow
+from headgate.slot.compile import compile_flow
 from headgate.testing import ListSource, run
 from headgate.topology.stream import Stream
 

@@ -29,7 +29,7 @@ from headgate.routing.hashing import I32, U64, hash_columns
 from headgate.routing.route import TO_OWNER, Route
 from headgate.routing.space_saving import PairSketch
 from headgate.routing.table import RoutingTable, hash_table
-from headgate.slot.program import compile_flow
+from headgate.slot.compile import compile_flow
 from headgate.slot.statistics import TaskStatistics
 from headgate.testing import ListSource, LocalRun, run
 from headgate.topology.graph import KeyGrouping

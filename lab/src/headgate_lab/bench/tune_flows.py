@@ -15,8 +15,9 @@ from headgate.commit.facts import EpochFacts, epochs_of
 from headgate.commit.settings import Options
 from headgate.demo.workload import EpochFiles, write_epochs
 from headgate.flow import Flow
-from headgate.slot.batching import BatchRows
-from headgate.slot.program import Program, compile_flow
+from headgate.slot.compile import compile_flow
+from headgate.slot.plan import BatchRows
+from headgate.slot.program import Program
 from headgate_lab.baselines import spark_query
 from headgate_lab.bench.contestant import epoch_seconds
 from headgate_lab.bench.edges import data_folder

@@ -15,7 +15,7 @@ from headgate import Flow
 from headgate.errors import OperatorFailed
 from headgate.slot.failure import DeadLetters
 from headgate.slot.rows import Rows
-from headgate.slot.stateless import WrongOutput, conform, run_stateless
+from headgate.slot.run_operator import WrongOutput, conform, run_stateless
 from headgate.topology.stream import Stream
 
 ROWS = Rows(batch(k=[1, 2, 3, 4], v=["a", "b", None, "d"]), {"order": np.array([10, 20, 30, 40])})

@@ -24,12 +24,14 @@ from headgate.commit.epoch_record import settle
 from headgate.errors import CustodyMismatch, OperatorFailed
 from headgate.operator import Partials
 from headgate.routing.table import hash_table
-from headgate.slot import buffers as buffers_module
-from headgate.slot.batch_tuple import BatchTuple, Kind
+from headgate.slot import wire
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
-from headgate.slot.stage import Services, run_slot_task, run_source_task
+from headgate.slot.slot_task import run_slot_task
+from headgate.slot.source_task import run_source_task
 from headgate.slot.statistics import TaskStatistics
+from headgate.slot.task import Services
+from headgate.slot.wire import BatchTuple, Kind
 from headgate.state.state_file import StateFile
 from headgate.state.storage import Storage
 from headgate.state.store import StateStore
@@ -218,7 +220,7 @@ def test_a_lost_partial_is_noticed(folder: Path) -> None:
 
 
 def test_many_partials_are_cut_into_payloads(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buffers_module, "PAYLOAD_BYTES_MAX", 256)
+    monkeypatch.setattr(wire, "PAYLOAD_BYTES_MAX", 256)
     at = epoch(chain(), folder, pinned([], []))
     total, sent = at.run([{"a": 1, "b": b, "v": 0} for b in range(100)])
 

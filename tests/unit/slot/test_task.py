@@ -10,7 +10,7 @@ from tests.unit.slot.parts import batch, compiled, plan_for, source
 
 from headgate import Flow
 from headgate.slot.rows import Rows
-from headgate.slot.sink_files import SinkFiles
+from headgate.slot.task import SinkFiles
 
 
 def files(folder: Path, level: int = 1, producer: int = 2) -> SinkFiles:

@@ -9,8 +9,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.slot import batch_tuple
-from headgate.slot.batch_tuple import (
+from headgate.slot import wire
+from headgate.slot.wire import (
     TUPLE_SCHEMA,
     BatchTuple,
     Kind,
@@ -51,7 +51,7 @@ batch_tuples = st.builds(
 def test_tuples_come_back_as_they_were_sent_in_batches_of_bounded_size(
     sent: list[BatchTuple], cap: int
 ) -> None:
-    with patch.object(batch_tuple, "YIELD_BYTES_MAX", cap):
+    with patch.object(wire, "YIELD_BYTES_MAX", cap):
         batches = list(encode(sent, LABELS))
 
     received = [item for batch in batches for item in decode(batch)]

@@ -1,25 +1,32 @@
-"""Run a stateless operator on a batch: map, filter, flat_map; vectorised or row by row.
+"""Run one operator on a batch of rows, and check what user code returns.
 
-Checks what user code returns: row count, columns and types. A value that cannot be cast to the
-declared type is an error of that operator, not a surprise three operators later.
+A value that cannot be cast to the declared type is an error of that operator, not a surprise three
+operators later. Where the flow takes dead letters, rows that an operator fails on are found and set
+aside, and it runs again on the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headgate.operator.base import Output, as_output
+from headgate.operator.rows import KeyedRows, Partials
 from headgate.operator.user_code import describe, reason_of
+from headgate.routing.hashing import I64
 from headgate.slot.failure import DeadLetters, find_bad_rows
-from headgate.slot.rows import Rows
+from headgate.slot.plan import EpochPlan
+from headgate.slot.program import Program
+from headgate.slot.rows import Rows, joined
+from headgate.state.session import StateSession
 from headgate.topology.graph import Node
 
-I64 = npt.NDArray[np.int64]
+AFTER_ALL = np.int64(np.iinfo(np.int64).max)  # the place of rows made when all others are in
 
 
 class WrongOutput(Exception):
@@ -33,7 +40,7 @@ def run_stateless(
     clock_ns: Callable[[], int] | None = None,
     spent_ns: I64 | None = None,
 ) -> Rows:
-    """The operator's output; bad rows go to `dead` (which may refuse and raise).
+    """Output of map, filter or flat_map; bad rows go to `dead` (which may refuse and raise).
 
     With a clock, the time of each row of a per-row function is put into `spent_ns`.
     """
@@ -47,16 +54,19 @@ def run_stateless(
         return _run_vectorised(node, rows)
     except Exception as problem:
         if not dead.wanted:
-            function = node.spec.function
             raise dead.blame(
-                node.name, rows.batch, problem, attempt, function=function
+                node.name, rows.batch, problem, attempt, function=node.spec.function
             ) from problem
     bad = find_bad_rows(len(rows), attempt)
     dead.refuse(node.name, rows.batch, bad)
-    good = np.setdiff1d(np.arange(len(rows)), np.fromiter(bad, np.int64))
+    good = _others(rows, bad)
     if not len(good):
         return rows.derived(pa.RecordBatch.from_pylist([], schema=node.schema), good)
     return _run_vectorised(node, rows.take(good))
+
+
+def _others(rows: Rows, bad: Iterable[int]) -> I64:
+    return np.setdiff1d(np.arange(len(rows)), np.fromiter(bad, np.int64))
 
 
 def _run_vectorised(node: Node, rows: Rows) -> Rows:
@@ -155,6 +165,105 @@ def _check_row(row: Any, schema: pa.Schema) -> None:
         raise WrongOutput(f"returned a row without column {missing[0]!r}: {row}")
     for field in schema:
         pa.scalar(row[field.name], field.type)
+
+
+class StatefulRunner:
+    """Runs the stateful operators of one task; bad rows go to `dead` if it takes them."""
+
+    def __init__(self, program: Program, plan: EpochPlan, dead: DeadLetters) -> None:
+        self._program, self._plan, self._dead = program, plan, dead
+
+    def process(
+        self, node: Node, rows: Rows, session: StateSession
+    ) -> tuple[Rows | None, Output, KeyedRows]:
+        """Give rows to the operator: what it passes on, all it answered, and what it was given."""
+        dead, clock = self._dead, self._plan.clock_of(node.name)
+
+        def attempt(some: Rows) -> tuple[Rows | None, Output, KeyedRows]:
+            keyed = KeyedRows(some.batch, node.key, some.hashes_by(node.key), self._plan.identity)
+            output = Output()
+            if len(some):
+                output = as_output(node.spec.process(keyed, session, clock))
+            output = self._with_carry(node, output)
+            return self._made(node, some, output), output, keyed
+
+        def attempt_some(part: I64) -> None:
+            attempt(rows.take(part))
+
+        if dead.wanted:
+            session.mark()
+        try:
+            answer = attempt(rows)
+        except Exception as problem:
+            if not dead.wanted:
+                session.mark()  # what the call has written is never committed, nor undone
+                raise dead.blame(
+                    node.name, rows.batch, problem, attempt_some, session.rollback
+                ) from problem
+            session.rollback()
+            bad = find_bad_rows(len(rows), attempt_some, session.rollback)
+            dead.refuse(node.name, rows.batch, bad)
+            rows = rows.take(_others(rows, bad))
+            answer = attempt(rows)
+        dead.refuse(node.name, rows.batch, answer[1].dead)
+        if dead.wanted:
+            session.release()
+        return answer
+
+    def absorb(
+        self, node: Node, parts: list[pa.RecordBatch], session: StateSession
+    ) -> tuple[Output, Partials]:
+        """Merge what other tasks made of this slot's keys; a partial that does not fit is dead."""
+        schema, batch = self._program.state_schemas[node.id], joined(parts)
+        partials = Partials(batch, schema, identity=self._plan.identity)
+        output = as_output(node.spec.absorb(partials, session, self._plan.clock_of(node.name)))
+        output = self._with_carry(node, output)
+        self._dead.refuse(node.name, batch.rename_columns(schema.shown.names), output.dead)
+        return output, partials
+
+    def finish(
+        self, node: Node, session: StateSession, carry: pa.RecordBatch | None
+    ) -> Rows | None:
+        """All rows of the epoch are in: close windows, emit updates."""
+        made = node.spec.finish(session, self._plan.clock_of(node.name), carry)
+        if made is None:
+            return None
+        if made.num_rows and not node.spec.emits_at_end:
+            raise WrongOutput(
+                f"finish returned {made.num_rows} rows, but emits_at_end says that it returns none"
+            )
+        batch = conform(made, self._program.node_schema[node.id])
+        rows = Rows(
+            batch, {name: np.full(batch.num_rows, AFTER_ALL) for name in self._program.lineage}
+        )
+        if self._plan.statistics_bytes and set(node.key) <= set(batch.schema.names):
+            return replace(rows, origin=rows.at(node.name, node.key).origin)
+        return rows
+
+    def _made(self, node: Node, rows: Rows, output: Output) -> Rows | None:
+        if output.batch is None:
+            return None
+        batch = conform(output.batch, self._program.node_schema[node.id])
+        if output.origins is None and batch.num_rows != len(rows) and rows.lineage:
+            raise WrongOutput(
+                f"returned {batch.num_rows} rows for {len(rows)} without saying their origins; "
+                "return Output(batch, origins)"
+            )
+        return rows.derived(batch, output.origins)
+
+    def _with_carry(self, node: Node, output: Output) -> Output:
+        """The output with its carry as declared; raises if it is something else."""
+        if output.carry is None:
+            return output
+        schema = self._program.carry_schema(node)
+        if schema is None:
+            raise WrongOutput(
+                "returned a carry, but carry_schema declares none; let it return the carry's schema"
+            )
+        try:
+            return replace(output, carry=conform(output.carry, schema))
+        except WrongOutput as problem:
+            raise WrongOutput(f"carry does not fit carry_schema: {problem}") from problem
 
 
 def conform(returned: Any, schema: pa.Schema) -> pa.RecordBatch:

@@ -18,11 +18,10 @@ from tests.unit.slot.parts import compiled, nothing, source
 import headgate as hg
 from headgate.errors import DeclarationError
 from headgate.routing.table import hash_table
-from headgate.slot.batch_tuple import PAYLOAD_BYTES_MAX
-from headgate.slot.batching import Batching, batching_of
-from headgate.slot.buffers import Buffers
+from headgate.slot.plan import Batching, batching_of
 from headgate.slot.rows import Rows
 from headgate.slot.sharing import STAYS, cells_of, shared_is_cheaper
+from headgate.slot.wire import PAYLOAD_BYTES_MAX, Buffers
 from headgate.testing import ListSource, LocalRun, run
 from strategies import examples
 
