@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 from headgate.errors import DeclarationError
 from headgate.planner.tuning.cost_model import EngineCosts, FlowModel, Stream, rows_of
 
-WAITS = 1.5  # a row waits for half an epoch on average, then for the whole of its own
+WAITS = 1.5  # epochs: a row waits for half of one on average, then for the whole of its own
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,7 @@ class EpochModel:
     costs: EngineCosts
     levels: int
     cores: int
+    _: KW_ONLY
     at_source: frozenset[str] = frozenset()
     source_tasks: int = 1
     between_slots: frozenset[str] = frozenset()
@@ -68,6 +69,10 @@ class EpochModel:
     def __post_init__(self) -> None:
         if self.levels < 1 or self.cores < 1:
             raise DeclarationError("an epoch has at least one level, and runs on at least one core")
+
+    def rows_into(self, name: str) -> float:
+        """Rows that come to a step, per row of the sources."""
+        return self.flow.rate_in[name] / (self.flow.source_rate or 1.0)
 
     def cores_for(self, slots: int) -> int:
         """Cores that so many slots would have: where executors follow, at least one each."""
@@ -94,15 +99,12 @@ class EpochModel:
 
     def per_row(self, slots: int | None = None) -> dict[str, float]:
         """Core seconds of each operator per source row: processing, and shipping by the byte."""
-        source_rate = self.flow.source_rate or 1.0
+        slots = slots or self.slots_seen
         spent = {}
         for name in self.flow.order:
-            rows = self.flow.rate_in[name] / source_rate
-            out = rows * sum(
-                self.shipped_per_row(s, slots or self.slots_seen) * s.row_bytes
-                for s in self.flow.outputs[name]
-            )
-            spent[name] = rows * self.flow.step[name].ppt_s + out * self.costs.byte_s
+            out = sum(self.shipped_per_row(s, slots) * s.row_bytes for s in self.flow.outputs[name])
+            rows = self.rows_into(name)
+            spent[name] = rows * self.flow.step[name].ppt_s + rows * out * self.costs.byte_s
         return spent
 
     def work_s(self, slots: int) -> tuple[float, float]:
@@ -112,12 +114,8 @@ class EpochModel:
         """
         per_row = self.per_row(slots)
         source = sum(spent for name, spent in per_row.items() if name in self.at_source)
-        source_rate = self.flow.source_rate or 1.0
         taken = sum(
-            self.flow.rate_in[s.producer]
-            / source_rate
-            * self.shipped_per_row(s, slots)
-            * s.row_bytes
+            self.rows_into(s.producer) * self.shipped_per_row(s, slots) * s.row_bytes
             for s in self.flow.streams
             if s.producer in self.at_source
         )
@@ -132,14 +130,11 @@ class EpochModel:
 
     def messages(self, slots: int, rows: float, batch_rows: Mapping[str, int]) -> float:
         """Batch tuples of an epoch: per stream and pair of tasks as many as its rows fill."""
-        source_rate = self.flow.source_rate or 1.0
         count = 0.0
         for s in self.flow.streams:
-            per_row = self.shipped_per_row(s, slots)
-            sent = rows * self.flow.rate_in[s.producer] / source_rate * per_row
+            sent = rows * self.rows_into(s.producer) * self.shipped_per_row(s, slots)
             batch = rows_of(self.costs, s, batch_rows.get(s.name, math.inf))
-            pairs = min(float(slots * slots), sent)
-            count += max(pairs, sent / batch)
+            count += max(min(float(slots * slots), sent), sent / batch)
         return count
 
     def fixed_s(self, slots: int) -> float:

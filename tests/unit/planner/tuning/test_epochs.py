@@ -123,7 +123,7 @@ def test_slots_have_only_the_time_that_source_tasks_leave():
         (Step("source", 4e-5, source_rate=1e4), Step("op", 7e-5)), (Stream("source", "op"),)
     )
     costs = replace(SPARK, byte_s=0.0, task_s=0.0)
-    engine = EpochModel(flow, costs, 1, 4, frozenset({"source"}), source_tasks=1)
+    engine = EpochModel(flow, costs, 1, 4, at_source=frozenset({"source"}), source_tasks=1)
 
     tuned = tune_epochs(engine, rate=1e4)
 
@@ -249,7 +249,7 @@ def test_work_in_source_tasks_asks_for_no_slots():
         (Step("source", 1e-6, source_rate=1e6), Step("parse", 4e-6), Step("count", 1e-8)),
         (Stream("source", "parse", 1, 0), Stream("parse", "count", 0.01, 16)),
     )
-    engine = EpochModel(flow, SPARK, 1, 4, frozenset({"source", "parse"}), source_tasks=4)
+    engine = EpochModel(flow, SPARK, 1, 4, at_source=frozenset({"source", "parse"}), source_tasks=4)
 
     tuned = tune_epochs(engine)
 
