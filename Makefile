@@ -27,14 +27,16 @@ check: setup  ## lint, format, types and the arrows between the rooms
 
 unit:
 	@echo "== unit tests (no JVM)"
-	@$(BIN)/pytest -n auto --dist worksteal --ignore=tests/spark -m "not spark and not cluster" $(PYTEST_ARGS)
+	@$(BIN)/pytest -n auto --dist worksteal --ignore=tests/spark -m "not spark and not cluster" --cov --cov-report= $(PYTEST_ARGS)
+	@$(BIN)/python scripts/coverage_by_room.py
 
 spark:
 	@echo "== Spark tests"
-	@$(BIN)/pytest -m "spark or cluster" $(PYTEST_ARGS)
+	@$(BIN)/python tests/spark/jvm.py
+	@$(BIN)/pytest -n 2 --dist loadfile -m "spark or cluster" $(PYTEST_ARGS)
 
-fuzz: setup  ## the property tests with other draws each time, and more of them
-	@$(BIN)/pytest -n auto --dist worksteal --ignore=tests/spark --hypothesis-profile=fuzz $(PYTEST_ARGS)
+fuzz: setup  ## the property tests with other draws each time and more of them, and all seeds
+	@$(BIN)/pytest -n auto --dist worksteal --ignore=tests/spark --hypothesis-profile=fuzz --run-slow $(PYTEST_ARGS)
 
 soak: setup  ## thousands of epochs on Spark: memory, descriptors and files must not grow
 	@HEADGATE_SOAK_EPOCHS=$${HEADGATE_SOAK_EPOCHS:-2400} $(BIN)/pytest -s tests/spark/test_soak.py $(PYTEST_ARGS)

@@ -32,7 +32,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    measured = config.pluginmanager.hasplugin("_cov")  # with --cov
     for item in items:
+        # Scenarios run the same lines thousands of times; tracing would cost a third on top.
+        if measured and item.path.is_relative_to(TESTS / "scenario"):
+            item.add_marker(pytest.mark.no_cover)
         if item.path.is_relative_to(TESTS / "spark"):
             item.add_marker(pytest.mark.spark)
         if item.get_closest_marker("slow") and not config.getoption("--run-slow"):

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
@@ -118,3 +119,9 @@ def run_quickly(flow: Any, **options: Any) -> LocalRun:
         return run(flow, **options)
     with quick_folder() as folder:
         return run(flow, checkpoint=folder, **options)
+
+
+def seeds(first: int, *, of: int) -> list[Any]:
+    """Seeds of a test: the first of them run always, the others with `--run-slow`."""
+    rest = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(first, of)]
+    return [*range(first), *rest]

@@ -316,8 +316,8 @@ class Place:
         self.uris["published"] = staging_uri(self.out, "damaged", "published")
         self.uris["tabled"] = staging_uri(tables, "damaged", "tabled")
         settings = Settings(
-            slots,
-            BUCKETS,
+            slots=slots,
+            buckets=BUCKETS,
             warm_dir=str(self.warm),
             keep_manifests=3,
             durable=False,

@@ -31,7 +31,7 @@ from headgate.state.storage import Storage
 from headgate.testing import LocalEngine, ManualClock, _partitions
 from headgate.topology.graph import Node
 
-EPOCHS, BUCKETS, OVERTAKEN = 9, 16, 3
+EPOCHS, BUCKETS, OVERTAKEN = 6, 16, 3
 CHECKPOINT, LOG, OUT = "checkpoint", "log.jsonl", "out"
 
 

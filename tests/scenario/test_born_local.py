@@ -19,7 +19,7 @@ from tests.scenario.test_seeded_faults import BUCKETS, Driver
 
 from headgate.commit.coordinator import Coordinator
 from headgate.slot.program import Program
-from strategies import quick_folder
+from strategies import quick_folder, seeds
 
 
 class MovingDriver(Driver):
@@ -55,7 +55,7 @@ def chosen_by(rng: random.Random) -> Any:
     return choose
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(12, of=30))
 def test_any_seed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(seed)
     case = rng.choice([deep, deep, *CASES])(rng)

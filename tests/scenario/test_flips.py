@@ -20,8 +20,8 @@ import pytest
 from tests.scenario.damaged_place import LAST, Place
 
 from headgate.errors import HeadgateError
+from strategies import seeds
 
-SEEDS = 40
 FLIPS = 51
 ANY, ON, STOP = "any", "goes on", "refused"
 NOW = f"e{LAST:09d}-*"
@@ -110,7 +110,7 @@ def test_undamaged_warm_copies_are_used_and_not_built_again(place: Place) -> Non
     assert {name for name in place.files if name.startswith("warm/")} <= place.files_now()
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", seeds(20, of=40))
 def test_flips(seed: int, place: Place) -> None:
     rng = random.Random(f"flips {seed}")
     by_kind: dict[str, list[str]] = {}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
 
 import pytest
 from tests.scenario.fault_engine import Faults, Killed
-from tests.scenario.oracle import CASES
+from tests.scenario.oracle import CASES, Case, chain, chained_windows
 from tests.scenario.test_seeded_faults import POINTS, Driver
 
 from headgate import Count, Flow, Sum
@@ -104,24 +105,24 @@ def test_any_seed_on_s3(
     driver.check_all(done)
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("make", [chain, chained_windows])
 def test_the_driver_dies_at_every_point_on_s3(
-    point: str, s3: LocalS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., Case], s3: LocalS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rng = random.Random(f"s3 {point}")
-    case = rng.choice(CASES)(rng)
+    """One after the other, each in the start that follows the last death."""
+    rng = random.Random(f"s3 {make.__name__}")
     faults = Faults(rng, twice=0.0, zombie=0.0, abort=0.0, tamper=0.0)
     died: list[str] = []
 
     def reach(at: str, of: int) -> None:
-        if (at, of) == (point, 1) and not died:
+        if of and at in POINTS[len(died) : len(died) + 1]:
             died.append(at)
             raise Killed(at)
 
     monkeypatch.setattr("headgate.commit.faults.reach", reach)
-    driver = Driver(case, faults, tmp_path, warm=True, checkpoint=s3.folder())
+    driver = Driver(make(rng), faults, tmp_path, warm=True, checkpoint=s3.folder())
 
     done = driver.run()
 
-    assert died == [point]
+    assert died == POINTS
     driver.check_all(done)

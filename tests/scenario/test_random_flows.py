@@ -13,21 +13,11 @@ import pytest
 from tests.scenario.random_flows import draw_recipe, draw_rows
 from tests.scenario.random_setups import draw_starts, run_plainly, run_start_by_start
 
-from strategies import quick_folder
+from strategies import quick_folder, seeds
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40, of=400))
 def test_any_seed(seed: int) -> None:
-    check(seed)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(40, 400))
-def test_any_other_seed(seed: int) -> None:
-    check(seed)
-
-
-def check(seed: int) -> None:
     rng = random.Random(f"setup {seed}")
     recipe, epochs = draw_recipe(seed), draw_rows(seed)
     partitions = rng.randrange(1, 4)

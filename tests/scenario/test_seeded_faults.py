@@ -43,6 +43,7 @@ from headgate.state.store import StateStore
 from headgate.state.warm_copy import forget_mappings
 from headgate.testing import ManualClock, _partitions
 from headgate.topology.graph import Node
+from strategies import seeds
 
 BUCKETS = 16
 STARTS_MAX = 60
@@ -89,8 +90,8 @@ class Driver:
         }
         warm = str(self.folder / "warm") if self.warm and rng.random() < 0.8 else None
         settings = Settings(
-            slots,
-            BUCKETS,
+            slots=slots,
+            buckets=BUCKETS,
             warm_dir=warm,
             tables=tables,
             keep_manifests=rng.choice([2, 8]),
@@ -194,7 +195,7 @@ class Driver:
         assert sorted(set(epochs)) == list(range(self.case.epoch_count))
 
 
-@pytest.mark.parametrize("seed", range(110))
+@pytest.mark.parametrize("seed", seeds(50, of=110))
 def test_any_seed(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(seed)
     make = CASES[seed % len(CASES)]
@@ -216,7 +217,7 @@ def test_any_seed(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     driver.check_all(done)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(16, of=40))
 def test_any_seed_with_drivers_that_are_paused_and_overtaken(
     seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,7 +240,7 @@ def test_any_seed_with_drivers_that_are_paused_and_overtaken(
 
 
 @pytest.mark.parametrize("point", POINTS)
-@pytest.mark.parametrize("epoch", [0, 1, 3, "tick"])
+@pytest.mark.parametrize("epoch", [0, 3, "tick"])
 def test_the_driver_dies_once_at_every_point(
     point: str, epoch: int | str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

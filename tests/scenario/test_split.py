@@ -16,10 +16,10 @@ from tests.scenario.oracle import CASES
 from tests.scenario.splitting import splitting
 from tests.scenario.test_born_local import MovingDriver, chosen_by
 
-from strategies import quick_folder
+from strategies import quick_folder, seeds
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(16, of=40))
 def test_any_seed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(seed)
     case = rng.choice([deep, *CASES])(rng)

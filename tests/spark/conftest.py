@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.spark.jvm import QUICK_JVM
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_JVM)  # JVMs of programs that tests start
 
 
 @pytest.fixture(scope="module")

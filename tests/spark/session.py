@@ -10,10 +10,10 @@ import tempfile
 from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
+from tests.spark.jvm import QUICK_JVM
 
 from headgate.runtime.session import LOCAL_FILES
 
-QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # halves what a JVM costs to start
 SMALL_CONF = {
     **LOCAL_FILES,
     "spark.ui.enabled": "false",

@@ -32,13 +32,14 @@ BEFORE = CRASH_POINTS[: CRASH_POINTS.index("manifest-written")]
 COMMITTED = CRASH_POINTS[len(BEFORE) :]
 AFTER = CRASH_POINTS[CRASH_POINTS.index("sink-marked") :]
 DYING = len(BEFORE) + 1
-# Every point once, most at an epoch of their own; the first epoch of all also before and after its
+# Every point once, most at an epoch of their own; the first epoch of all before and after its
 # commit. One epoch dies four times: committed, then in its first sink, between two files of the
 # second, and after it, so that every driver but the last finds some sinks done and others not.
 CRASHES = [
     ("planned", 0),
     ("manifest-written", 0),
-    *((point, epoch) for epoch, point in enumerate(CRASH_POINTS[: len(BEFORE) + 1], 1)),
+    *((point, epoch) for epoch, point in enumerate(BEFORE, 1) if point != "planned"),
+    ("manifest-written", DYING),
     ("sink-called", DYING),
     ("file-published", DYING),
     ("sink-called", DYING),

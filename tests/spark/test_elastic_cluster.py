@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from tests.spark.jvm import QUICK_JVM
 from tests.waiting import PATIENCE_S
 
 from headgate_lab.bench import elastic_driver
@@ -15,7 +16,6 @@ from headgate_lab.cluster.namespace_cluster import NamespaceCluster
 pytestmark = pytest.mark.cluster
 
 FEW, MANY = 2, 3
-QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 CONF = {
     "spark.driver.extraJavaOptions": QUICK_JVM,
     "spark.executor.extraJavaOptions": QUICK_JVM,

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.spark.jvm import QUICK_JVM
 from tests.waiting import PATIENCE_S, wait_until
 
 from headgate_lab.cluster.namespace_cluster import (
@@ -29,7 +30,6 @@ pytestmark = pytest.mark.cluster
 
 SLOTS, LEVELS, NUMBERS = 6, 3, 6000
 EXPECTED = {"sum": sum(range(NUMBERS)) + LEVELS * NUMBERS, "rows": NUMBERS, "partitions": SLOTS}
-QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # halves what a JVM costs to start
 CONF = {
     "spark.driver.extraJavaOptions": QUICK_JVM,
     "spark.executor.extraJavaOptions": QUICK_JVM,

@@ -17,8 +17,8 @@ from tests.waiting import wait_until
 
 import headgate as hg
 
-EPOCHS = int(os.environ.get("HEADGATE_SOAK_EPOCHS", "90"))
-SHORTEST = 90
+EPOCHS = int(os.environ.get("HEADGATE_SOAK_EPOCHS", "60"))
+SHORTEST = 60
 READINGS = 120
 
 

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.spark.session import QUICK_JVM
+from tests.spark.jvm import QUICK_JVM
 from tests.waiting import PATIENCE_S
 
 from headgate_lab.cluster.namespace_cluster import NamespaceCluster

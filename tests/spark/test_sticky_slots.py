@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.spark.jvm import QUICK_JVM
 from tests.waiting import PATIENCE_S
 
 from headgate_lab.cluster.namespace_cluster import NamespaceCluster
@@ -13,7 +14,6 @@ from headgate_lab.cluster.namespace_cluster import NamespaceCluster
 pytestmark = pytest.mark.cluster
 
 SLOTS, EPOCHS, ROWS = 6, 4, 600
-QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 CONF = {
     "spark.driver.extraJavaOptions": QUICK_JVM,
     "spark.executor.extraJavaOptions": QUICK_JVM,
