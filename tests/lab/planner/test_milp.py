@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.planner.allocation import milp
-from headgate.planner.allocation.greedy import greedy
+from headgate.planner.allocation.greedy import Blocks, greedy
 from headgate.planner.allocation.milp import MilpSettings
 from headgate.planner.allocation.model import Nodes, Situation, Units, load_distance
 from headgate.planner.allocation.plan import Limits
@@ -195,7 +195,7 @@ def test_a_unit_that_costs_many_budgets_does_not_blur_what_others_cost():
     """The program, from home: two units of 1 can be paid, the heaviest of 1e12 cannot."""
     load, state = np.array([9.0, 5.0, 4.0, 4.0]), np.array([1e12, 1.0, 1.0, 1.0])
     units = Units(("a",), np.zeros(4, np.int32), load, state)
-    blocks = milp.Blocks.of(Situation(units, Nodes.alike(2), np.zeros(4, np.int32)))
+    blocks = Blocks.of(Situation(units, Nodes.alike(2), np.zeros(4, np.int32)))
     for budget, moved in ((2.0, 2), (1.0, 1), (0.0, 0)):
         node, _ = milp.program(
             blocks, blocks.home, np.arange(4), blocks.nodes.staying, budget, 5.0, EXACT

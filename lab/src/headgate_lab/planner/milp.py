@@ -9,7 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from headgate.planner.allocation.milp import SOLVER_SHARE, Blocks, MilpSettings, solve
+from headgate.planner.allocation.greedy import Blocks
+from headgate.planner.allocation.milp import SOLVER_SHARE, MilpSettings, solve
 from headgate.planner.allocation.model import Situation, lower_bound
 from headgate.planner.allocation.plan import Limits, Plan, describe
 

@@ -3,20 +3,23 @@
 It is what every solver here is compared with and falls back on. Nodes that leave are emptied first,
 then loads are evened; no move that the budget cannot pay is made. Each step lowers the sum of
 squared loads per capacity, so it ends. O(steps x (nodes + log units)), at most 4 steps a unit, also
-if all units are on one node, as after scaling out: units of a node are kept in order (`ordered`).
+if all units are on one node, as after scaling out: units of a node are kept in the order of their
+loads, in a treap. Every unit is in one treap at most, so arrays of one entry a unit hold all of
+them. Ranks are random, so a treap of n units is O(log n) deep whatever the order they come in.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
-from headgate.arrays import F64, I32, I64, Bools
-from headgate.planner.allocation.model import Situation
+from headgate.arrays import F64, I32, I64
+from headgate.planner.allocation.model import Nodes, Situation, distance_of
 
-NONE = -1
+NONE, FREE = -1, -1  # no unit; no node that a block must have
 
 
 class Ordered(NamedTuple):
@@ -156,51 +159,71 @@ def nearest(o, root, load, below, budget):  # type: ignore[no-untyped-def]
     return over if gap < 0 or (gap == 0 and o.turn[over] < o.turn[under]) else under
 
 
+@dataclass(frozen=True)
+class Blocks:
+    """What the program moves: units, or sets of units that stay together, on one node each.
+
+    `fixed` is the node that a block must have, or -1. `mean` is that of all loads.
+    """
+
+    load: F64
+    cost: F64
+    home: I32
+    fixed: I32
+    nodes: Nodes
+    mean: float
+
+    @classmethod
+    def of(cls, situation: Situation) -> Blocks:
+        load = situation.units.load
+        free = np.full(len(load), FREE, np.int32)
+        mean = float(load.sum()) / situation.nodes.staying_capacity
+        return cls(
+            load,
+            situation.migration_cost,
+            situation.home.astype(np.int32),
+            free,
+            situation.nodes,
+            mean,
+        )
+
+    def loads(self, node: I32) -> F64:
+        return np.bincount(node, self.load, len(self.nodes)).astype(np.float64, copy=False)
+
+    def distance(self, node: I32) -> float:
+        return distance_of(self.loads(node), self.nodes)
+
+    def cost_of(self, node: I32) -> float:
+        """What it costs to get from home to an allocation."""
+        return float(self.cost[node != self.home].sum())
+
+
 def greedy(situation: Situation, budget: float = np.inf) -> I32:
     """A node for every unit, by moves alone, with loads as measured."""
-    node = situation.home.astype(np.int32).copy()
-    return greedy_from(
-        node,
-        situation.home,
-        situation.units.load,
-        situation.migration_cost,
-        situation.nodes.capacity,
-        situation.nodes.leaving,
-        np.full(len(node), -1, np.int32),
-        budget,
-    )
+    return greedy_of(Blocks.of(situation), budget)
 
 
-def greedy_from(
-    node: I32,
-    home: I32,
-    load: F64,
-    cost: F64,
-    capacity: F64,
-    leaving: Bools,
-    fixed: I32,
-    budget: float,
-) -> I32:
-    """The same from any start, changed in place; units with `fixed` >= 0 go there first."""
-    bound = np.flatnonzero((fixed >= 0) & (fixed != node))
-    node[bound] = fixed[bound]
-    left = budget - float(cost[node != home].sum())
+def greedy_of(blocks: Blocks, budget: float) -> I32:
+    """The same for blocks; those that are fixed go there first."""
+    home, load, cost, fixed = blocks.home, blocks.load, blocks.cost, blocks.fixed
+    capacity, leaving = blocks.nodes.capacity, blocks.nodes.leaving
+    node = np.where(fixed >= 0, fixed, home).astype(np.int32)
     order = np.argsort(-load, kind="stable")
+    left = budget - blocks.cost_of(node)
     _drain(node, home, load, cost, capacity, leaving, fixed, order, left)
-    left = budget - float(cost[node != home].sum())
     turn = np.empty(len(node), np.int64)
     turn[order] = np.arange(len(node))
     ordered = Ordered.of(load, np.where(node == home, cost, 0.0), turn)
     can = order[(load[order] > 0) & (fixed[order] < 0) & ~leaving[node[order]]]
     roots = np.full(len(capacity), NONE, np.int64)
     _put_all(ordered, roots, node, can)
-    loads = np.bincount(node, load, len(capacity)).astype(np.float64, copy=False)
+    loads, left = blocks.loads(node), budget - blocks.cost_of(node)
     _even(node, home, cost, capacity, leaving, loads, ordered, roots, left)
     return node
 
 
 @njit(cache=True)
-def step_cost(cost, home, source, target):  # type: ignore[no-untyped-def]
+def _step_cost(cost, home, source, target):  # type: ignore[no-untyped-def]
     """What a step adds to the cost of a plan: leaving home is paid, coming back is refunded."""
     if source == home:
         return cost
@@ -260,7 +283,7 @@ def _even(node, home, cost, capacity, leaving, loads, o, roots, left):  # type: 
         if u < 0:
             stuck[h] = True
             continue
-        left -= step_cost(cost[u], home[u], h, t)
+        left -= _step_cost(cost[u], home[u], h, t)
         roots[h] = take(o, roots[h], u)
         o.price[u] = cost[u] if t == home[u] else 0.0
         o.turn[u] = -1 - step  # those that came last go on first: they are paid for
@@ -270,8 +293,3 @@ def _even(node, home, cost, capacity, leaving, loads, o, roots, left):  # type: 
             level[i] = loads[i] / capacity[i]
         node[u] = t
         stuck[:] = leaving
-
-
-def cost_of(node: I32, home: I32, cost: F64) -> float:
-    """What it costs to get from home to an allocation."""
-    return float(cost[node != home].sum())

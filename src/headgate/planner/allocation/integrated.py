@@ -24,8 +24,8 @@ from headgate.arrays import I32
 from headgate.planner.adjacency import strongest, weight_toward
 from headgate.planner.allocation.annealing import Field, Rules, anneal
 from headgate.planner.allocation.cutting import cut_lines
-from headgate.planner.allocation.greedy import greedy
-from headgate.planner.allocation.milp import Blocks, MilpSettings, solve
+from headgate.planner.allocation.greedy import Blocks, greedy
+from headgate.planner.allocation.milp import MilpSettings, solve
 from headgate.planner.allocation.model import (
     Balance,
     Situation,

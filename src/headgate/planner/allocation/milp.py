@@ -10,10 +10,13 @@
 Nodes marked for removal have no (4), so the others draw their load; nothing moves onto them. With
 capacities, loads are per capacity. du and dl must not be negative, or d = 0 would always be best.
 (5) is left out where the start does not keep it: a unit above twice the mean, or the budget, may
-leave no allocation that does. Where there is one, the least d keeps it anyway.
-HiGHS may overstay its time limit, so a model is only built as large as the time allows: all of
-it, or windows of the fullest and emptiest nodes, one after the other, each a small exact program.
-What a solver returns is checked and repaired; what is not better than the greedy is dropped.
+leave no allocation that does. Where there is one, the least d keeps it anyway. Loads are divided by
+the mean, and the variable is z = 1 + d: a relative gap of the solver is then a share of the mean.
+
+HiGHS may overstay its time limit, so a model is only built as large as the time allows: all of it,
+or windows of the fullest and emptiest nodes, one after the other, each a small exact program. What
+comes back is rounded, and repaired if over the budget; what is not better than the greedy is
+dropped.
 """
 
 from __future__ import annotations
@@ -27,65 +30,23 @@ from scipy.sparse import csc_array
 
 from headgate.arrays import F64, I32, I64, Bools
 from headgate.errors import HeadgateError
-from headgate.planner.allocation.greedy import cost_of, greedy_from
-from headgate.planner.allocation.model import Nodes, Situation, distance_of
+from headgate.planner.allocation.greedy import Blocks, greedy_of
 
-W1, W2 = 1.0, 1e-3
-FREE = -1
+W1, W2 = 1.0, 1e-3  # the paper gives none: the distance first, then what lies below it
 
 
 @dataclass(frozen=True)
 class MilpSettings:
-    """How hard the solver tries.
+    """How hard the solver tries. Set by hand, for a HiGHS that ends within its time."""
 
-    Args:
-        good_enough_pct: Stop when the load distance is this close to the proven bound, in percent
-            points of the mean.
-        variables_per_second: Size of a model that HiGHS is given, per second it has.
-        window_nodes: Nodes of a reduced model, half of them the fullest, half the emptiest.
-        branches_max: Nodes of the branch-and-bound tree of one program; None: only time ends it.
-            With a number, a plan does not depend on how fast the machine is.
-    """
-
-    good_enough_pct: float = 0.1
-    variables_per_second: int = 4_000
-    window_nodes: int = 4
-    branches_max: int | None = None
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """What the program moves: units, or sets of units that stay together, on one node each.
-
-    `fixed` is the node that a block must have, or -1. `mean` is that of all loads.
-    """
-
-    load: F64
-    cost: F64
-    home: I32
-    fixed: I32
-    nodes: Nodes
-    mean: float
-
-    @classmethod
-    def of(cls, situation: Situation) -> Blocks:
-        load = situation.units.load
-        free = np.full(len(load), FREE, np.int32)
-        mean = float(load.sum()) / situation.nodes.staying_capacity
-        return cls(
-            load,
-            situation.migration_cost,
-            situation.home.astype(np.int32),
-            free,
-            situation.nodes,
-            mean,
-        )
-
-    def loads(self, node: I32) -> F64:
-        return np.bincount(node, self.load, len(self.nodes)).astype(np.float64, copy=False)
-
-    def distance(self, node: I32) -> float:
-        return distance_of(self.loads(node), self.nodes)
+    good_enough_pct: float = 0.1  # stop this close to the proven bound, in percent of the mean
+    variables_per_second: int = 4_000  # size of a model that HiGHS is given, per second it has
+    window_nodes: int = 4  # of a reduced model, half of them the fullest, half the emptiest
+    windows_failed: int = 12  # in a row, then no more are tried
+    window_seconds: float = 0.5  # at most, for one
+    branches_max: int | None = (
+        None  # of one program's tree; then plans do not depend on the machine
+    )
 
 
 @dataclass(frozen=True)
@@ -153,7 +114,7 @@ def _run(
     count = len(cells)
     rest = np.ones(len(blocks.load), np.bool_)
     rest[cells.units] = False
-    left = budget - cost_of(start[rest], blocks.home[rest], blocks.cost[rest])
+    left = budget - float(blocks.cost[rest & (start != blocks.home)].sum())
     base = np.bincount(start[rest], blocks.load[rest], len(nodes)).astype(np.float64, copy=False)
     return milp(
         np.concatenate([np.zeros(count), [W1, -W2, -W2]]),
@@ -207,13 +168,12 @@ def _constraints(blocks: Blocks, cells: Cells, base: F64, left: float) -> list[L
 
 def _affordable(blocks: Blocks, node: I32, start: I32, budget: float) -> I32:
     """Take back what a solver's tolerance let slip over the budget, the lightest first."""
-    over = cost_of(node, blocks.home, blocks.cost) - budget
-    if over <= 0:
+    if blocks.cost_of(node) <= budget:
         return node
     moved = np.flatnonzero((node != start) & (node != blocks.home))
     for u in moved[np.argsort(blocks.load[moved], kind="stable")]:
         node[u] = start[u]
-        if cost_of(node, blocks.home, blocks.cost) <= budget:
+        if blocks.cost_of(node) <= budget:
             return node
     return start.copy()
 
@@ -236,16 +196,7 @@ def solve(
     """
     if float(blocks.cost[(blocks.fixed >= 0) & (blocks.fixed != blocks.home)].sum()) > budget:
         raise HeadgateError("fixed units cost more to move than the budget allows", budget=budget)
-    best = greedy_from(
-        blocks.home.copy(),
-        blocks.home,
-        blocks.load,
-        blocks.cost,
-        blocks.nodes.capacity,
-        blocks.nodes.leaving,
-        blocks.fixed,
-        budget,
-    )
+    best = greedy_of(blocks, budget)
     notes: list[str] = []
     distance = blocks.distance(best)
     everything = np.arange(len(blocks.load))
@@ -285,7 +236,7 @@ def _windows(
     improved = failed = 0
     nodes = blocks.nodes
     width = min(settings.window_nodes, int(nodes.staying.sum()))
-    while failed < 12 and (seconds := deadline - clock()) > 0.02:
+    while failed < settings.windows_failed and (seconds := deadline - clock()) > 0.02:
         loads = blocks.loads(best)
         off = np.where(nodes.staying, loads / nodes.capacity - blocks.mean, 0.0)
         if 100.0 * np.abs(off).max() / blocks.mean <= bound + settings.good_enough_pct:
@@ -301,7 +252,9 @@ def _windows(
         if len(units) * width > settings.variables_per_second * seconds:
             rest = rng.permutation(units)
             units = np.sort(rest[: int(settings.variables_per_second * seconds / width)])
-        found, _ = program(blocks, best, units, inside, budget, min(seconds / 2, 0.5), settings)
+        found, _ = program(
+            blocks, best, units, inside, budget, min(seconds / 2, settings.window_seconds), settings
+        )
         if found is not None and _better(blocks, found, best, inside):
             best, improved, failed = found, improved + 1, 0
         else:

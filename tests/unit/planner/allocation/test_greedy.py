@@ -11,7 +11,6 @@ from headgate.planner.allocation.greedy import (
     Ordered,
     first_above,
     greedy,
-    greedy_from,
     last_up_to,
     nearest,
     put,
@@ -71,27 +70,6 @@ def test_it_moves_what_looking_at_every_unit_moves(situation, share, crowded):
         situation = Situation(situation.units, situation.nodes, home)
     budget = share * situation.migration_cost.sum() if share < np.inf else np.inf
     assert greedy(situation, budget).tolist() == evened(situation, situation.home, budget).tolist()
-
-
-@settings(max_examples=30, deadline=None)
-@given(situation=situations(units_max=40, nodes_max=5), seed=st.integers(0, 99))
-def test_it_goes_on_from_any_start_the_same_way(situation, seed):
-    """Units away from home are paid for; those of a node that leaves have gone before."""
-    stays = np.flatnonzero(situation.nodes.staying)
-    start = np.random.default_rng(seed).choice(stays, len(situation.home)).astype(np.int32)
-    budget = situation.cost_of(start) + situation.migration_cost.max()
-    free = np.full(len(start), -1, np.int32)
-    found = greedy_from(
-        start.copy(),
-        situation.home,
-        situation.units.load,
-        situation.migration_cost,
-        situation.nodes.capacity,
-        situation.nodes.leaving,
-        free,
-        budget,
-    )
-    assert found.tolist() == evened(situation, start, budget).tolist()
 
 
 def test_all_units_on_one_node_are_evened():
