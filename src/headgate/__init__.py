@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from headgate.commit.facts import EpochFacts, OutcomeFacts, PlanFacts
     from headgate.commit.planning import Decides, Decision, Observed
     from headgate.commit.settings import Options
-    from headgate.control.settings import Manager, Scaling
+    from headgate.control.settings import Manager, PlannerSettings, Scaling
     from headgate.errors import HeadgateError
     from headgate.flow import Flow
     from headgate.operator import (
@@ -64,6 +64,7 @@ __all__ = [
     "Output",
     "Partials",
     "PlanFacts",
+    "PlannerSettings",
     "Reader",
     "RoutingTable",
     "Scaling",
@@ -91,6 +92,7 @@ _ELSEWHERE = {
     "Options": "commit.settings",
     "OutcomeFacts": "commit.facts",
     "PlanFacts": "commit.facts",
+    "PlannerSettings": "control.settings",
     "Reader": "topology.reader",
     "RoutingTable": "routing.table",
     "Scaling": "control.settings",

@@ -34,7 +34,7 @@ from headgate.commit.inspection import check_known, read_state
 from headgate.commit.ownership import signer_of
 from headgate.commit.planning import Decides
 from headgate.commit.settings import Settings
-from headgate.control.manager import plan_with
+from headgate.control.loop import plan_with
 from headgate.control.settings import Manager, Scaling
 from headgate.errors import DeclarationError, HeadgateError
 from headgate.routing.table import RoutingTable

@@ -58,7 +58,7 @@ def test_a_planner_of_units_is_reached_by_its_name(name: str) -> None:
     assert make_allocator(name).name == name
 
 
-@pytest.mark.parametrize("name", ["allocation", "milp", "albic"])
+@pytest.mark.parametrize("name", ["milp", "albic"])
 def test_a_manager_of_units_is_reached_by_its_name(name: str) -> None:
     assert Manager(name).places_units
 
@@ -90,12 +90,11 @@ def test_without_the_laboratory_its_planners_are_refused_with_what_to_install() 
 @pytest.mark.usefixtures("no_laboratory")
 def test_without_the_laboratory_the_products_planners_are_there() -> None:
     assert not Manager("headgate").places_units and not Manager("hash").places_units
-    assert Manager("allocation").places_units
     assert make_allocator("headgate").name == "headgate"
 
 
 def test_an_unknown_planner_is_refused_with_the_names_there_are() -> None:
-    with pytest.raises(DeclarationError, match="'best'; there are headgate, hash, allocation"):
+    with pytest.raises(DeclarationError, match="'best'; there are headgate, hash, albic"):
         Manager("best")
 
 

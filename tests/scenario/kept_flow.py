@@ -82,7 +82,7 @@ def run_to(epochs: int, checkpoint: Path | None = None, **options: Any) -> Local
 
 def main(file: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        manager = hg.Manager("headgate", every_epochs=2)
+        manager = hg.Manager("headgate", every=2)
         done = run_to(WRITTEN, Path(folder) / "checkpoint", slots=3, manager=manager)
         outputs = json.dumps(done.outputs, sort_keys=True, default=str)
         (Path(folder) / "outputs.json").write_text(outputs)

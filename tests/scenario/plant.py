@@ -14,7 +14,8 @@ import numpy as np
 import headgate as hg
 from headgate.commit.facts import EpochFacts, StateSize
 from headgate.commit.planning import Observed
-from headgate.control.allocation_manager import AllocationManager
+from headgate.control.loop import DecisionLoop
+from headgate.control.units import UnitPlacement
 from headgate.planner.allocation.greedy import greedy
 from headgate.planner.allocation.model import Situation
 from headgate.planner.allocation.plan import Limits, Plan, describe
@@ -50,9 +51,8 @@ class Plant:
         seed: int = 0,
     ) -> None:
         planner = Greedy() if manager.planner == "milp" else None
-        self.manager = AllocationManager(
-            ("first", "second"), manager, planner=planner, scaling=scaling
-        )
+        units = UnitPlacement(("first", "second"), manager, planner=planner, scaling=scaling)
+        self.manager = DecisionLoop(placing=units)
         self.tables = {op: hash_table(slots, BUCKETS) for op in ("first", "second")}
         self.delay, self.rng = delay, np.random.default_rng(seed)
         weight = self.rng.pareto(2.0, BUCKETS) + 0.2

@@ -14,7 +14,7 @@ RULE = hg.Scaling(min_slots=1, max_slots=8, high_pct=75, low_pct=40, hold_period
 
 
 def managed(planner: str = "milp", **settings: object) -> hg.Manager:
-    given = {"every_epochs": 3, "alpha": 1.1, **settings}
+    given = {"every": 3, "alpha": 1.1, **settings}
     return hg.Manager(planner, **given)  # type: ignore[arg-type]
 
 

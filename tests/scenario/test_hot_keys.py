@@ -7,7 +7,6 @@ the results never do. A failing seed is replayed with `pytest -k "seed[17]"`.
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import pytest
 from tests.scenario.born_local import born_local, deep
@@ -19,10 +18,17 @@ from tests.scenario.test_born_local import MovingDriver, chosen_by
 from tests.scenario.test_seeded_faults import BUCKETS
 
 from headgate.commit.planning import Planning
-from headgate.control.manager import plan_with
-from headgate.control.settings import Manager
-from headgate.control.split_units import SplitUnits
+from headgate.control.hot_keys import HotKeys, HotKeySettings
+from headgate.control.loop import plan_with
+from headgate.slot.program import Program
 from strategies import quick_folder, seeds
+
+
+class Eager(HotKeys):
+    """Plans from a few rows on."""
+
+    def __init__(self, program: Program, slots: int) -> None:
+        super().__init__(program, slots, HotKeySettings(learning_rows=20))
 
 
 class DecidingDriver(MovingDriver):
@@ -33,14 +39,6 @@ class DecidingDriver(MovingDriver):
         if self.rng.random() < 0.3:
             manager = Restless(self.rng, self.case, self.program, BUCKETS)
         return plan_with(manager, self.program, 1, beside=self.rng.random() < 0.3)
-
-
-class CuttingDriver(MovingDriver):
-    """One manager evens loads to the last row, by cuts alone: it may not move any state."""
-
-    def planning(self) -> Planning | None:
-        manager = Manager("allocation", alpha=1.001, migration_seconds_max=1e-9)
-        return plan_with(manager, self.program, 1, beside=False)
 
 
 @pytest.mark.parametrize("seed", seeds(8, of=14))
@@ -81,7 +79,7 @@ def test_decided_by_seed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
             raise Killed(f"{point}@{epoch}")
 
     monkeypatch.setattr("headgate.commit.faults.reach", reach)
-    monkeypatch.setattr("headgate.control.hot_keys.LEARNING_ROWS", 20)
+    monkeypatch.setattr("headgate.control.loop.HotKeys", Eager)
     coin = random.Random(seed)
     with (
         quick_folder() as folder,
@@ -93,47 +91,3 @@ def test_decided_by_seed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         done = driver.run()
         faults.kill_write = 0.0
         driver.check_all(done)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_cut_by_seed(seed: int) -> None:
-    """Any key is heavy and a piece costs nothing: much is cut and joined, and no count is off.
-
-    A run that crashes too often to plan cuts nothing; then the next draw must.
-    """
-    for draw in range(4):
-        with pytest.MonkeyPatch.context() as monkeypatch:
-            if cuts_of(random.Random(f"cut {seed} {draw}"), monkeypatch):
-                return
-    raise AssertionError("none of four runs cut a key")
-
-
-def cuts_of(rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Run and check one draw; how many keys were cut in it."""
-    case = rng.choice([chain, deep])(rng, epochs=6, rows=60)
-    faults = Faults(rng, kill_write=rng.choice([0.0, 0.005]))
-    crash = rng.choice([0.0, 0.01])
-    cuts: list[int] = []
-    real = SplitUnits.take
-
-    def take(self: SplitUnits, extras: Any, *given: Any) -> None:
-        cuts.append(len(extras))
-        real(self, extras, *given)
-
-    def reach(point: str, epoch: int) -> None:
-        if faults.happens(crash, f"driver dies: {point}@{epoch}"):
-            raise Killed(f"{point}@{epoch}")
-
-    monkeypatch.setattr("headgate.commit.faults.reach", reach)
-    monkeypatch.setattr("headgate.control.split_units.PIN_SHARE", 0.01)
-    monkeypatch.setattr("headgate.planner.allocation.splitting.CUT_SHARES", (0.5, 0.01))
-    monkeypatch.setattr("headgate.planner.allocation.splitting.PIECE_PCT", 0.01)
-    monkeypatch.setattr(SplitUnits, "take", take)
-    with quick_folder() as folder, choosing(lambda name: "split"):
-        driver = CuttingDriver(case, faults, folder, warm=rng.random() < 0.5)
-        driver.first_slots = rng.randrange(3, 5)
-        faults.wrap_storage(monkeypatch)
-        done = driver.run()
-        faults.kill_write = 0.0
-        driver.check_all(done)
-    return sum(cuts)

@@ -27,7 +27,7 @@ def planned_between(monkeypatch: pytest.MonkeyPatch) -> None:
     """A manager plans between epochs, not beside them: busy machines decide as idle ones do."""
     from functools import partial
 
-    from headgate.control.manager import plan_with
+    from headgate.control.loop import plan_with
 
     monkeypatch.setattr("headgate.runtime.start.plan_with", partial(plan_with, beside=False))
 

@@ -131,8 +131,8 @@ def test_the_manager_adds_and_removes_slots_by_itself(spark: SparkSession, tmp_p
         return now[0]
 
     manager = hg.Manager(
-        "allocation",
-        every_epochs=1,
+        "milp",
+        every=1,
         migration_seconds_max=60,
     )
     flow = declared(read_files(spark, tmp_path / "in", SCHEMA))

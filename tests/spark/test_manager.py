@@ -45,7 +45,7 @@ def test_keys_move_to_where_their_rows_are(
     for epoch in range(EPOCHS):
         write_epoch(tmp_path / "in", SCHEMA, epoch, rows_of(epoch))
     flow = declared(read_files(spark, tmp_path / "in", SCHEMA))
-    manager = hg.Manager(planner, every_epochs=2)
+    manager = hg.Manager(planner, every=2)
 
     query = flow.start(
         spark, slots=SLOTS, checkpoint=str(tmp_path / "c"), trigger=ONCE, manager=manager

@@ -27,7 +27,7 @@ def spark() -> SparkSession:
     return session_on(LOCAL, SOAK_CONF)
 
 
-@pytest.mark.parametrize(("planner", "share"), [("headgate", 1), ("allocation", 4)])
+@pytest.mark.parametrize(("planner", "share"), [("headgate", 1), ("milp", 4)])
 def test_nothing_grows_with_the_epochs(
     spark: SparkSession, tmp_path: Path, planner: str, share: int
 ) -> None:
@@ -40,7 +40,7 @@ def test_nothing_grows_with_the_epochs(
         slots=2,
         checkpoint=str(tmp_path / "checkpoint"),
         options=hg.Options(tick=False, keep_journal=100, clock_ms=lambda: watch.now_ms),
-        manager=hg.Manager(planner, every_epochs=3, pins_max=500),
+        manager=hg.Manager(planner, every=3, tuning=hg.PlannerSettings(pins_max=500)),
     )
     watch.query = query
     try:

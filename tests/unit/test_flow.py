@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, get_type_hints
+from dataclasses import fields
+from typing import Any
 
 import pytest
 
@@ -67,6 +68,7 @@ def test_a_word_that_start_does_not_know_gets_the_one_to_use(
         (hg.Options, "batch", "batch_rows"),
         (hg.Options, "keep_manifest", "keep_manifests"),
         (hg.Manager, "planer", "planner"),
+        (hg.PlannerSettings, "move_max", "moves_max"),
         (hg.Scaling, "maxslots", "max_slots"),
     ],
 )
@@ -75,11 +77,26 @@ def test_settings_name_the_nearest_field(settings: Any, wrong: str, nearest: str
         settings(**{wrong: 1})
 
 
-@pytest.mark.parametrize("settings", [hg.Options, hg.Manager, hg.Scaling])
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ("every_epochs", "give every="),
+        ("moves_max", "give tuning=hg.PlannerSettings(moves_max=...)"),
+        ("scaling", "give slots=hg.Scaling(...) to flow.start"),
+    ],
+)
+def test_old_words_of_a_manager_say_where_they_went(wrong: str, told: str) -> None:
+    with pytest.raises(DeclarationError) as caught:
+        hg.Manager(**{wrong: 1})  # type: ignore[arg-type]
+
+    assert str(caught.value) == f"Manager takes no {wrong}=; {told}"
+
+
+@pytest.mark.parametrize("settings", [hg.Options, hg.Manager, hg.PlannerSettings, hg.Scaling])
 def test_every_field_of_the_settings_is_documented(settings: Any) -> None:
     told = settings.__doc__
 
-    assert all(f"        {name}: " in told for name in get_type_hints(settings))
+    assert all(f"        {name}: " in told for name in (field.name for field in fields(settings)))
 
 
 def test_a_key_is_not_shown() -> None:

@@ -101,7 +101,8 @@ class Coordinator:
             byte_s=settings.byte_s,
         )
         self._wanted: deque[tuple[int, str]] = deque(maxlen=1)  # other threads ask
-        self.elastic: Callable[[int, str], None] = self.resize
+        self.carry_out: Callable[[Decision], None] = self._resize_as_decided
+        self.is_changing: Callable[[], bool] = lambda: False
         self._clock_ms, self._sink_uris = clock_ms, sink_uris
         self.buckets = checkpoint.adopt(
             program, settings.buckets, settings.drop_state, settings.identity
@@ -344,7 +345,9 @@ class Coordinator:
         self.last, self._settled = manifest, False
         self._routing.committed()
         if self._planning is not None:
-            self._planning.observe(Observed(facts, result.statistics), self.tables)
+            by_unit = bool(plan.unit_statistics)
+            observed = Observed(facts, result.statistics, self.is_changing(), by_unit)
+            self._planning.observe(observed, self.tables)
 
     def _learn_costs(
         self, plan: EpochPlan, total: Control, result: EpochResult
@@ -364,11 +367,17 @@ class Coordinator:
         self._routing.save()
         if decision is not None:
             self._tell(epoch, decision)
-            if decision.slots is not None:
-                self.elastic(decision.slots, decision.scaling)
+            self.carry_out(decision)
         faults.reach("tables-saved", epoch)
 
+    def _resize_as_decided(self, decision: Decision) -> None:
+        """What an engine without executors of its own does about a decision."""
+        if decision.slots is not None:
+            self.resize(decision.slots, decision.scaling)
+
     def _tell(self, epoch: int, decision: Decision) -> None:
+        if decision.tuning is not None:
+            self.journal.append(decision.tuning)
         if decision.outcome is not None:
             self.journal.append(replace(decision.outcome, epoch=epoch))
         if decision.plan is not None:

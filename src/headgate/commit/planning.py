@@ -15,7 +15,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
-from headgate.commit.facts import EpochFacts, OutcomeFacts, PlanFacts
+from headgate.commit.facts import EpochFacts, OutcomeFacts, PlanFacts, TuningFacts
+from headgate.planner.tuning.epochs import TunedEpochs
 from headgate.routing.route import Dispatch
 from headgate.routing.table import RoutingTable
 from headgate.slot.statistics import TaskStatistics
@@ -25,10 +26,16 @@ log = logging.getLogger("headgate")
 
 @dataclass(frozen=True)
 class Observed:
-    """One committed epoch, as the manager sees it."""
+    """One committed epoch, as the manager sees it.
+
+    `changing`: another number of slots was on its way when it was committed. `counted_units`: its
+    statistics are of units, in place of keys (None: unknown).
+    """
 
     facts: EpochFacts
     statistics: Sequence[TaskStatistics]
+    changing: bool = False
+    counted_units: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -36,10 +43,11 @@ class Decision:
     """Tables to install (none: all stay), and what the journal should know about it.
 
     `plan` says what was decided and why; None: there is nothing to tell. `outcome` is what came of
-    the decision before: promised and achieved. `slots` is how many there
-    should be, if that is to change, and `scaling` why; the engine may need some epochs to get ready
-    for it. `dispatch`
-    is how rows of some operators find their slots in the plans to come; None: as they did.
+    the decision before: promised and achieved. `slots` is how many there should be, if that is to
+    change, and `scaling` why; the engine may need some epochs to get ready for it. `dispatch` is
+    how rows of some operators find their slots in the plans to come; None: as they did.
+    `rows_per_epoch` is what sources are to be told, `settings` what a later start should begin
+    with, and `tuning` the journal's record of both.
     """
 
     tables: Mapping[str, RoutingTable] = field(default_factory=dict)
@@ -48,6 +56,9 @@ class Decision:
     slots: int | None = None
     scaling: str = "the manager's plan"
     dispatch: Mapping[str, Dispatch] | None = None
+    rows_per_epoch: int | None = None
+    settings: TunedEpochs | None = None
+    tuning: TuningFacts | None = None
 
 
 class Decides(Protocol):

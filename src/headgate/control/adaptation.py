@@ -3,12 +3,15 @@
     1  slots marked for removal that are empty are released
     2  plan an allocation of units, under the migration budget
     3  decide on scaling from the planned loads; if it changes, plan again with the new slots
-    4  apply the plan, if it is worth its moves (`applying`)
+    4  apply the plan, if it is worth its moves (`acceptance`)
 
-Slots are numbered, and the last ones leave. A slot that is to leave is drained over as many
-periods as the budget takes, then released without anything to move (`draining`). New slots come
-empty, when the engine has them, and the plan of the period after fills them. Until slots that were
-asked for or released have come or gone, units are planned as ever, but nothing else is scaled.
+Loads are those of the allocation that is *planned*: uneven loads are evened before slots are asked
+for (section III.A). Slots are numbered, and the last ones leave. A slot that is to leave is drained
+over as many periods as the budget takes, then released without anything to move. What costs more to
+move than a period may would hold its slot for ever; so when nothing else can be taken off, one such
+unit a period moves alone: a drain ends after as many periods as there are units, at most. New slots
+come empty, when the engine has them, and the plan of the period after fills them. Until slots that
+were asked for or released have come or gone, units are planned as ever, but nothing else is scaled.
 """
 
 from __future__ import annotations
@@ -17,19 +20,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from headgate.control.applying import is_worth_applying
-from headgate.control.draining import (
-    marked,
-    move_alone,
-    slots_in_use,
-    slots_named,
-    units_left,
-)
-from headgate.control.scaling import Watch
+from headgate.control.acceptance import is_worth_applying
 from headgate.control.settings import Scaling
 from headgate.control.unit_statistics import Measured
 from headgate.planner.allocation.model import Balance, Nodes, Situation
-from headgate.planner.allocation.plan import Limits, Plan, Planner
+from headgate.planner.allocation.plan import Limits, Plan, Planner, describe
 
 HELPS_PCT = 5.0  # more slots must take at least this off the busiest one
 PATIENCE_PERIODS = 10  # for slots that were asked for and did not come
@@ -66,6 +61,10 @@ class Adaptation:
         self._asked = None
         if self._watch is not None:
             self._watch.begin_anew()
+
+    def drain(self, slots: int) -> None:
+        """Empty so many slots at the end, under the budget, and then ask for their release."""
+        self.leaving = slots
 
     def step(self, measured: Measured, *, scale: bool = True) -> Adapted:
         """One turn. The situation says how many slots there are, and which of them leave."""
@@ -191,3 +190,86 @@ def _all_of(*lines: str) -> str:
 def _with_slots(situation: Situation, slots: int) -> Situation:
     """The same units with more slots, and none of them leaving."""
     return situation.on(Nodes.alike(slots))
+
+
+class Watch:
+    """Counts periods in a row above and below the thresholds; says how many slots, and when."""
+
+    def __init__(self, scaling: Scaling) -> None:
+        self.scaling = scaling
+        self._above = self._below = 0
+
+    def step(self, slots: int, total_pct: float, busiest_pct: float) -> int:
+        """Slots there should be after one more period; the same number: stay."""
+        rule = self.scaling
+        if slots != rule.within(slots):
+            return rule.within(slots)
+        fitting = rule.fitting(total_pct)
+        above = busiest_pct > rule.high_pct and slots < rule.most
+        below = total_pct / slots < rule.low_pct and fitting < slots
+        self._above = self._above + 1 if above else 0
+        self._below = self._below + 1 if below else 0
+        if self._above >= rule.hold_periods:
+            return min(max(fitting, slots + 1), 2 * slots, rule.most)
+        if self._below >= rule.hold_periods:
+            return fitting
+        return slots
+
+    def begin_anew(self) -> None:
+        """Something changed: what was seen before says nothing any more."""
+        self._above = self._below = 0
+
+
+def marked(situation: Situation, leaving: int) -> Situation:
+    """The same units, and the last slots leave."""
+    slots = len(situation.nodes)
+    gone = np.arange(slots) >= slots - leaving
+    return situation.on(replace(situation.nodes, leaving=gone))
+
+
+def slots_in_use(situation: Situation, leaving: int) -> int:
+    """Slots there must be: those that stay, and those that leave up to the last with a unit."""
+    last = int(situation.home.max(initial=-1))
+    return max(len(situation.nodes) - leaving, last + 1)
+
+
+def units_left(situation: Situation, plan: Plan | None, leaving: int) -> int:
+    """Units that a plan leaves on slots that are to go."""
+    node = situation.home if plan is None else plan.node
+    return int((node >= len(situation.nodes) - leaving).sum())
+
+
+def move_alone(
+    situation: Situation, limits: Limits, method: str, balance: Balance
+) -> tuple[Plan, str] | None:
+    """The cheapest unit on slots that leave which is above the budget, to the emptiest slot.
+
+    None if there is none. The line says that the budget is not kept.
+    """
+    cost, nodes = situation.migration_cost, situation.nodes
+    too_big = np.flatnonzero(nodes.leaving[situation.home] & (cost > limits.migration_cost_max))
+    if not len(too_big):
+        return None
+    unit = int(too_big[np.argmin(cost[too_big])])
+    loads = situation.node_loads(situation.home) + situation.units.load[unit]
+    node = situation.home.astype(np.int32)
+    node[unit] = np.argmin(np.where(nodes.leaving, np.inf, loads / nodes.capacity))
+    plan = describe(situation, node, method, limits, bound_pct=0.0, balance=balance)
+    why = (
+        f"{situation.units.name(unit)} costs {cost[unit]:.3g}, more than the "
+        f"{limits.migration_cost_max:.3g} of a period: it moves alone"
+    )
+    return plan, why
+
+
+def slots_named(first: int, end: int) -> str:
+    """Slots from the first to before the end, as the beginning of a sentence.
+
+    Examples:
+        >>> slots_named(2, 4)
+        'slots 2, 3 are'
+        >>> slots_named(3, 4)
+        'slot 3 is'
+    """
+    names = ", ".join(str(slot) for slot in range(first, end))
+    return f"slot {names} is" if end - first == 1 else f"slots {names} are"

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import ClassVar
 
 from headgate.errors import DeclarationError, UnknownSlot
 from headgate.planner.allocation.model import Balance
@@ -16,8 +17,6 @@ from headgate.topology.declared import check_count, named_fields
 from headgate.topology.duration import duration_us
 
 SLOTS_MAX = 1 << 16  # as many as a routing table can have buckets
-UNIT_PLANNERS = ("allocation",)
-LEAST = {"every_epochs": 1, "memory_epochs": 1, "warm_up_epochs": 0, "moves_max": 1, "pins_max": 0}
 
 
 @named_fields
@@ -97,84 +96,112 @@ def slots_for(slots: int | Scaling | None, tables: Mapping[str, RoutingTable]) -
 
 @named_fields
 @dataclass(frozen=True)
+class PlannerSettings:
+    """What a planner seldom needs to be told; give it to `hg.Manager(tuning=...)`.
+
+    Args:
+        statistics_bytes: Memory of a slot for counting keys and pairs. 1 MB holds 32,768 pairs,
+            with which replayed streams are planned as well as with exact counts
+            (docs/guide/replay.md).
+        moves_max: Keys per operator whose state may move with one epoch; the rest of a plan waits.
+            Keeps an epoch that moves about as long as the others; a round number, not searched.
+        pins_max: Keys per operator with an owner of their own; all others follow their hash, and
+            in a full table hot keys take the entries of cold ones. A pin takes 12 bytes of a table
+            that every task reads, so this many are 3 MB.
+        memory_epochs: About how many epochs the planner looks back. Set with the replays of
+            docs/guide/replay.md, whose keys drift within some epochs; not searched.
+        slot_state_bytes: State that a slot can hold. If given, memory may be the bottleneck; by
+            default it is not, as nobody knows what else an executor's memory is for.
+        slot_bytes_per_second: Bytes that a slot can take in and send. If given, the network may
+            be the bottleneck; by default it is not, as slots of one host do not use it.
+        seed: For planners that draw; any number will do.
+    """
+
+    statistics_bytes: int = 1 << 20
+    moves_max: int = 5_000
+    pins_max: int = 262_144
+    memory_epochs: int = 5
+    slot_state_bytes: float | None = None
+    slot_bytes_per_second: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        least = {"statistics_bytes": 1 << 12, "moves_max": 1, "pins_max": 0, "memory_epochs": 1}
+        for name, lowest in least.items():
+            check_count(getattr(self, name), f"{name}=", least=lowest)
+
+
+@named_fields
+@dataclass(frozen=True)
 class Manager:
     """How a flow places its keys while it runs; give it to `flow.start(manager=…)`.
 
     Args:
-        planner: "headgate" moves a few keys at a time to where their rows are; "online" and
-            "offline" are the planners of Caneill et al. 2016 (METIS from scratch each period, or
-            once); "hash" only measures; "worst-case" sends apart what belongs together.
-            "allocation" (ours), "milp" and "albic" (Madsen et al. 2017) place whole buckets and
-            pinned keys by load, traffic and what moving costs, and scale by the load of slots.
-            "allocation" cuts keys of split groupings that are too heavy for a slot.
-            "online", "offline", "worst-case", "milp" and "albic" come with `headgate-lab`.
-        every_epochs: Epochs from one plan to the next; for planners of units, the period over
-            which statistics are added up.
+        planner: "headgate" (ours) moves a few keys at a time to where their rows are, and whole
+            buckets and pinned keys where slots stay uneven or are to leave; "hash" only measures.
+            Papers' planners come with `headgate-lab`: "online" and "offline" (Caneill et al. 2016,
+            METIS from scratch each period, or once), "worst-case", "milp" and "albic" (Madsen et
+            al. 2017, which place units by load, and scale by the load of slots).
+        every: Epochs from one plan to the next, or time, as "30 seconds" or a timedelta. For
+            planners of units, the period over which statistics are added up.
         warm_up_epochs: Epochs that are only measured before the first plan.
-        every: Time from one plan to the next, as "30 seconds" or a timedelta; both must have
-            passed.
         alpha: No slot should have more than this times the mean load. Planners of keys keep it for
             every operator, planners of units for what `balance` says.
-        balance: What "allocation" keeps even: "total", the load of slots, or "operator", the load
-            that every operator gives them. "milp" and "albic" know the total only.
-        statistics_bytes: Memory of a slot for counting keys and pairs.
-        moves_max: Keys per operator whose state may move with one epoch; the rest of a plan waits.
-        pins_max: Keys per operator with an owner of their own; all others follow their hash. In a
-            full table hot keys take the entries of cold ones.
+        balance: What units keep even: "total", the load of slots, or "operator", the load that
+            every operator gives them. "milp" and "albic" know the total only.
+        migration_seconds_max: What a plan of units may cost in time spent on moving state.
         born_local: Process keys without an owner where their rows are, if their state can be
             merged, and let them live there.
-        memory_epochs: About how many epochs the "headgate" planner looks back.
-        seed: For planners that draw.
-        migration_seconds_max: What a plan of units may cost in time spent on moving state.
-        slot_state_bytes: State that a slot can hold. If given, memory may be the bottleneck.
-        slot_bytes_per_second: Bytes that a slot can take in and send. If given, the network may
-            be the bottleneck.
+        tuning: What is seldom needed; see `hg.PlannerSettings`.
     """
 
+    REPLACED: ClassVar = {
+        "every_epochs": "every=",
+        "scaling": "slots=hg.Scaling(...) to flow.start",
+    }
+
     planner: str = "headgate"
-    every_epochs: int = 1
+    every: int | str | timedelta = 1
     warm_up_epochs: int = 0
-    every: str | timedelta | None = None
     alpha: float = 1.05
     balance: Balance = "total"
-    statistics_bytes: int = 1 << 20
-    moves_max: int = 5_000
-    pins_max: int = 262_144
-    born_local: bool = True
-    memory_epochs: int = 5
-    seed: int = 0
     migration_seconds_max: float = 1.0
-    slot_state_bytes: float | None = None
-    slot_bytes_per_second: float | None = None
+    born_local: bool = True
+    tuning: PlannerSettings = PlannerSettings()
 
     def __post_init__(self) -> None:
-        own = OWN + UNIT_PLANNERS
-        if self.planner not in own and self.planner not in registered("keys", "units"):
+        if self.planner not in (*OWN, *registered("keys", "units")):
             raise DeclarationError(
-                why_unknown(self.planner, own, "keys", "units"), planner=self.planner
+                why_unknown(self.planner, OWN, "keys", "units"), planner=self.planner
             )
         if self.balance not in ("total", "operator"):
             raise DeclarationError(f'balance={self.balance!r}; give "total" or "operator"')
-        if self.balance == "operator" and self.places_units and self.planner != "allocation":
+        if self.balance == "operator" and self.places_units:
             raise DeclarationError(
-                f'balance="operator" needs planner="allocation"; {self.planner!r} evens the total',
+                f'balance="operator" needs planner="headgate"; {self.planner!r} evens the total',
                 planner=self.planner,
             )
         if not self.migration_seconds_max > 0:
             raise DeclarationError(
                 f"migration_seconds_max={self.migration_seconds_max}; give more than 0"
             )
-        for name, least in LEAST.items():
-            if getattr(self, name) < least:
-                raise DeclarationError(f"{name}={getattr(self, name)}; it must be at least {least}")
         if not self.alpha > 1:
             raise DeclarationError(f"alpha={self.alpha}; it must be above 1: slots are never equal")
-        if self.statistics_bytes < 1 << 12:
-            raise DeclarationError(
-                f"statistics_bytes={self.statistics_bytes}; give at least 4096 bytes"
-            )
-        if self.every is not None:
+        check_count(self.warm_up_epochs, "warm_up_epochs=", least=0)
+        if isinstance(self.every, (str, timedelta)):
             duration_us(self.every)
+        else:
+            check_count(self.every, "every=")
+
+    @property
+    def every_epochs(self) -> int:
+        """Epochs that must have passed since the last plan."""
+        return self.every if isinstance(self.every, int) else 1
+
+    @property
+    def every_ms(self) -> int:
+        """Milliseconds that must have."""
+        return 0 if isinstance(self.every, int) else duration_us(self.every) // 1000
 
     @property
     def places_units(self) -> bool:

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
-from headgate.control.settings import Manager
+from headgate.control.settings import Manager, PlannerSettings
 from headgate.demo.workload import EpochFiles, trends, write_epochs
 from headgate.errors import HeadgateError
 from headgate.flow import Flow
@@ -157,7 +157,9 @@ def start_demo(spark: SparkSession, options: DemoOptions, files: EpochFiles) -> 
         slots=options.slots,
         checkpoint=str(options.checkpoint),
         trigger={"availableNow": True},
-        manager=Manager(warm_up_epochs=options.hash_epochs, seed=options.seed),
+        manager=Manager(
+            warm_up_epochs=options.hash_epochs, tuning=PlannerSettings(seed=options.seed)
+        ),
     )
 
 

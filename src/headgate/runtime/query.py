@@ -15,8 +15,8 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headgate.commit.coordinator import Coordinator
-from headgate.commit.facts import EpochFacts
 from headgate.commit.inspection import check_known, read_state
+from headgate.commit.planning import Decision
 from headgate.control.tuning_file import SavedTuning, save_tuning
 from headgate.errors import EngineError, HeadgateError, Overtaken
 from headgate.runtime.auto import AutoStart
@@ -35,10 +35,11 @@ class FlowQuery:
         self.coordinator = coordinator
         self._engine, self._delivery = engine, delivery
         self._elastic = Elastic(coordinator, engine)
-        coordinator.elastic = self._elastic.request
+        coordinator.carry_out, coordinator.is_changing = self._carry_out, self._is_changing
         self._stream: EpochStream | None = None
         self._thread: threading.Thread | None = None
         self._auto: AutoStart | None = None
+        self._rows_per_epoch: int | None = None
         self._epochs = Epochs(coordinator, engine, self._is_ending)
         self._ticking: Ticking | None = None
         self._stopping = False
@@ -229,7 +230,7 @@ class FlowQuery:
         )
         if facts is not None:
             self._elastic.epoch_committed()
-            self._tune(facts)
+            self._hand_over()
 
     def _last_progress(self) -> StreamingQueryProgress | None:
         return None if self._stream is None else self._stream.query.lastProgress
@@ -242,22 +243,28 @@ class FlowQuery:
         assert self._stream is not None and self._ticking is not None
         self._epochs.tick_at_rest(self._ticking, self._stream.query)
 
-    def _tune(self, epoch: EpochFacts) -> None:
-        """Let the tuner see an epoch; other slots come as by `rescale`, settings are saved."""
-        if self._auto is None:
-            return
-        advice = self._auto.tuner.observe(epoch, changing=self._elastic.is_changing)
-        if advice is None:
-            return
-        self.coordinator.journal.append(advice.facts(epoch.epoch))
-        if advice.tuned is not None:
-            saved = SavedTuning(self._auto.saved.calibration, advice.tuned)
+    def _is_changing(self) -> bool:
+        return self._elastic.is_changing
+
+    def _carry_out(self, decision: Decision) -> None:
+        """What a decision means beyond routes.
+
+        While another number of slots is on its way, the user's above all, no other is asked for.
+        """
+        if decision.slots is not None and not self._elastic.is_changing:
+            self._elastic.request(decision.slots, decision.scaling)
+        if decision.settings is not None and self._auto is not None:
+            saved = SavedTuning(self._auto.saved.calibration, decision.settings)
             save_tuning(self._auto.storage, saved)
-        if advice.rescale is not None:
-            self._elastic.request(advice.rescale.instances, advice.rescale.why)
-        if advice.epoch_rows is not None and self._stream is not None:
+        if decision.rows_per_epoch is not None:
+            self._rows_per_epoch = decision.rows_per_epoch
+
+    def _hand_over(self) -> None:
+        """Between two epochs, let another query go on with other rows per epoch, if so decided."""
+        rows, self._rows_per_epoch = self._rows_per_epoch, None
+        if rows is not None and self._stream is not None:
             self._engine.expect_new_session()
-            self._stream.hand_over(advice.epoch_rows.rows)
+            self._stream.hand_over(rows)
 
     def _is_ending(self) -> bool:
         return self._stopping or (self._stream is not None and self._stream.is_ending)

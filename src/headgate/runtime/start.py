@@ -27,7 +27,7 @@ from headgate.commit.manifest import Manifest, SteadyClock
 from headgate.commit.ownership import signer_of
 from headgate.commit.planning import Decides
 from headgate.commit.settings import Options, Settings
-from headgate.control.manager import plan_with
+from headgate.control.loop import plan_with
 from headgate.control.settings import Manager, Scaling, slots_for
 from headgate.errors import DeclarationError, EngineError
 from headgate.runtime.auto import resolve
@@ -136,7 +136,14 @@ def start_flow(
             check_start(place, last, spark_query_id(place.storage))
             check_sources(place, names)
 
-    planning = plan_with(manager, program, slots, racks=options.racks, scaling=scaling)
+    planning = plan_with(
+        manager,
+        program,
+        slots,
+        racks=options.racks,
+        scaling=scaling,
+        sizing=None if auto is None else auto.tuner,
+    )
     coordinator = Coordinator(
         program,
         place,

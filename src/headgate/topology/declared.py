@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from functools import wraps
 from numbers import Integral
 from typing import Any, TypeVar
@@ -238,16 +238,27 @@ def unknown_name(owner: str, name: str, known: Iterable[str]) -> str:
 
 
 def named_fields(settings: type[C]) -> type[C]:
-    """Make a settings dataclass answer an unknown keyword with the nearest field there is."""
+    """Make a settings dataclass answer an unknown keyword with the field to give instead.
+
+    That is the one its `REPLACED` names, a field of settings inside it, or the nearest.
+    """
     made: Any = settings
-    init, known = made.__init__, [field.name for field in fields(made) if field.init]
+    init, known = made.__init__, {field.name: field.default for field in fields(made)}
+    replaced: Mapping[str, str] = getattr(made, "REPLACED", {})
 
     @wraps(init)
     def checked(self: object, *args: Any, **given: Any) -> None:
         for name in given:
-            if name not in known:
-                said = unknown_name(settings.__name__, name, known)
-                raise DeclarationError(said, option=name)
+            if name in known:
+                continue
+            said = unknown_name(settings.__name__, name, known)
+            for field, default in known.items():
+                if is_dataclass(default) and hasattr(default, name):
+                    inner = f"hg.{type(default).__name__}({name}=...)"
+                    said = f"{settings.__name__} takes no {name}=; give {field}={inner}"
+            if name in replaced:
+                said = f"{settings.__name__} takes no {name}=; give {replaced[name]}"
+            raise DeclarationError(said, option=name)
         init(self, *args, **given)
 
     made.__init__ = checked

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headgate.control.acceptance import UNFORESEEN
 from headgate.control.adaptation import PATIENCE_PERIODS, Adaptation, Adapted
-from headgate.control.applying import UNFORESEEN
 from headgate.control.settings import Scaling
 from headgate.control.unit_statistics import Measured
 from headgate.planner.allocation import integrated

@@ -8,8 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.control.draining import marked, move_alone, slots_in_use, units_left
-from headgate.planner.allocation.cutting import cut_up
+from headgate.control.adaptation import marked, move_alone, slots_in_use, units_left
 from headgate.planner.allocation.model import Nodes, Situation, Units
 from headgate.planner.allocation.plan import Limits
 from unit.planner.allocation.clusters import situations
@@ -33,19 +32,6 @@ def test_the_cheapest_of_them_goes_to_the_emptiest_slot() -> None:
 
 def test_what_the_budget_pays_for_is_no_business_of_it() -> None:
     assert move_alone(three([90.0, 90.0, 10.0, 1.0]), Limits(10.0), "milp", "total") is None
-
-
-def test_a_unit_that_is_cut_is_joined_where_it_goes_to_a_piece_of_it() -> None:
-    whole = three([1.0, 1.0, 50.0, 1.0])
-    can, rows = np.array([False, False, True, False]), np.zeros(4)
-    situation = cut_up(whole, can, rows, {2: ((0, 0.25), (1, 0.25))})
-    found = move_alone(situation, Limits(10.0), "headgate", "total")
-
-    assert found is not None
-    assert found[0].node.tolist() == [0, 1, 1, 2]
-    assert found[0].extras == {2: ((0, 0.25),)}
-    assert found[0].loads.tolist() == [7.0, 8.0, 1.0]
-    assert units_left(situation, found[0], 1) == 1
 
 
 @settings(max_examples=40, deadline=None)

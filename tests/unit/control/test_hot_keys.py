@@ -11,18 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headgate import Count, Flow, Manager
+from headgate import Count, Flow
 from headgate.commit.facts import EpochFacts, PlanFacts
-from headgate.commit.planning import Decision, Observed
-from headgate.control.hot_keys import (
-    LEARNING_ROWS,
-    STATISTICS_BYTES,
-    HotDecision,
-    HotKeys,
-    WithHotKeys,
-)
-from headgate.control.manager import plan_with
-from headgate.control.observation import gather
+from headgate.commit.planning import Decides, Decision, Observed
+from headgate.control.hot_keys import HotKeys, HotKeySettings
+from headgate.control.loop import STATISTICS_BYTES, plan_with
+from headgate.control.policy import Proposal, View
 from headgate.planner.by_load import expected_loads
 from headgate.routing.hashing import mix
 from headgate.routing.route import Shares, Spread
@@ -39,7 +33,7 @@ SLOTS = 4
 KEYS = np.sort(mix(np.arange(200, dtype=np.uint64)))
 
 
-def spread_of(decision: HotDecision | Decision) -> Spread:
+def spread_of(decision: Proposal | Decision) -> Spread:
     assert decision.dispatch is not None
     dispatch = decision.dispatch["op"]
     assert isinstance(dispatch, Shares)
@@ -69,32 +63,35 @@ def one_hot(key: int, share: float = 0.5, rows: float = 10_000) -> np.ndarray:
     return loads
 
 
-def tell(hot: HotKeys, rows: np.ndarray) -> None:
-    observed = epoch(rows)
-    hot.observe(observed, gather(observed, 1 << 10))
+def told(hot: HotKeys, table: RoutingTable, rows: np.ndarray | None) -> Proposal:
+    """What is proposed after an epoch with these rows, or after none."""
+    observed = [] if rows is None else epoch(rows)
+    return hot.propose(observed, View({"op": table}, table.slots))
+
+
+def why(proposal: Proposal) -> tuple[str, ...]:
+    return () if proposal.plan is None else proposal.plan.hot_keys or ()
 
 
 # --- placed by load -------------------------------------------------------------------------
 def test_a_hot_key_is_cut_once_and_then_all_is_settled() -> None:
     hot = HotKeys(program("split"), SLOTS)
     table = hash_table(SLOTS)
-    assert hot.decide({"op": table}).reasons == ()  # nothing was counted
+    assert why(told(hot, table, None)) == ()  # nothing was counted
 
-    tell(hot, one_hot(7))
-    first = hot.decide({"op": table})
+    first = told(hot, table, one_hot(7))
     made = first.tables["op"]
 
     assert spread_of(first).cut.tolist() == [KEYS[7]]
     assert made.version == table.version + 1
     assert int(made.route(KEYS[7:8])[0]) in spread_of(first).shares_of(int(KEYS[7]))
-    (reason,) = first.reasons
+    (reason,) = why(first)
     assert reason.startswith("op placed by load: imbalance ") and "-> 1.0" in reason
     loads = expected_loads(KEYS, one_hot(7), 10_000, made, spread_of(first))
     assert loads.max() / loads.mean() < 1.03
 
-    tell(hot, one_hot(7))
-    second = hot.decide({"op": made})
-    assert (second.tables, second.reasons) == ({}, ())
+    second = told(hot, made, one_hot(7))
+    assert (second.tables, why(second)) == ({}, ())
     assert spread_of(second) is spread_of(first)  # it stays in force
 
 
@@ -102,12 +99,10 @@ def test_another_key_gets_hot() -> None:
     hot = HotKeys(program("split"), SLOTS)
     tables: dict[str, RoutingTable] = {"op": hash_table(SLOTS)}
     for _ in range(3):
-        tell(hot, one_hot(7))
-        tables.update(hot.decide(tables).tables)
+        tables.update(told(hot, tables["op"], one_hot(7)).tables)
     cut = []
     for _ in range(8):
-        tell(hot, one_hot(11, share=0.4))
-        decision = hot.decide(tables)
+        decision = told(hot, tables["op"], one_hot(11, share=0.4))
         tables.update(decision.tables)
         cut.append(set(spread_of(decision).cut.tolist()))
 
@@ -119,11 +114,10 @@ def test_another_key_gets_hot() -> None:
 def test_dkg_learns_first_and_cuts_nothing() -> None:
     hot = HotKeys(program("dkg"), SLOTS)
     table = hash_table(SLOTS)
-    tell(hot, one_hot(7, rows=0.9 * LEARNING_ROWS))
-    assert hot.decide({"op": table}).reasons == ()
+    few = one_hot(7, rows=0.9 * HotKeySettings().learning_rows)
+    assert why(told(hot, table, few)) == ()
 
-    tell(hot, one_hot(7))
-    made = hot.decide({"op": table})
+    made = told(hot, table, one_hot(7))
 
     assert made.dispatch == {}
     mine = made.tables["op"].route(KEYS) == made.tables["op"].route(KEYS[7:8])
@@ -132,8 +126,7 @@ def test_dkg_learns_first_and_cuts_nothing() -> None:
 
 def test_one_slot_has_nothing_to_place() -> None:
     hot = HotKeys(program("split"), 1)
-    tell(hot, one_hot(7))
-    assert hot.decide({"op": hash_table(1)}).tables == {}
+    assert told(hot, hash_table(1), one_hot(7)).tables == {}
 
 
 # --- with a manager of placement --------------------------------------------------------------
@@ -157,9 +150,15 @@ def two_operators() -> Program:
     return compile_flow(flow.graph())
 
 
+def loop_of(manager: Any, flow: Program) -> Decides:
+    planning = plan_with(manager, flow, SLOTS, beside=False)
+    assert planning is not None
+    return planning.manager
+
+
 def test_a_manager_of_placement_does_not_see_what_is_not_its_to_place() -> None:
     placing = Placing()
-    both = WithHotKeys(placing, two_operators())
+    both = loop_of(placing, two_operators())
     (one,) = epoch(one_hot(7))
     other = PairSketch(4)
     other.update(KEYS[:1], np.zeros(1, np.uint64))
@@ -178,7 +177,7 @@ def test_a_manager_of_placement_does_not_see_what_is_not_its_to_place() -> None:
 
 
 def test_other_slots_are_another_problem() -> None:
-    both = WithHotKeys(None, program("split"))
+    both = loop_of(None, program("split"))
     assert both.statistics_bytes == STATISTICS_BYTES
     before = both.step(epoch(one_hot(7)), {"op": hash_table(SLOTS)})
     assert before.dispatch is not None and max(spread_of(before).slots) < SLOTS
@@ -195,9 +194,7 @@ def test_who_needs_it() -> None:
     for special in (program("dkg"), program("split"), program(split="auto")):
         planning = plan_with(None, special, 2, beside=False)
         assert planning is not None and planning.manager.statistics_bytes > 0
-    assert WithHotKeys.has_work(program("pkg"), Placing())  # its keys are not to be placed
-    planning = plan_with(Manager(), program(), 2, beside=False)
-    assert planning is not None and not isinstance(planning.manager, WithHotKeys)
+    assert plan_with(Placing(), program("pkg"), 2) is None  # its keys are nobody's to place
 
 
 # --- split if it pays, through the engine -----------------------------------------------------

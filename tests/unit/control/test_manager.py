@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pyarrow.compute as pc
 import pytest
 
 import headgate as hg
-from headgate.control.settings import Manager
+from headgate.control.settings import Manager, PlannerSettings
 from headgate.errors import DeclarationError
 from headgate.routing.hashing import hash_columns
 from headgate.testing import ListSource, ManualClock, run
@@ -55,7 +56,7 @@ def test_every_planner_moves_keys_under_a_running_flow_and_counts_stay_right(
     planner: str, born_local: bool
 ) -> None:
     epochs = pairs(8)
-    manager = Manager(planner=planner, every_epochs=2, born_local=born_local)
+    manager = Manager(planner=planner, every=2, born_local=born_local)
 
     done = run(chain(epochs), slots=3, manager=manager)
 
@@ -69,7 +70,7 @@ def test_every_planner_moves_keys_under_a_running_flow_and_counts_stay_right(
         assert last < 0.2
 
 
-@pytest.mark.parametrize("planner", ["headgate", "online", "offline", "allocation", "albic"])
+@pytest.mark.parametrize("planner", ["headgate", "online", "offline", "milp", "albic"])
 def test_keyed_operators_without_state_are_no_planners_business(planner: str) -> None:
     epochs = pairs(5)
     flow = hg.Flow("pairs")
@@ -88,7 +89,9 @@ def test_keyed_operators_without_state_are_no_planners_business(planner: str) ->
 
 def test_a_large_plan_is_spread_over_epochs_hottest_first() -> None:
     epochs = pairs(8)
-    manager = Manager(planner="offline", every_epochs=2, moves_max=10, born_local=False)
+    manager = Manager(
+        planner="offline", every=2, born_local=False, tuning=PlannerSettings(moves_max=10)
+    )
 
     done = run(chain(epochs), slots=3, manager=manager)
 
@@ -99,7 +102,11 @@ def test_a_large_plan_is_spread_over_epochs_hottest_first() -> None:
 
 
 def test_a_table_keeps_to_its_size() -> None:
-    done = run(chain(pairs(6)), slots=3, manager=Manager(planner="online", pins_max=7))
+    done = run(
+        chain(pairs(6)),
+        slots=3,
+        manager=Manager(planner="online", tuning=PlannerSettings(pins_max=7)),
+    )
 
     assert all(len(t.pinned_h) <= 7 for t in done.coordinator.tables.values())
 
@@ -111,7 +118,7 @@ def test_in_a_full_table_hot_keys_take_the_entries_of_cold_ones(planner: str) ->
     epochs = early + [
         pa.table({"a": pc.add(t["a"], 1_000), "b": pc.add(t["b"], 1_000)}) for t in late
     ]
-    manager = Manager(planner=planner, pins_max=60, every_epochs=1)
+    manager = Manager(planner=planner, every=1, tuning=PlannerSettings(pins_max=60))
 
     done = run(chain(epochs), slots=3, manager=manager)
 
@@ -129,7 +136,7 @@ def test_evictions_are_within_the_budget_of_moves() -> None:
     epochs = early + [
         pa.table({"a": pc.add(t["a"], 1_000), "b": pc.add(t["b"], 1_000)}) for t in late
     ]
-    manager = Manager(pins_max=60, moves_max=10, born_local=False)
+    manager = Manager(born_local=False, tuning=PlannerSettings(pins_max=60, moves_max=10))
 
     done = run(chain(epochs), slots=3, manager=manager)
 
@@ -154,7 +161,7 @@ def test_plans_wait_for_their_time() -> None:
 
 
 def test_the_journal_tells_why_what_was_promised_and_what_came_of_it() -> None:
-    done = run(chain(pairs(9)), slots=3, manager=Manager(planner="online", every_epochs=3))
+    done = run(chain(pairs(9)), slots=3, manager=Manager(planner="online", every=3))
 
     first = journal(done)[0]
     assert "remote rows" in first["why"] and first["planner"] == "online"
@@ -167,7 +174,7 @@ def test_the_journal_tells_why_what_was_promised_and_what_came_of_it() -> None:
 
 def test_a_restart_goes_on_with_the_tables_it_had(tmp_path: Any) -> None:
     epochs = pairs(8)
-    manager = Manager(planner="offline", every_epochs=2)
+    manager = Manager(planner="offline", every=2)
     before = run(chain(epochs[:5]), slots=3, manager=manager, checkpoint=tmp_path)
 
     after = run(chain(epochs), slots=3, manager=Manager("hash"), checkpoint=tmp_path)
@@ -181,13 +188,28 @@ def test_a_restart_goes_on_with_the_tables_it_had(tmp_path: Any) -> None:
     "wrong",
     [
         {"planner": "magic"},
-        {"every_epochs": 0},
+        {"every": 0},
         {"alpha": 1.0},
-        {"moves_max": 0},
-        {"statistics_bytes": 10},
         {"every": "soon"},
+        {"warm_up_epochs": -1},
     ],
 )
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(DeclarationError):
         Manager(**wrong)
+
+
+@pytest.mark.parametrize("wrong", [{"moves_max": 0}, {"statistics_bytes": 10}, {"pins_max": -1}])
+def test_limits_that_make_no_sense_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(DeclarationError, match="it must be a whole number, at least"):
+        PlannerSettings(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("every", "epochs", "milliseconds"),
+    [(3, 3, 0), ("30 seconds", 1, 30_000), (timedelta(minutes=1), 1, 60_000)],
+)
+def test_plans_are_epochs_or_time_apart(every: Any, epochs: int, milliseconds: int) -> None:
+    manager = Manager(every=every)
+
+    assert (manager.every_epochs, manager.every_ms) == (epochs, milliseconds)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.control.scaling import Watch
+from headgate.control.adaptation import Watch
 from headgate.control.settings import Scaling
 from headgate.errors import DeclarationError
 from strategies import examples

@@ -13,8 +13,7 @@ import pytest
 import headgate as hg
 from headgate.commit.facts import EdgeFacts, EngineFacts, EpochFacts, StateSize
 from headgate.commit.planning import Decision, Observed
-from headgate.control.unit_index import UnitIndex
-from headgate.control.unit_statistics import Capacity, MigrationCost, Period
+from headgate.control.unit_statistics import Capacity, MigrationCost, Period, UnitIndex
 from headgate.errors import DeclarationError
 from headgate.routing.hashing import hash_columns
 from headgate.testing import ListSource, run

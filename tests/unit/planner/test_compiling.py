@@ -25,10 +25,10 @@ compile_allocation_kernels()
 before = compiled()
 assert all(before), before
 
-from unit.control.test_allocation_manager import hot, managed
+from unit.control.test_units import hot, managed
 managed(1000)
-managed(1000, "allocation")
-hot("allocation")
+managed(1000, "headgate")
+hot("milp")
 assert compiled() == before, compiled()
 """
 

@@ -19,8 +19,9 @@ import pyarrow as pa
 
 from headgate.commit.facts import EpochFacts
 from headgate.commit.planning import Observed
-from headgate.control.hot_keys import KEYS_MAX, STATISTICS_BYTES, HotKeys
-from headgate.control.observation import gather
+from headgate.control.hot_keys import HotKeys
+from headgate.control.loop import STATISTICS_BYTES
+from headgate.control.policy import View
 from headgate.demo.tour import Machine
 from headgate.flow import Flow
 from headgate.operator.aggregates import Count
@@ -140,8 +141,7 @@ class GroupedStream:
         by_slot = tuple(loads.tolist())
         facts = EpochFacts(self.epoch, rows=int(rows.sum()), loads={OPERATOR: by_slot})
         observed = [Observed(facts, told)]
-        hot.observe(observed, gather(observed, KEYS_MAX))
-        decision = hot.decide({OPERATOR: self.table})
+        decision = hot.propose(observed, View({OPERATOR: self.table}, self.slots))
         self.route = Route(
             decision.tables.get(OPERATOR, self.table),
             decision.dispatch.get(OPERATOR, self.route.dispatch),

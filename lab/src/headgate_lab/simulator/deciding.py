@@ -1,6 +1,6 @@
 """The manager of a real flow at work in the simulator.
 
-What decides here is what decides on Spark, `headgate.control.manager.PlacementManager`, with its
+What decides here is what decides on Spark, `headgate.control.keys.KeyPlacement`, with its
 planners, budgets and hash fallback; only what brings it statistics and carries its tables to the
 instances is another engine. It forgets all when its process crashes, as a driver does.
 """
@@ -12,8 +12,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from headgate.control.manager import PlacementManager
-from headgate.control.settings import Manager
+from headgate.control.keys import KeyPlacement
+from headgate.control.settings import Manager, PlannerSettings
 from headgate.planner.placing import KeyLoads, Observation, Pairs, Task
 from headgate.routing.table import RoutingTable
 from headgate_lab.simulator.manager import Pairs as CountedPairs
@@ -30,14 +30,16 @@ class DecidingPlanner:
         slots = set(shape.stateful.values())
         assert len(slots) == 1, "the real manager gives every operator one instance per slot"
         self._slots = slots.pop()
-        settings = Manager(planner, moves_max=MOVES_MAX, born_local=False, seed=seed)
-        self._manager = PlacementManager(_task(shape, settings, self._slots), settings)
+        settings = Manager(
+            planner, born_local=False, tuning=PlannerSettings(moves_max=MOVES_MAX, seed=seed)
+        )
+        self._manager = KeyPlacement(_task(shape, settings, self._slots), settings)
         self._turn = 0
 
     def __call__(self, routers: Mapping[str, Router], pairs: CountedPairs) -> Mapping[str, Router]:
         tables = {name: router.table for name, router in routers.items()}
         self._turn += 1
-        decision = self._manager.decide(self._observation(tables, pairs), tables)
+        decision = self._manager.plan(self._observation(tables, pairs), tables)
         return {
             name: Router(decision.tables[name], router.known) if name in decision.tables else router
             for name, router in routers.items()
@@ -70,11 +72,11 @@ def _task(shape: Shape, settings: Manager, slots: int) -> Task:
         edges=shape.key_pairs,
         slots=slots,
         alpha=settings.alpha,
-        pins_max=settings.pins_max,
-        moves_max=settings.moves_max,
+        pins_max=settings.tuning.pins_max,
+        moves_max=settings.tuning.moves_max,
         born_local=frozenset(),
-        memory_epochs=settings.memory_epochs,
-        seed=settings.seed,
+        memory_epochs=settings.tuning.memory_epochs,
+        seed=settings.tuning.seed,
     )
 
 

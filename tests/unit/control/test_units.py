@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 import headgate as hg
-from headgate.control.allocation_manager import AllocationManager
-from headgate.control.manager import kernels_of
+from headgate.control.loop import DecisionLoop
+from headgate.control.units import UnitPlacement
 from headgate.errors import DeclarationError
-from headgate.planner.compiling import compile_allocation_kernels
 from headgate.testing import ListSource, LocalRun, run
 
 pytestmark = pytest.mark.usefixtures("row_time")
@@ -48,14 +47,15 @@ def managed(
     first = rows.key_by("a").process(hg.Count(emit="rows"), name="first")
     first.key_by("b").process(hg.Count(), name="second").to_memory("out")
     heap = hg.hash_table(SLOTS, BUCKETS).with_buckets(np.zeros(BUCKETS, np.int32))
-    given = {"every_epochs": 2, "migration_seconds_max": 60.0, **settings}
+    given = {"every": 2, "migration_seconds_max": 60.0, **settings}
+    manager = hg.Manager(planner, **given)  # type: ignore[arg-type]
+    units = UnitPlacement(("first", "second"), manager, scaling=scaling)
     return run(
         flow,
         slots=SLOTS,
         buckets=BUCKETS,
         tables={"first": heap, "second": heap},
-        manager=hg.Manager(planner, **given),  # type: ignore[arg-type]
-        scaling=scaling,
+        manager=DecisionLoop(placing=units),
         clock=Ticking(step_ms),
         check_purity=False,
     )
@@ -88,7 +88,7 @@ def test_units_on_one_slot_are_shared_out_and_the_journal_says_why() -> None:
 
 def test_an_idle_flow_gives_its_slots_back() -> None:
     scaling = hg.Scaling(min_slots=1, max_slots=4, hold_periods=1)
-    done = managed(3_600_000, every_epochs=1, scaling=scaling)
+    done = managed(3_600_000, every=1, scaling=scaling)
 
     check_fold(done)
     assert done.records[-1]["slots"] == 1
@@ -98,19 +98,13 @@ def test_an_idle_flow_gives_its_slots_back() -> None:
     assert sum(done.records[scaled]["moved_rows"].values()) == 0, "a drained slot has nothing"
 
 
-def test_kernels_of_units_are_compiled_at_the_start_of_a_flow() -> None:
-    assert kernels_of(AllocationManager(("first",), hg.Manager("milp"))) is (
-        compile_allocation_kernels
-    )
-
-
 def test_a_budget_of_nothing_is_refused() -> None:
     with pytest.raises(DeclarationError, match="migration_seconds_max"):
         hg.Manager("milp", migration_seconds_max=0)
 
 
 def test_every_operator_is_evened_if_asked_for() -> None:
-    done = managed(1000, "allocation", balance="operator", alpha=1.2)
+    done = managed(1000, "headgate", balance="operator", alpha=1.2)
 
     check_fold(done)
     for operator in ("first", "second"):
@@ -118,10 +112,10 @@ def test_every_operator_is_evened_if_asked_for() -> None:
         assert max(loads) < 1.5 * sum(loads) / SLOTS, operator
     told = [line for r in done.journal if r["kind"] == "plan" for line in r["top_moves"]]
     assert any("evens loads of first" in line for line in told)
-    with pytest.raises(DeclarationError, match='planner="allocation"'):
+    with pytest.raises(DeclarationError, match='planner="headgate"'):
         hg.Manager("milp", balance="operator")
     with pytest.raises(DeclarationError, match="balance"):
-        hg.Manager("allocation", balance="all")  # type: ignore[arg-type]
+        hg.Manager("headgate", balance="all")  # type: ignore[arg-type]
 
 
 def hot(planner: str) -> LocalRun:
@@ -133,7 +127,7 @@ def hot(planner: str) -> LocalRun:
         flow,
         slots=4,
         buckets=BUCKETS,
-        manager=hg.Manager(planner, every_epochs=2, migration_seconds_max=60.0),
+        manager=hg.Manager(planner, every=2, migration_seconds_max=60.0),
         clock=Ticking(1000),
         check_purity=False,
     )
@@ -148,23 +142,7 @@ def _hot_rows(epoch: int) -> list[dict[str, int]]:
 HOT_ROWS = [_hot_rows(epoch) for epoch in range(EPOCHS)]
 
 
-def test_a_hot_key_of_a_split_grouping_is_cut_by_the_plan_itself() -> None:
-    done = hot("allocation")
-
-    fold = Counter(row["k"] for epoch in HOT_ROWS for row in epoch)
-    assert {r["k"]: r["count"] for r in done.state("second")} == fold
-    plans = [r for r in done.journal if r["kind"] == "plan"]
-    assert plans and not any("hot_keys" in plan for plan in plans), "one manager decides"
-    cut = next(plan for plan in plans if plan["cut"]["units"])
-    assert cut["top_moves"][0].startswith("second key '0': cut, node ")
-    assert "% of a node's share" in cut["top_moves"][0]
-    later = [r for r in done.records if r["epoch"] >= cut["epoch"]]
-    assert all(r["spread_keys"] == {"second": 1} for r in later), "it stays cut"
-    assert all(r["merge_rows"]["second"] for r in later)
-    assert max(later[-1]["loads"]["second"]) < 350, "the hot key alone has 500 of 1000"
-
-
-def test_planners_that_cut_nothing_leave_hot_keys_to_the_manager_of_hot_keys() -> None:
+def test_a_hot_key_is_cut_whoever_places_units() -> None:
     done = hot("milp")
 
     fold = Counter(row["k"] for epoch in HOT_ROWS for row in epoch)

@@ -3,9 +3,9 @@
 Loads are never the same in two periods; a plan that only follows their noise moves state for
 nothing. So a plan is applied if, against staying, it
 
-    takes a unit or a piece, or load, off slots that leave
+    takes a unit, or load, off slots that leave
     evens loads that are further apart than allowed, by a tenth at least
-    brings rows nearer to where they go, or pieces together, and leaves loads even enough
+    brings rows nearer to where they go, and leaves loads even enough
 
 Invariant: under constant loads every plan applied is better than staying in this order. So the loop
 never comes back to an allocation it has left, and a planner that does not foresee what collocation
@@ -22,7 +22,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headgate.arrays import I32
-from headgate.planner.allocation.cutting import pieces_of, placed
 from headgate.planner.allocation.model import Balance, Situation, load_distance
 from headgate.planner.allocation.plan import ROUNDING, Plan
 from headgate.planner.allocation.worth import far_rows
@@ -37,18 +36,16 @@ class Standing:
     """What an allocation comes to; each part is better if smaller.
 
     Args:
-        left: Units and pieces on slots that leave, with and without load.
+        left: Units on slots that leave, with and without load.
         left_load: Their load.
         distance_pct: Load distance, in percent of the mean.
         far: Share of the rows that leave their slot; with known distances, near ones in part.
-        pieces: Pieces of units besides those of their owners.
     """
 
     left: int
     left_load: float
     distance_pct: float
     far: float
-    pieces: int
 
     @classmethod
     def of(cls, situation: Situation, node: I32, balance: Balance) -> Standing:
@@ -59,15 +56,7 @@ class Standing:
             float(situation.unit_loads(node)[behind].sum()),
             load_distance(situation, node, balance=balance),
             far_rows(situation, node, rows) / rows.total if rows.total else 0.0,
-            0 if situation.cut is None else pieces_of(situation.cut.extras),
         )
-
-    @classmethod
-    def planned(cls, situation: Situation, plan: Plan, balance: Balance) -> Standing:
-        """That of a plan, which may cut units anew."""
-        if situation.cut is None:
-            return cls.of(situation, plan.node, balance)
-        return cls.of(*placed(situation.cut, plan.extras, plan.node), balance)
 
     def empties(self, now: Standing) -> bool:
         if self.left != now.left:
@@ -86,7 +75,7 @@ def is_worth_applying(
 ) -> bool:
     """`collocates`: the planner means to bring rows nearer; else that happens by chance."""
     now = Standing.of(situation, situation.home, balance)
-    then = Standing.planned(situation, plan, balance)
+    then = Standing.of(situation, plan.node, balance)
     if then.empties(now):
         return True
     saves = collocates and now.far - then.far >= SAVES
@@ -97,4 +86,4 @@ def is_worth_applying(
         limit_pct *= UNFORESEEN
     if then.evens(now, limit_pct):
         return True
-    return (saves or then.pieces < now.pieces) and then.even_enough(now, limit_pct)
+    return saves and then.even_enough(now, limit_pct)

@@ -1,0 +1,256 @@
+"""The decision loop: epochs in, one decision out. Pure, and the only place that decides.
+
+Policies propose (`policy`): where keys live, which keys are cut or folded early, how large epochs
+are, how many slots there should be. The loop weighs what they propose, makes one decision of it
+that says why, and holds what was promised against what came.
+
+**One owner of the number of slots.** Who asks: the load of slots, a backlog, a latency that was
+asked for, and the user (`FlowQuery.rescale`). While a change is under way, the user's included,
+nobody else is heard. Of policies that ask in the same turn, more slots win over fewer: what one of
+them needs, another must not take away. Slots to give back are drained first, where the placement
+can do that within its budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from headgate.commit.facts import PlanFacts, TuningFacts
+from headgate.commit.planning import Decides, Decision, Observed, PlacesUnits, Planning, slots_of
+from headgate.control.hot_keys import HotKeys
+from headgate.control.keys import KeyPlacement, task_of
+from headgate.control.placement import HeadgatePlacement
+from headgate.control.policy import Figure, Policy, Proposal, SlotsWanted, View, compare
+from headgate.control.settings import Manager, Scaling
+from headgate.control.tuner import Advice, Tuner
+from headgate.control.units import UnitPlacement
+from headgate.routing.route import Dispatch
+from headgate.routing.table import RoutingTable
+from headgate.slot.program import Program
+
+STATISTICS_BYTES = 1 << 20  # of a slot, where no manager says otherwise: 40,000 pairs
+
+
+class Places(Policy, Protocol):
+    """The policy that says where keys live."""
+
+    @property
+    def units_of(self) -> frozenset[str]: ...
+
+    @property
+    def born_local(self) -> frozenset[str]: ...
+
+
+class DecisionLoop:
+    """Decides for one flow."""
+
+    def __init__(
+        self,
+        *,
+        placing: Places | None = None,
+        hot_keys: HotKeys | None = None,
+        sizing: Tuner | None = None,
+        statistics_bytes: int = STATISTICS_BYTES,
+    ) -> None:
+        self._placing, self._sizing = placing, sizing
+        policies: list[Policy | None] = [placing, hot_keys]
+        self._policies = [policy for policy in policies if policy is not None]
+        self._statistics_bytes = statistics_bytes if self._policies else 0
+        self._slots = 0
+        self._dispatch: dict[str, Dispatch] = {}
+        self._promised: Mapping[Figure, float] = {}
+
+    @property
+    def statistics_bytes(self) -> int:
+        return self._statistics_bytes
+
+    @property
+    def units_of(self) -> frozenset[str]:
+        return frozenset() if self._placing is None else self._placing.units_of
+
+    @property
+    def born_local(self) -> frozenset[str]:
+        return frozenset() if self._placing is None else self._placing.born_local
+
+    def step(self, observed: Sequence[Observed], tables: Mapping[str, RoutingTable]) -> Decision:
+        """One turn, after some epochs."""
+        slots = slots_of(tables) or observed[-1].facts.slots
+        if self._slots and slots != self._slots:
+            self._promised, self._dispatch = {}, {}
+            for policy in self._policies:
+                policy.slots_changed(slots)
+        self._slots = slots
+        view = View(tables, slots)
+        recent = [epoch for epoch in observed if epoch.facts.slots == slots]
+        proposals = [policy.propose(recent, view) for policy in self._policies]
+        decision = self._joined(proposals)
+        advice = self._sized(observed)
+        tuning = None if advice is None else advice.facts(observed[-1].facts.epoch)
+        wanted = self._slots_wanted(proposals, advice, slots)
+        if wanted is not None:
+            decision = replace(decision, slots=wanted.slots, scaling=wanted.why)
+        if tuning is not None and advice is not None:
+            decision = _with_tuning(decision, tuning, advice)
+        return decision
+
+    # --- inside ----------------------------------------------------------------------------
+    def _joined(self, proposals: Sequence[Proposal]) -> Decision:
+        """One decision. Where two place the same operator, the one asked later does."""
+        tables: dict[str, RoutingTable] = {}
+        plan: PlanFacts | None = None
+        achieved: dict[Figure, float] = {}
+        promised: dict[Figure, float] = {}
+        for proposal in proposals:
+            tables |= proposal.tables
+            self._dispatch |= proposal.dispatch
+            plan = _both(plan, proposal.plan)
+            achieved |= proposal.achieved
+            promised |= proposal.promised
+        given = (proposal.outcome for proposal in proposals)
+        outcome = compare(self._promised, achieved) or next(filter(None, given), None)
+        if promised or outcome is not None:
+            self._promised = promised
+        return Decision(tables, plan, outcome, dispatch=dict(self._dispatch))
+
+    def _sized(self, observed: Sequence[Observed]) -> Advice | None:
+        """What the tuner says of these epochs; of several the last word counts."""
+        if self._sizing is None:
+            return None
+        draining = isinstance(self._placing, HeadgatePlacement) and self._placing.is_draining
+        advice: Advice | None = None
+        for epoch in observed:
+            asked = advice is not None and advice.rescale is not None
+            said = self._sizing.observe(epoch.facts, changing=epoch.changing or draining or asked)
+            advice = said if advice is None or (said is not None and not asked) else advice
+        return advice
+
+    def _slots_wanted(
+        self, proposals: Sequence[Proposal], advice: Advice | None, slots: int
+    ) -> SlotsWanted | None:
+        asked = [proposal.slots for proposal in proposals if proposal.slots is not None]
+        if advice is not None and advice.rescale is not None:
+            asked.append(SlotsWanted(advice.rescale.instances, advice.rescale.why))
+        wanted = max(asked, key=lambda ask: ask.slots, default=None)
+        by_placing = any(proposal.slots is not None for proposal in proposals)
+        if wanted is None or wanted.slots >= slots or by_placing:
+            return wanted
+        if isinstance(self._placing, HeadgatePlacement):
+            self._placing.drain(slots - wanted.slots)
+            return None
+        return wanted
+
+
+def _both(one: PlanFacts | None, other: PlanFacts | None) -> PlanFacts | None:
+    """The plan of a placement, with what was decided about hot keys beside it."""
+    if one is None or other is None:
+        return one or other
+    return replace(
+        one,
+        why="; ".join(filter(None, [one.why, other.why])),
+        hot_keys=other.hot_keys,
+        spread=other.spread,
+        split=other.split,
+    )
+
+
+def _with_tuning(decision: Decision, tuning: TuningFacts, advice: Advice) -> Decision:
+    rows = None if advice.epoch_rows is None else advice.epoch_rows.rows
+    return replace(decision, tuning=tuning, settings=advice.tuned, rows_per_epoch=rows)
+
+
+class _Given:
+    """Somebody else's decider, as a policy. It sees what is counted of the keys it may place."""
+
+    def __init__(self, decider: Decides, placed: Collection[str]) -> None:
+        self._decider, self._placed = decider, units_of(decider) | set(placed)
+
+    @property
+    def units_of(self) -> frozenset[str]:
+        return units_of(self._decider)
+
+    @property
+    def born_local(self) -> frozenset[str]:
+        return self._decider.born_local
+
+    def slots_changed(self, slots: int) -> None:
+        pass  # it sees that from the tables
+
+    def propose(self, observed: Sequence[Observed], view: View) -> Proposal:
+        said = self._decider.step([self._placeable(epoch) for epoch in observed], view.tables)
+        wanted = None if said.slots is None else SlotsWanted(said.slots, said.scaling)
+        return Proposal(
+            said.tables, said.dispatch or {}, said.plan, slots=wanted, outcome=said.outcome
+        )
+
+    def _placeable(self, epoch: Observed) -> Observed:
+        shown = [
+            replace(task, loads={op: x for op, x in task.loads.items() if op in self._placed})
+            for task in epoch.statistics
+        ]
+        return replace(epoch, statistics=shown)
+
+
+def units_of(decider: Decides) -> frozenset[str]:
+    return decider.units_of if isinstance(decider, PlacesUnits) else frozenset()
+
+
+def plan_with(
+    manager: Manager | Decides | None,
+    program: Program,
+    slots: int,
+    *,
+    racks: Mapping[str, str] | None = None,
+    scaling: Scaling | None = None,
+    sizing: Tuner | None = None,
+    beside: bool = True,
+) -> Planning | None:
+    """The loop at work on a flow; None if there is nothing to decide.
+
+    Operators that are placed by load, or folded early if it pays, need no manager for that.
+    """
+    placing: Places | None = None
+    prepare: list[Callable[[], None]] = []
+    statistics_bytes = STATISTICS_BYTES
+    placed = program.operators(lambda may: may.be_placed)
+    if isinstance(manager, Manager):
+        statistics_bytes = manager.tuning.statistics_bytes
+        if placed:
+            placing, prepare = _placement(manager, program, slots, racks, scaling)
+    elif manager is not None and (placed or units_of(manager)):
+        placing = _Given(manager, placed)
+        statistics_bytes = manager.statistics_bytes
+    hot = HotKeys(program, slots) if HotKeys.has_work(program) else None
+    if placing is None and hot is None and sizing is None:
+        return None
+    loop = DecisionLoop(
+        placing=placing,
+        hot_keys=hot,
+        sizing=sizing,
+        statistics_bytes=statistics_bytes,
+    )
+    planning = Planning(loop, beside=beside)
+    for work in prepare:
+        planning.prepare(work)
+    return planning
+
+
+def _placement(
+    manager: Manager,
+    program: Program,
+    slots: int,
+    racks: Mapping[str, str] | None,
+    scaling: Scaling | None,
+) -> tuple[Places, list[Callable[[], None]]]:
+    """The policy that places keys by the planner of that name, and what compiles its kernels."""
+    from headgate.planner.compiling import compile_allocation_kernels, compile_kernels
+
+    if manager.places_units:
+        placed = program.operators(lambda may: may.be_placed)
+        return UnitPlacement(placed, manager, racks, scaling=scaling), [compile_allocation_kernels]
+    keys = KeyPlacement(task_of(program, manager, slots, racks), manager)
+    if manager.planner != "headgate":
+        return keys, [compile_kernels]
+    units = UnitPlacement(program.operators(lambda may: may.be_placed), manager, racks)
+    return HeadgatePlacement(keys, units), [compile_kernels, compile_allocation_kernels]
