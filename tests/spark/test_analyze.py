@@ -26,16 +26,11 @@ from headgate.offline.analyze_pairs import CountedPairs, count_pairs, hashes_of
 SLOTS = 3
 
 
-class Silent:
-    def begin(self, stage: str) -> None: ...
-    def end(self, found: str, seconds: float) -> None: ...
-
-
 def analysed(spark: SparkSession, data: Path, form: str = "parquet", **asked: Any) -> Analysis:
     keys, operators = asked.pop("keys", ["region", "hashtag"]), asked.pop("operators", ())
     shape = shape_of(keys, operators, asked.pop("edges", ()), asked.pop("source", None))
     options = AnalyzeOptions(str(data), form, shape, slots=SLOTS, **{"curve": False, **asked})
-    return analyze(spark, options, Silent())
+    return analyze(spark, options)
 
 
 def test_a_flow_gets_exactly_the_promised_locality_and_the_fold(
@@ -51,7 +46,7 @@ def test_a_flow_gets_exactly_the_promised_locality_and_the_fold(
         operators=names,
         curve=True,
     )
-    write(found, tmp_path / "tables", Silent())
+    write(found, tmp_path / "tables")
     flow = hg.Flow("analysed")
     stream = flow.source(_stream(spark, files.directory))
     for name, key in zip(names, (["region"], ["hashtag"], ["region", "day"]), strict=True):
@@ -165,7 +160,7 @@ def test_source_partitions_draw_keys_and_the_flow_gets_what_is_promised_behind_t
     files = write_epochs([rows], tmp_path / "in")
 
     found = analysed(spark, files.directory, source="gate", source_slot="at")
-    write(found, tmp_path / "tables", Silent())
+    write(found, tmp_path / "tables")
 
     assert found.source is not None and found.without is not None
     assert found.source.slot_by_text == [(str(n), (n + 1) % SLOTS) for n in range(SLOTS)]

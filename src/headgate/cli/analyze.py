@@ -121,38 +121,20 @@ def _run(
 
     check_solver(options.quality)
     console = speaker(json_file)
-    stages = _Stages(console)
+
+    def progress(stage: str, found: str, seconds: float) -> None:
+        if found:
+            console.print(f"[green]✓[/] {stage:10} {safe(found)} [dim]{seconds:.1f} s[/]")
+        status.update(f"[dim]{stage}[/]")
+
     name = f"headgate analyze {options.data}"
-    with session(console, name, settings, what="analysis") as spark, stages:
-        analysis = analyze_data(spark, options, stages)
-    files = write(analysis, out, stages)
+    with session(console, name, settings, what="analysis") as spark, console.status("") as status:
+        analysis = analyze_data(spark, options, progress)
+        files = write(analysis, out, progress)
     _print_result(console, analysis)
     console.print(f"\nReport: [bold]{safe(files[-1])}[/]")
     console.print(f"[dim]Start with it: headgate run APP.PY:FLOW --tables {safe(out)}[/]")
     write_json(json_file, analysis.facts())
-
-
-class _Stages:
-    """Shows the stage that runs, then what it found."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._status = console.status("")
-        self._stage = ""
-
-    def begin(self, stage: str) -> None:
-        self._stage = stage
-        self._status.update(f"[dim]{stage}[/]")
-        self._status.start()
-
-    def end(self, found: str, seconds: float) -> None:
-        self._status.stop()
-        self._console.print(f"[green]✓[/] {self._stage:10} {safe(found)} [dim]{seconds:.1f} s[/]")
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None:
-        self._status.stop()
 
 
 def _print_result(console: Console, analysis: Analysis) -> None:

@@ -20,23 +20,13 @@ from rich.table import Table
 from rich.text import Text
 
 from headgate.commit.facts import EpochFacts
-from headgate.offline.views import EpochView, RunView, short
+from headgate.offline.views import EPOCH_COLUMNS, EpochView, RunView, short
 
 if TYPE_CHECKING:
     from headgate.runtime.query import FlowQuery
 
 POLL_SECONDS = 0.2
 SHOWN = 12
-_COLUMNS = (
-    ("epoch", 6),
-    ("rows", 11),
-    ("seconds", 8),
-    ("rows/s", 9),
-    ("locality", 9),
-    ("imbalance", 10),
-    ("shuffled", 10),
-    ("local", 10),
-)
 
 
 def follow(
@@ -119,10 +109,10 @@ class Board:
 
     def table(self, views: Iterable[EpochView], *, header: bool = False) -> Table:
         table = Table(box=None, padding=0, show_header=header, header_style="dim", pad_edge=False)
-        for name, width in _COLUMNS:
+        for name, width in EPOCH_COLUMNS.items():
             table.add_column(name, justify="right", width=width, no_wrap=True)
         for view in views:
-            table.add_row(*_cells(view))
+            table.add_row(*view.cells)
         return table
 
     def __rich__(self) -> RenderableType:
@@ -140,16 +130,3 @@ class Board:
                 said += f", median {short(run.rows_per_second_median)} rows/s"
         self._spinner.update(text=Text(said, style="dim"))
         return self._spinner
-
-
-def _cells(view: EpochView) -> list[str]:
-    return [
-        str(view.epoch),
-        f"{view.rows:,}",
-        "" if view.seconds is None else f"{view.seconds:.2f}",
-        "" if view.rows_per_second is None else short(view.rows_per_second),
-        "" if view.locality is None else f"{view.locality:.1%}",
-        "" if view.imbalance is None else f"{view.imbalance:.2f}×",
-        short(view.bytes_shuffled, "B"),
-        short(view.bytes_local, "B"),
-    ]

@@ -87,13 +87,14 @@ class Verdict:
     @property
     def sentence(self) -> str:
         """What was compared, and how it came out."""
-        what = (
-            f"{len(self.by_region):,} regions and {len(self.by_hashtag):,} hashtags, "
-            f"{self.rows:,} rows, in state and sink"
+        if self.differences:
+            return (
+                f"The run differs from a plain fold in one thread: {'; '.join(self.differences)}."
+            )
+        return (
+            f"Every count equals a plain fold in one thread: {len(self.by_region):,} regions and "
+            f"{len(self.by_hashtag):,} hashtags, {self.rows:,} rows, in state and sink."
         )
-        if self.agrees:
-            return f"Every count equals a plain fold in one thread: {what}."
-        return f"The run differs from a plain fold in one thread: {'; '.join(self.differences)}."
 
     def to_json(self) -> dict[str, Any]:
         return {

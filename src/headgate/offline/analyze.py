@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -50,11 +50,11 @@ MAX_EDGES = 5_000_000  # pairs that the driver holds: 24 bytes each, and as much
 TRIES, MANY_EDGES = 4, 1_000_000
 
 
-class Progress(Protocol):
-    """Hears when a stage begins, and what it found."""
+Progress = Callable[[str, str, float], None]
+"""Called with a stage when it begins (""), and again with what it found and its seconds."""
 
-    def begin(self, stage: str) -> None: ...
-    def end(self, found: str, seconds: float) -> None: ...
+
+def _ignore(stage: str, found: str, seconds: float) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -260,7 +260,7 @@ class Analysis:
         }
 
 
-def analyze(spark: SparkSession, options: AnalyzeOptions, progress: Progress) -> Analysis:
+def analyze(spark: SparkSession, options: AnalyzeOptions, progress: Progress = _ignore) -> Analysis:
     """Count, plan, and judge the plan. Nothing is written."""
     shape, seconds = options.shape, dict[str, float]()
     with spark_errors(options.data, options.form), _stage("count", progress, seconds) as found:
@@ -328,7 +328,7 @@ def analyze(spark: SparkSession, options: AnalyzeOptions, progress: Progress) ->
         )
 
 
-def write(analysis: Analysis, folder: Path, progress: Progress) -> list[Path]:
+def write(analysis: Analysis, folder: Path, progress: Progress = _ignore) -> list[Path]:
     """Tables, `analysis.json` and `report.html`; returns their paths."""
     from headgate.offline.analyze_report import render
 
@@ -372,10 +372,10 @@ def _stage(name: str, progress: Progress, seconds: dict[str, float]) -> Iterator
     """Time a stage, and report when it begins, what it found and how long it took."""
     begun = time.perf_counter()
     found: list[str] = []
-    progress.begin(name)
+    progress(name, "", 0.0)
     yield found
     seconds[name] = time.perf_counter() - begun
-    progress.end(", ".join(found), seconds[name])
+    progress(name, ", ".join(found), seconds[name])
 
 
 def _source(frame: DataFrame, options: AnalyzeOptions) -> Source | None:

@@ -14,6 +14,7 @@ from headgate.errors import HeadgateError
 from headgate.offline.diagram import draw
 from headgate.offline.page import PAGE, figures_html, section, table, tiles_html
 from headgate.offline.views import (
+    EPOCH_COLUMNS,
     EpochView,
     RunView,
     each_epoch,
@@ -31,6 +32,22 @@ _SHOWN_MOVES = 24
 
 Extra = tuple[str, str]
 """A section that a command adds: a heading and its HTML, already escaped."""
+
+
+def why_no_figures() -> str:
+    """What is missing and how to get it; empty where figures can be drawn.
+
+    Figures are an extra: matplotlib is large, and a flow runs without it.
+    """
+    if find_spec("matplotlib") is not None:
+        return ""
+    return 'figures need matplotlib, which is not installed; pip install "headgate[figures]"'
+
+
+def need_figures() -> None:
+    """Refuse, before any work is done, what could not be drawn in the end."""
+    if why := why_no_figures():
+        raise HeadgateError(why, extra="figures")
 
 
 def write_report(
@@ -65,7 +82,7 @@ def render(
         figures=_figures(epochs, views, run),
         operators=_operators(describe, epochs),
         events=_plans(journal) + _events(journal),
-        epochs=_epochs(views),
+        epochs=table(list(EPOCH_COLUMNS), [v.cells for v in views[-_SHOWN_EPOCHS:]], words=0),
         epoch_count=len(views),
     )
 
@@ -200,34 +217,3 @@ def _events(journal: Sequence[Json]) -> str:
         for r in others[-_SHOWN_EPOCHS:]
     ]
     return section("Events", table(["epoch", "kind", "facts"], rows, words=3))
-
-
-def _epochs(views: Sequence[EpochView]) -> str:
-    head = ["epoch", "rows", "seconds", "rows/s", "locality", "imbalance", "shuffled", "local"]
-    rows = [
-        [
-            str(v.epoch),
-            f"{v.rows:,}",
-            "–" if v.seconds is None else f"{v.seconds:.2f}",
-            number(v.rows_per_second),
-            percent(v.locality),
-            times(v.imbalance),
-            short(v.bytes_shuffled, "B"),
-            short(v.bytes_local, "B"),
-        ]
-        for v in views[-_SHOWN_EPOCHS:]
-    ]
-    return table(head, rows, words=0)
-
-
-def why_no_figures() -> str:
-    """What is missing and how to get it; empty where figures can be drawn."""
-    if find_spec("matplotlib") is not None:
-        return ""
-    return 'figures need matplotlib, which is not installed; pip install "headgate[figures]"'
-
-
-def need_figures() -> None:
-    """Refuse, before any work is done, what could not be drawn in the end."""
-    if why := why_no_figures():
-        raise HeadgateError(why, extra="figures")

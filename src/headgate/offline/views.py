@@ -12,6 +12,19 @@ from statistics import median
 from headgate.commit.facts import EpochFacts, Json, OutcomeFacts, PlanFacts, epochs_of, facts_of
 
 
+EPOCH_COLUMNS = {
+    "epoch": 6,
+    "rows": 11,
+    "seconds": 8,
+    "rows/s": 9,
+    "locality": 9,
+    "imbalance": 10,
+    "shuffled": 10,
+    "local": 10,
+}
+"""What is shown of an epoch, and how many characters it takes on a terminal."""
+
+
 @dataclass(frozen=True)
 class EpochView:
     """One epoch. What the engine did not measure is None (the testing kit has no job times)."""
@@ -52,6 +65,20 @@ class EpochView:
     @property
     def rows_per_second(self) -> float | None:
         return self.rows / self.seconds if self.seconds else None
+
+    @property
+    def cells(self) -> list[str]:
+        """As text, in the columns of `EPOCH_COLUMNS`."""
+        return [
+            str(self.epoch),
+            f"{self.rows:,}",
+            "–" if self.seconds is None else f"{self.seconds:.2f}",
+            number(self.rows_per_second),
+            percent(self.locality),
+            times(self.imbalance),
+            short(self.bytes_shuffled, "B"),
+            short(self.bytes_local, "B"),
+        ]
 
     def to_json(self) -> Json:
         return asdict(self) | {"rows_per_second": self.rows_per_second}

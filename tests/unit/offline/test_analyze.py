@@ -49,11 +49,6 @@ TREE = shape_of(["a", "b", "c"], edges=["a:b", "a:c"])
 JOIN = shape_of(["a", "b", "c"], edges=["a:c", "b:c"])
 
 
-class Silent:
-    def begin(self, stage: str) -> None: ...
-    def end(self, found: str, seconds: float) -> None: ...
-
-
 def analysis_of(rows: pa.Table, shape: Shape, slots: int, *, cap: int = 10_000) -> Analysis:
     """What `analyze` gives, counted here instead of on Spark."""
     pairs = count_pairs(hashes_of(rows.select(shape.columns), shape.positions), shape.edges)
@@ -256,7 +251,7 @@ def test_notes_say_what_the_figures_hide() -> None:
 def test_all_is_written_and_the_tables_are_those_of_the_plan(tmp_path: Path) -> None:
     found = analysis_of(random_rows(1), CHAIN, 2)
 
-    files = write(found, tmp_path / "deep" / "out", Silent())
+    files = write(found, tmp_path / "deep" / "out")
 
     assert {path.name for path in files} == {
         *("a.parquet", "b.parquet", "c.parquet"),
