@@ -20,6 +20,7 @@ import typer
 from rich.console import Console
 
 from headgate.cli.console import fail
+from headgate.control.tuning_file import FILE
 from headgate.errors import DeclarationError, HeadgateError
 
 if TYPE_CHECKING:
@@ -35,6 +36,11 @@ Master = Annotated[
 Conf = Annotated[
     list[str] | None, typer.Option(metavar="KEY=VALUE", help="Spark setting; may be repeated.")
 ]
+
+
+def kept_in(flow: str) -> Path:
+    """Where `headgate tune` keeps its result, and `headgate run` looks for it."""
+    return Path("artifacts") / flow / FILE
 
 
 def spark_settings(given: list[str] | None, master: str | None) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,21 +11,27 @@ from rich.console import Console
 
 from headgate.cli.console import (
     INTERRUPTED,
+    counted,
     plain_errors,
     safe,
     speaker,
     write_json,
 )
-from headgate.cli.kept_tuning import begin_with, tuning_lines
-from headgate.cli.launch import LOG, Conf, Master, flow_of, load_target, session, spark_settings
-from headgate.cli.live import follow
-from headgate.cli.start_options import (
-    manager_of,
-    slots_of,
-    trigger_of,
+from headgate.cli.launch import (
+    LOG,
+    Conf,
+    Master,
+    flow_of,
+    kept_in,
+    load_target,
+    session,
+    spark_settings,
 )
+from headgate.cli.live import follow
+from headgate.commit.facts import Json, TuningFacts, facts_of
 from headgate.commit.settings import Options
-from headgate.control.settings import slots_for
+from headgate.control.settings import Manager, Scaling, slots_for
+from headgate.control.tuning_file import SavedTuning, load_tuning, save_tuning
 from headgate.errors import HeadgateError
 from headgate.offline.views import EpochView, RunView, short
 from headgate.routing.table import load_tables
@@ -91,17 +98,40 @@ def run(
     with plain_errors():
         if once and every:
             raise HeadgateError("--once and --every exclude each other")
+        trigger = {"availableNow": True} if once else {"processingTime": every} if every else None
         settings = spark_settings(conf, master)
         routing = {} if tables is None else load_tables(tables)
         start: dict[str, Any] = {
             "slots": slots_for(slots_of(slots, min_slots, max_slots), routing),
-            "trigger": trigger_of(once, every),
+            "trigger": trigger,
             "manager": manager_of(manager, planner),
             "latency_s": latency_s,
             "rows_per_epoch": rows_per_epoch,
             "options": Options(tables=routing),
         }
         _run(target, start, checkpoint, epochs, settings, json_file)
+
+
+def slots_of(
+    slots: int | None, min_slots: int | None, max_slots: int | None
+) -> int | Scaling | None:
+    """What --slots, or --min-slots and --max-slots, stand for."""
+    if min_slots is None and max_slots is None:
+        return slots
+    if slots is not None:
+        raise HeadgateError(
+            "--slots gives a number that stays, --min-slots and --max-slots limits within which it "
+            "is chosen: keep one"
+        )
+    return Scaling(min_slots=min_slots or 1, max_slots=max_slots)
+
+
+def manager_of(managed: bool, planner: str | None) -> Manager | None:
+    if managed:
+        return Manager(planner or "headgate")
+    if planner is not None:
+        raise HeadgateError(f"--no-manager plans nothing: leave it out, or --planner {planner}")
+    return None
 
 
 def _run(
@@ -125,8 +155,8 @@ def _run(
         if not fixed:
             console.print(safe(begin_with(Storage.at(absolute(place)), flow.name)))
         if tables:
-            told = ", ".join(f"{op} ({len(t.pinned_h):,} keys)" for op, t in tables.items())
-            console.print(f"routing tables for {safe(told)}")
+            named = ", ".join(f"{op} ({len(t.pinned_h):,} keys)" for op, t in tables.items())
+            console.print(f"routing tables for {safe(named)}")
         if start["manager"] is not None:
             console.print(f"managed by planner {start['manager'].planner!r}")
         console.print(f"[dim]Ctrl-C stops it; Spark's log is in {LOG}[/]\n")
@@ -174,3 +204,39 @@ def _print_result(console: Console, views: list[EpochView], place: str) -> None:
     console.print(
         f"[dim]look inside: headgate inspect {place}\n     draw it: headgate report {place}[/]"
     )
+
+
+def begin_with(checkpoint: Storage, flow: str) -> str:
+    """Give a checkpoint without settings those of `headgate tune`; says what it begins with."""
+    known = load_tuning(checkpoint)
+    if known is not None and known.tuned is not None:
+        return f"begins with the settings in its checkpoint: {_settings(known)}"
+    place = kept_in(flow)
+    kept = load_tuning(Storage.at(str(place.parent.resolve())), plain=True)
+    if kept is not None and kept.tuned is not None:
+        costs = kept.calibration if known is None else known.calibration
+        save_tuning(checkpoint, SavedTuning(costs, kept.tuned))
+        return f"begins with {place}: {_settings(kept)}"
+    if known is not None:
+        return "begins with a slot per core; what the engine costs is in its checkpoint"
+    return "begins with a slot per core; what the engine costs is measured as it runs"
+
+
+def _settings(saved: SavedTuning) -> str:
+    assert saved.tuned is not None
+    settings = saved.tuned.settings
+    return f"{counted(settings.slots, 'slot')}, {settings.rows_per_epoch:,} rows per epoch"
+
+
+def tuning_lines(journal: Iterable[Json], epochs: Collection[int]) -> Iterator[str]:
+    """What the tuner has changed after these epochs, and why."""
+    for facts in facts_of(journal):
+        if not isinstance(facts, TuningFacts) or facts.epoch not in epochs:
+            continue
+        begin = f"tuned after epoch {facts.epoch}: "
+        if facts.note:
+            yield begin + facts.note
+        if facts.slots is not None:
+            yield f"{begin}{facts.slots} slots, {facts.why}"
+        if facts.rows_per_epoch is not None:
+            yield f"{begin}{facts.rows_per_epoch:,} rows per epoch, {facts.why_rows}"

@@ -13,11 +13,11 @@ from rich.console import Console
 from rich.text import Text
 
 from headgate.cli.console import plain_errors, safe, speaker, write_json
-from headgate.cli.kept_tuning import keep_costs, kept_in, load_costs
-from headgate.cli.launch import Conf, Master, flow_of, load_target, session, spark_settings
+from headgate.cli.launch import Conf, Master, flow_of, kept_in, load_target, session, spark_settings
 from headgate.cli.tuning_text import Answer, doubt, met_bound, print_costs, print_tuning
 from headgate.control.tuner import GROWTH
-from headgate.control.tuning_file import SavedTuning, save_tuning
+from headgate.control.tuning_file import SavedTuning, load_tuning, read_calibration, save_tuning
+from headgate.planner.tuning.calibration import Calibration
 from headgate.planner.tuning.epochs import TunedEpochs, tune_epochs
 from headgate.state.storage import Storage
 
@@ -60,7 +60,7 @@ def calibrate(
         console.print(f"[dim]kept in {safe(out)}; headgate tune --costs {safe(out)} uses it[/]")
         if checkpoint is not None:
             keep_costs(Storage.at(absolute(checkpoint)), found)
-            _print_place(console, checkpoint)
+            console.print(f"[dim]and in {safe(checkpoint)}, where flow.start finds it[/]")
         write_json(json_file, found.to_json())
 
 
@@ -123,7 +123,7 @@ def tune(
     with plain_errors():
         console = speaker(json_file)
         settings = spark_settings(conf, master)
-        calibration = None if costs is None else load_costs(costs)
+        calibration = None if costs is None else read_calibration(costs)
         found = load_target(target)
         with session(console, f"headgate tune {target}", settings, what="probe") as spark:
             flow = flow_of(found, spark)
@@ -152,8 +152,14 @@ def tune(
         console.print(f"[dim]kept in {safe(place)}[/]")
         if checkpoint is not None:
             save_tuning(Storage.at(absolute(checkpoint)), saved)
-            _print_place(console, checkpoint)
+            console.print(f"[dim]and in {safe(checkpoint)}, where flow.start finds it[/]")
         write_json(json_file, saved.to_json())
+
+
+def keep_costs(checkpoint: Storage, found: Calibration) -> None:
+    """New costs for a checkpoint; settings that it has stay."""
+    known = load_tuning(checkpoint)
+    save_tuning(checkpoint, SavedTuning(found, None if known is None else known.tuned))
 
 
 def choose(
@@ -203,8 +209,3 @@ def _at_work(console: Console, what: str) -> Iterator[Callable[[str], None]]:
 def _warn(console: Console, said: str | None) -> None:
     if said is not None:
         console.print(Text(said, style="yellow"))
-
-
-def _print_place(console: Console, checkpoint: str) -> None:
-    place = safe(checkpoint)
-    console.print(f"[dim]and in {place}, where flow.start finds it[/]")

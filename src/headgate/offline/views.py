@@ -11,7 +11,6 @@ from statistics import median
 
 from headgate.commit.facts import EpochFacts, Json, OutcomeFacts, PlanFacts, epochs_of, facts_of
 
-
 EPOCH_COLUMNS = {
     "epoch": 6,
     "rows": 11,

@@ -1,20 +1,90 @@
-"""A start begins with its checkpoint's settings, else with those of `headgate tune`."""
+"""`headgate run`: what its options stand for, and what does not go together."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+import headgate as hg
 from headgate.cli.console import write_json
-from headgate.cli.kept_tuning import begin_with, keep_costs, kept_in, load_costs, tuning_lines
+from headgate.cli.launch import kept_in
+from headgate.cli.main import app
+from headgate.cli.run import begin_with, manager_of, slots_of, tuning_lines
+from headgate.cli.tune import keep_costs
 from headgate.commit.facts import TuningFacts
-from headgate.control.tuning_file import SavedTuning, load_tuning, save_tuning
+from headgate.control.settings import slots_for
+from headgate.control.tuning_file import SavedTuning, load_tuning, read_calibration, save_tuning
+from headgate.errors import UnknownSlot
 from headgate.planner.tuning.calibration import Calibration
 from headgate.planner.tuning.cost_model import EngineCosts
 from headgate.planner.tuning.epoch_model import EpochPrediction, EpochSettings
 from headgate.planner.tuning.epochs import TunedEpochs
+from headgate.routing.table import save_tables
 from headgate.state.storage import Storage
+
+
+def test_slots_are_a_number_or_limits_or_left_open() -> None:
+    assert slots_of(3, None, None) == 3
+    assert slots_of(None, 2, 6) == hg.Scaling(min_slots=2, max_slots=6)
+    assert slots_of(None, None, 6) == hg.Scaling(max_slots=6)
+    assert slots_of(None, 2, None) == hg.Scaling(min_slots=2)
+    assert slots_of(None, None, None) is None
+
+
+def test_a_flow_is_managed_unless_it_is_said_otherwise() -> None:
+    assert manager_of(True, None) == hg.Manager()
+    assert manager_of(True, "hash") == hg.Manager("hash")
+    assert manager_of(False, None) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "way_out"),
+    [
+        (("--slots", "4", "--max-slots", "4"), "limits within which it is chosen: keep one"),
+        (("--min-slots", "2", "--tables", "TABLES"), "their number is to be chosen: keep one"),
+        (("--slots", "2", "--tables", "TABLES"), "run 6 slots, or analyse again with --slots 2"),
+        (("--no-manager", "--planner", "hash"), "leave it out, or --planner hash"),
+    ],
+)
+def test_options_that_do_not_go_together_say_what_does(
+    tmp_path: Path, words: tuple[str, ...], way_out: str
+) -> None:
+    save_tables({"a": hg.hash_table(6)}, tmp_path)
+    given = [str(tmp_path) if word == "TABLES" else word for word in words]
+
+    told = CliRunner().invoke(app, ["run", "none.py", *given])
+
+    assert told.exit_code == 1
+    assert way_out in " ".join(told.output.replace("│", " ").split())
+
+
+def test_rows_per_epoch_are_positive() -> None:
+    assert CliRunner().invoke(app, ["run", "x.py", "--rows-per-epoch", "0"]).exit_code == 2
+
+
+def test_slots_come_from_the_tables() -> None:
+    assert slots_for(None, {}) == hg.Scaling()
+    assert slots_for(None, {"a": hg.hash_table(6)}) == 6
+    assert slots_for(6, {"a": hg.hash_table(6)}) == 6
+
+
+def test_another_slots_for_names_both(tmp_path: Path) -> None:
+    with pytest.raises(UnknownSlot, match=r"'b' is for 6 slots, the flow is to run 4"):
+        slots_for(4, {"b": hg.hash_table(6)})
+    with pytest.raises(UnknownSlot, match="'b' is for 5 slots"):
+        slots_for(None, {"a": hg.hash_table(6), "b": hg.hash_table(5)})
+
+    save_tables({"a": hg.hash_table(6)}, tmp_path)
+    told = CliRunner().invoke(app, ["run", "x.py", "--slots", "4", "--tables", str(tmp_path)])
+    assert told.exit_code == 1
+
+
+def test_a_folder_without_tables_is_an_error(tmp_path: Path) -> None:
+    told = CliRunner().invoke(app, ["run", "x.py", "--tables", str(tmp_path)])
+
+    assert told.exit_code == 1
 
 
 def costs(message_s: float) -> Calibration:
@@ -78,7 +148,7 @@ def test_new_costs_leave_the_settings_of_a_checkpoint(checkpoint: Storage) -> No
 def test_costs_are_read_back_as_they_were_written(tmp_path: Path) -> None:
     write_json(tmp_path / "costs.json", costs(1e-4).to_json())
 
-    assert load_costs(tmp_path / "costs.json") == costs(1e-4)
+    assert read_calibration(tmp_path / "costs.json") == costs(1e-4)
 
 
 def test_changes_while_running_are_told_for_epochs_of_this_run() -> None:
