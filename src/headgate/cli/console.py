@@ -21,7 +21,7 @@ from headgate.topology.json_text import json_text
 from headgate.topology.plain_text import plain_text
 
 STDOUT = Path("-")
-INTERRUPTED = 130
+INTERRUPTED = 130  # the exit code of shells for Ctrl-C
 
 err = Console(stderr=True, highlight=False, emoji=False)
 

@@ -30,7 +30,7 @@ from headgate.offline.views import (
     times,
 )
 
-_TOP = 8
+_TOP = 8  # keys of a ranking
 _MOVES_TOLD = 5
 
 

@@ -18,7 +18,7 @@ from headgate.commit.inspection import FoundKey, Inspection, OperatorState
 from headgate.offline.views import EpochView, short
 from headgate.topology.plain_text import plain_text
 
-_FIELD_CHARS = 160
+_FIELD_CHARS = 160  # of a value or record; --json has all of it
 
 
 def inspect(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from headgate.runtime.query import FlowQuery
 
 POLL_SECONDS = 0.2
-SHOWN = 12
+SHOWN = 12  # epochs on a terminal, the newest
 
 
 def follow(

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from headgate.cli.console import plain_errors, safe, speaker, write_json
 
-ROWS_SHOWN = 24
+ROWS_SHOWN = 24  # fits a terminal together with the summary
 
 
 def replay(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headgate.planner.tuning.epoch_model import EpochModel
 
 DEFAULT_COSTS = Path("artifacts/calibration.json")
-WAIT_S = 30.0
+WAIT_S = 30.0  # the first epoch of a cold Spark takes up to twenty seconds
 
 
 def calibrate(

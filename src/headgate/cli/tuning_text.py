@@ -1,6 +1,6 @@
 """What `headgate calibrate` and `headgate tune` found, in words: a table, reasons, ways to use it.
 
-Sentences are functions of what was measured and chosen; only the two that begin with `tell` print.
+Sentences are functions of what was measured and chosen; only the two that begin with `print` print.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headgate.planner.tuning.cost_model import Step
 from headgate.planner.tuning.epochs import TunedEpochs
 
 ERROR_MAX = 0.15  # costs that miss half of their own probes by more than this are not to be trusted
-MOSTLY_FIXED = 0.5
+MOSTLY_FIXED = 0.5  # share of an epoch's time that no row needs
 
 
 @dataclass(frozen=True)

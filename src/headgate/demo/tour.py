@@ -32,7 +32,7 @@ from headgate.runtime.query import FlowQuery
 MARKER = ".headgate-demo"
 SCHEMA = "region string, hashtag string, ts timestamp"
 BY_REGION, BY_HASHTAG, COUNTS = "by_region", "by_hashtag", "counts"
-_PARTS_PER_EPOCH = 2
+_PARTS_PER_EPOCH = 2  # files, so that an epoch has more than one source task
 
 
 @dataclass(frozen=True)

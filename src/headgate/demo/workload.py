@@ -22,7 +22,7 @@ I64 = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
 
 _WORLD, _ROWS = 0, 1  # what a generator is for; keeps its two random streams apart
-_FIRST_FILE_TIME_S = 1_700_000_000
+_FIRST_FILE_TIME_S = 1_700_000_000  # any time in the past: Spark reads files by age
 _DEMO_START = np.datetime64("2026-01-01T00:00:00", "us")
 _REGIONS = (
     "amsterdam athens bangkok bogota cairo chicago delhi dublin jakarta lagos lima london madrid "

@@ -413,6 +413,3 @@ def _top_pairs(frame: Any, known: Pairs, shape: Shape, tables: Tables) -> tuple[
             )
         )
     return tuple(found)
-
-
-MAX_EDGES = 5_000_000

@@ -31,7 +31,7 @@ from headgate.offline.figure import (
 from headgate.offline.page import SECTIONS_PAGE, figures_html, section, table, tiles_html
 from headgate.offline.views import percent, short, times
 
-_SHOWN_PARTITIONS = 8
+_SHOWN_PARTITIONS = 8  # of a slot, by name; the others are counted
 _SHOWN_SLOTS = 32  # more make no readable map
 _TEXT_SLOTS = 12  # up to here a cell has room for its share
 

@@ -26,7 +26,7 @@ from headgate.slot.statistics import key_text
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-MOST_PARTITIONS = 10_000
+MOST_PARTITIONS = 10_000  # beyond any real source: more means that a row id was given
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import Any
 from headgate.commit.facts import EpochFacts
 from headgate.offline.views import short
 
+# Pixels; a box has room for 18 letters of a name, a gap for "123 k rows".
 _BOX_W, _BOX_H, _GAP_X, _GAP_Y, _PAD = 148, 54, 132, 26, 10
 
 

@@ -31,10 +31,10 @@ from headgate.routing.route import Route, Shares
 from headgate.routing.space_saving import PAIR_BYTES, PairSketch
 from headgate.routing.table import hash_table
 
-STATISTICS_BYTES = 1 << 20
+STATISTICS_BYTES = 1 << 20  # what a manager gives each slot by default
 SKETCH_PAIRS = STATISTICS_BYTES // PAIR_BYTES
 """Pairs that one slot counts between two plans."""
-NO_ENTRY = -1
+NO_ENTRY = -1  # the key is hashed, or born local
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from headgate.offline.views import (
     times,
 )
 
-_SHOWN_EPOCHS = 200
+_SHOWN_EPOCHS = 200  # rows of a table, the newest; the journal has the others
 _SHOWN_MOVES = 24
 
 

@@ -49,7 +49,7 @@ EPOCH_CONF: Mapping[str, str] = {
     "spark.sql.shuffle.orderIndependentChecksum.enabled": "true",
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "true",
 }
-BATCH_ROWS_MAX = 200_000
+BATCH_ROWS_MAX = 200_000  # see `batch_limits`
 BATCH_BYTES_MAX = 16 << 20
 FIXED_BYTES = (
     dict.fromkeys(["boolean", "byte"], 1)

@@ -31,7 +31,7 @@ from headgate.slot.plan import EpochPlan
 
 T = TypeVar("T")
 Job = Callable[[EpochPlan], EpochResult]
-RECENT_MAX = 100
+RECENT_MAX = 100  # as many as Spark's own `recentProgress` keeps
 JOB_GROUP = "spark.jobGroup.id"  # of a stream's jobs: its run id
 _EPOCH_0 = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 DRIVER = "driver"  # what Spark calls itself in local mode
-POLL_SECONDS = 0.05
+POLL_SECONDS = 0.05  # each look is a few py4j calls; executors take seconds to come
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ from headgate.slot.wire import anchor_row
 log = logging.getLogger("headgate")
 
 TAKEN_WITHIN_S = 3.0  # to give new executors their first task; then an epoch may begin anyway
-POLL_SECONDS = 0.005
+POLL_SECONDS = 0.005  # an epoch waits for this
 # What the JVM compiles comes in steps: play again while a round takes under 0.7 of the one before.
 ROUNDS_MAX, MUCH_FASTER = 6, 0.7
 REHEARSALS = 2  # the second shows what the first has warmed

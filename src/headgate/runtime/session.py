@@ -35,7 +35,7 @@ LOCAL_FILES: Mapping[str, str] = {
     # writes no checksum files.
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
 }
-_LOG_TAIL_CHARS = 1500
+_LOG_TAIL_CHARS = 1500  # of Spark's log, shown when it did not start
 EXISTS = "org.apache.hadoop.fs.FileAlreadyExistsException"
 TOLD = "headgate"  # what a thread's log context says once we have logged its error
 

@@ -23,7 +23,7 @@ from headgate.topology.arrow_types import from_spark_json
 from headgate.topology.graph import FlowGraph, Node
 from headgate.topology.reader import Reader
 
-TICK = -1
+TICK = -1  # the tag of rows that only made time pass
 
 
 @dataclass(frozen=True)

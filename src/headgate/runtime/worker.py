@@ -44,7 +44,7 @@ WARM_OFF = "off"
 PLAN_PROPERTY = "headgate.plan"
 SOURCE_TAG = "__hg_source"
 OWNER = "headgate.owner"  # the file that names the JVM a local folder belongs to
-INLINE_PINS_MAX = 2_000
+INLINE_PINS_MAX = 2_000  # a table with more is read from the checkpoint by each worker
 # A task's number and slot (a source task has none), and what it is to run.
 _Arrived = tuple[int, int | None, Callable[..., Iterable[BatchTuple]]]
 _programs: dict[str, Program] = {}
