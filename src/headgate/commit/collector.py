@@ -28,87 +28,56 @@ class Collector:
         for epoch in checkpoint.epochs():
             try:
                 manifest = checkpoint.manifest(epoch)
-            except (
-                DamagedManifest,
-                UntrustedCheckpoint,
-            ):  # not the last: who starts has read that one
-                checkpoint.forget(epoch)
+            except (DamagedManifest, UntrustedCheckpoint):
+                checkpoint.forget(epoch)  # not the last: who starts has read that one
                 continue
             if manifest is not None:
                 self._retained.append(manifest)
 
-    def after_commit(self, manifest: Manifest) -> int:
-        """Note a new manifest; returns how many files were deleted."""
+    def after_commit(self, manifest: Manifest) -> None:
+        """Note a new manifest; delete what only manifests that go now have named."""
+        place = self._checkpoint
         is_new = not self._retained or self._retained[-1].epoch < manifest.epoch
         if is_new:
             self._retained.append(manifest)
-        deleted = 0
         while len(self._retained) > self._keep:
             oldest = self._retained.popleft()
-            needed = self._needed()
-            for name in set(oldest.state_files()) - needed:
-                self._checkpoint.state.delete(name)
-                deleted += 1
-            for sink, files in oldest.sinks.items():
-                for file in files:
-                    self._checkpoint.sinks.child(sink).delete(file["name"])
-                    deleted += 1
-            self._checkpoint.forget(oldest.epoch)
+            place.state.delete(*(set(oldest.state_files()) - self._needed()))
+            place.sinks.delete(*oldest.sink_files())
+            place.forget(oldest.epoch)
         if is_new and manifest.epoch % SWEEP_EVERY == SWEEP_EVERY - 1:
-            deleted += self.sweep() + self._sweep_tables()
-        return deleted
+            self.sweep()
+            self._sweep_tables()
 
-    def sweep(self) -> int:
+    def sweep(self) -> None:
         """List everything and delete the orphans that are older than the oldest manifest."""
-        self._sweep_unfinished()
+        place = self._checkpoint
+        # what killed writers left of a file; Spark's own are Spark's to delete
+        unfinished = place.storage.unfinished(UNFINISHED_S)
+        place.storage.delete(*(name for name in unfinished if not name.startswith("spark/")))
         if not self._retained:
-            return 0
+            return
         horizon = self._retained[0].epoch
-        for epoch in self._checkpoint.epochs():
+        for epoch in place.epochs():
             if epoch < horizon:  # of a driver that was overtaken and committed it once more
-                self._checkpoint.forget(epoch)
-        deleted = 0
-        needed = self._needed()
-        for name in self._checkpoint.state.list():
-            if name not in needed and _epoch_of(name) < horizon:
-                self._checkpoint.state.delete(name)
-                deleted += 1
-        named = {
-            f"{sink}/{file['name']}"
-            for manifest in self._retained
-            for sink, files in manifest.sinks.items()
-            for file in files
-        }
-        for name in self._checkpoint.sinks.list():
-            if name not in named and _epoch_of(name) < horizon:
-                self._checkpoint.sinks.delete(name)
-                deleted += 1
-        return deleted
+                place.forget(epoch)
+        named = {name for manifest in self._retained for name in manifest.sink_files()}
+        for storage, needed in ((place.state, self._needed()), (place.sinks, named)):
+            orphans = (name for name in storage.list() if name not in needed)
+            storage.delete(*(name for name in orphans if _epoch_of(name) < horizon))
 
-    def _sweep_unfinished(self) -> None:
-        """Delete what killed writers left of a file; Spark's own are Spark's to delete."""
-        storage = self._checkpoint.storage
-        names = [n for n in storage.unfinished(UNFINISHED_S) if not n.startswith("spark/")]
-        storage.delete(*names)
-
-    def _sweep_tables(self) -> int:
+    def _sweep_tables(self) -> None:
         """Delete routing tables and cost models without a manifest; only who won an epoch may.
 
         A table is saved before the epoch that uses it is committed, and its name has no epoch: a
         driver that has just started cannot tell it from one that another driver is using.
         """
-        deleted = 0
-        named = {name for m in self._retained for names in m.tables.values() for name in names}
-        for name in self._checkpoint.tables.list():
-            if name not in named:
-                self._checkpoint.tables.delete(name)
-                deleted += 1
+        tables = {name for m in self._retained for names in m.tables.values() for name in names}
         models = {name for m in self._retained for name in m.costs.values()}
-        for name in self._checkpoint.costs.list():
-            if name not in models:
-                self._checkpoint.costs.delete(name)
-                deleted += 1
-        return deleted
+        for name in set(self._checkpoint.tables.list()) - tables:
+            self._checkpoint.tables.delete(name)
+        for name in set(self._checkpoint.costs.list()) - models:
+            self._checkpoint.costs.delete(name)
 
     def _needed(self) -> set[str]:
         return {name for manifest in self._retained for name in manifest.state_files()}

@@ -92,6 +92,11 @@ class Manifest:
                     yield file.name
                     yield from (old.name for old in file.replaces)
 
+    def sink_files(self) -> Iterator[str]:
+        """Names of its sink files, below the folder of all sinks."""
+        for sink, files in self.sinks.items():
+            yield from (f"{sink}/{file['name']}" for file in files)
+
     def to_bytes(self, sign: Sign | None = None) -> bytes:
         return seal({"format": FORMAT, **to_json(self)}, sign)
 

@@ -132,6 +132,8 @@ class Storage:
 
     def delete(self, *names: str) -> None:
         """Remove files; one that is not there is passed over."""
+        if not names:
+            return
         with self._trouble_named(", ".join(names[:1])):
             self._files.delete([self._checked(name) for name in names])
 

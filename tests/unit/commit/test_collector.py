@@ -99,9 +99,8 @@ def test_a_restarted_collector_goes_on_where_the_other_was(tmp_path: Path) -> No
         checkpoint.commit(manifest)
 
     checkpoint.commit(manifests[3])
-    deleted = Collector(checkpoint, keep=2).after_commit(manifests[3])
+    Collector(checkpoint, keep=2).after_commit(manifests[3])
 
-    assert deleted == 2
     assert checkpoint.epochs() == [2, 3]
     assert names(checkpoint.state) == {f"count/0/e{e:09d}-d.delta" for e in (2, 3)}
 
@@ -114,7 +113,9 @@ def test_telling_the_same_epoch_twice_deletes_nothing_more(tmp_path: Path) -> No
         checkpoint.commit(manifest)
         collector.after_commit(manifest)
 
-    assert collector.after_commit(manifest) == 0
+    before = names(checkpoint.sinks)
+    collector.after_commit(manifest)
+    assert names(checkpoint.sinks) == before
     assert checkpoint.epochs() == [1, 2]
 
 
@@ -163,7 +164,8 @@ def test_nothing_is_swept_from_a_checkpoint_without_a_manifest(tmp_path: Path) -
     checkpoint = Checkpoint(str(tmp_path))
     state_file(checkpoint, 0, "d")
 
-    assert Collector(checkpoint).sweep() == 0
+    Collector(checkpoint).sweep()
+
     assert len(names(checkpoint.state)) == 1
 
 
