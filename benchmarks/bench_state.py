@@ -23,7 +23,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headgate.state import Chain, StateSchema, StateStore, Storage
+from headgate.state.layout import StateSchema
+from headgate.state.state_file import Chain
+from headgate.state.storage import Storage
+from headgate.state.store import StateStore
 from headgate.state.warm_copy import forget_mappings
 
 VALUES = pa.schema([("a", pa.int64()), ("b", pa.int64()), ("c", pa.int64())])

@@ -8,6 +8,7 @@ differently, a lost block).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from headgate.commit.facts import (
@@ -91,6 +92,7 @@ def epoch_facts(
     then.
     """
     edges = _edges(program, total)
+    pairs = [parse_pair(name) for name in total.sent]
     slot_edges = [e for e in edges.values() if e.between_slots]
     local = sum(e.local_rows for e in slot_edges)
     remote = sum(e.remote_rows for e in slot_edges)
@@ -105,7 +107,7 @@ def epoch_facts(
         slots=plan.slots,
         rows=sum(total.source_rows.values()),
         source_rows=total.source_rows,
-        source_tasks=_source_tasks(total),
+        source_tasks=len({producer for level, producer, _ in pairs if level == 0}),
         edges=edges,
         locality=local / (local + remote) if local + remote else None,
         bytes_shuffled=sum(e.remote_bytes for e in edges.values())
@@ -152,11 +154,6 @@ def _spreads(plan: EpochPlan) -> dict[str, Spread]:
     dispatched = {op: route.dispatch for op, route in plan.routes.items()}
     shared = {op: by.spread for op, by in dispatched.items() if isinstance(by, Shares)}
     return {op: spread for op, spread in shared.items() if len(spread)}
-
-
-def _source_tasks(total: Control) -> int:
-    """Source tasks that had something to send."""
-    return len({producer for level, producer, _ in map(parse_pair, total.sent) if level == 0})
 
 
 def _by_operator(counts: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
@@ -249,7 +246,7 @@ def _operator_ms(timings: Iterable[Timing], slots: int) -> dict[str, tuple[float
 
 
 def _operator_rows(timings: Iterable[Timing]) -> dict[str, int]:
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     for t in timings:
-        counts[t.operator] = counts.get(t.operator, 0) + t.rows
+        counts[t.operator] += t.rows
     return dict(sorted(counts.items()))

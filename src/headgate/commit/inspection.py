@@ -1,13 +1,17 @@
 """Look into a checkpoint without an engine: what lives there, how much, whose rows.
 
 Reads `headgate.json`, the last manifest, routing tables, state files and the journal; writes
-nothing, so it is safe beside a running flow.
+nothing, so it is safe beside a running flow. Checkpoints store Arrow types as the text that
+`str(type)` gives: `parse_type(str(t)) == t` for every type that a state row may hold, and for the
+nested types around them. Names of struct fields may hold anything but ": " and brackets.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,16 +26,22 @@ from headgate.commit.facts import StateSize
 from headgate.commit.journal import Journal
 from headgate.commit.manifest import Manifest
 from headgate.commit.ownership import signer_of
-from headgate.commit.type_text import state_schema
-from headgate.errors import CheckpointError, UnknownName
+from headgate.errors import CheckpointError, UnknownName, UnsupportedVersion
 from headgate.routing.hashing import bucket_of, hash_columns
 from headgate.routing.table import RoutingTable, hash_table
 from headgate.state.layout import StateSchema, shown_names
 from headgate.state.state_file import Chain
 from headgate.state.store import StateStore
+from headgate.topology.arrow_types import split_outside_brackets
 from headgate.topology.place import absolute, scheme_of
 
 NULL = r"\N"
+_LISTS: dict[str, Callable[[pa.Field], pa.DataType]] = {
+    "list": pa.list_,
+    "large_list": pa.large_list,
+    "list_view": pa.list_view,
+    "large_list_view": pa.large_list_view,
+}
 
 
 def read_state(
@@ -233,7 +243,11 @@ class Inspection:
             "query_id": None if manifest is None else manifest.query_id,
             "watermark_us": None if manifest is None else manifest.watermark_us,
             "manifests": self.checkpoint.epochs(),
-            "operators": [_operator_json(state) for state in self.operators()],
+            "operators": [
+                asdict(state)
+                | {"rows": state.rows, "bytes": state.bytes, "chain_length": state.chain_length}
+                for state in self.operators()
+            ],
             "sources": self.describe["sources"],
             "sinks": self.describe["sinks"],
         }
@@ -303,8 +317,8 @@ def _parse_value(field: pa.Field, text: str) -> pa.Array:
         return pa.array([text]).cast(field.type)
     except (pa.ArrowException, ValueError) as problem:
         raise CheckpointError(
-            f"{text!r} is not a {_kind(field.type)}, the type of key column {field.name!r}: "
-            f"{problem}",
+            f"{text!r} is not a {field.type}{' in hex' if _is_binary(field.type) else ''}, the "
+            f"type of key column {field.name!r}: {problem}",
             column=field.name,
         ) from problem
 
@@ -314,10 +328,6 @@ def _is_binary(kind: pa.DataType) -> bool:
     return bool(
         types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind)
     )
-
-
-def _kind(kind: pa.DataType) -> str:
-    return f"{kind} in hex" if _is_binary(kind) else str(kind)
 
 
 def _slot_state(slot: int, chain: Chain, size: StateSize | None) -> SlotState:
@@ -331,9 +341,69 @@ def _slot_state(slot: int, chain: Chain, size: StateSize | None) -> SlotState:
     )
 
 
-def _operator_json(state: OperatorState) -> dict[str, Any]:
-    return asdict(state) | {
-        "rows": state.rows,
-        "bytes": state.bytes,
-        "chain_length": state.chain_length,
+def parse_type(text: str) -> pa.DataType:
+    """The Arrow type that prints as `text`.
+
+    Examples:
+        >>> parse_type("timestamp[us, tz=UTC]")
+        TimestampType(timestamp[us, tz=UTC])
+        >>> parse_type("struct<a: list<item: int64>, b: decimal128(10, 2)>").num_fields
+        2
+    """
+    text = text.strip()
+    with suppress(ValueError):
+        return pa.type_for_alias(text)
+    parsed = _parametric(text) or _nested(text)
+    if parsed is None:
+        raise UnsupportedVersion(
+            f"the checkpoint names a column type {text!r} that this headgate cannot read; "
+            "use the version that wrote it",
+            found=text,
+        )
+    return parsed
+
+
+def state_schema(told: Mapping[str, Sequence[Sequence[str]]]) -> StateSchema:
+    """The schema that `StateSchema.describe` told."""
+    parts = {
+        part: pa.schema([(name, parse_type(kind)) for name, kind in told.get(part, ())])
+        for part in ("key", "values", "sub")
     }
+    return StateSchema(parts["key"], parts["values"], parts["sub"])
+
+
+def _parametric(text: str) -> pa.DataType | None:
+    if found := re.fullmatch(r"timestamp\[(\w+), tz=(.+)\]", text):
+        return pa.timestamp(found[1], found[2])
+    if found := re.fullmatch(r"fixed_size_binary\[(\d+)\]", text):
+        return pa.binary(int(found[1]))
+    if found := re.fullmatch(r"(decimal(?:32|64|128|256))\((\d+), (-?\d+)\)", text):
+        return getattr(pa, found[1])(int(found[2]), int(found[3]))
+    return None
+
+
+def _nested(text: str) -> pa.DataType | None:
+    found = re.fullmatch(r"(\w+)<(.*)>(?:\[(\d+)\])?", text, re.DOTALL)
+    if not found:
+        return None
+    kind, inside, size = found[1], found[2], found[3]
+    if kind == "fixed_size_list" and size is not None:
+        return pa.list_(_field(inside), int(size))
+    if kind in _LISTS:
+        return _LISTS[kind](_field(inside))
+    parts = split_outside_brackets(inside)
+    if kind == "struct":
+        return pa.struct([_field(part) for part in parts])
+    if kind == "map":
+        return pa.map_(parse_type(parts[0]), parse_type(parts[1]), len(parts) > 2)
+    if kind == "dictionary":
+        told: dict[str, Any] = dict(part.strip().split("=", 1) for part in parts)
+        index, values = parse_type(told["indices"]), parse_type(told["values"])
+        return pa.dictionary(index, values, ordered=told["ordered"] == "1")
+    return None
+
+
+def _field(text: str) -> pa.Field:
+    name, _, kind = text.strip().partition(": ")
+    bare = kind.removesuffix(" not null")
+    return pa.field(name, parse_type(bare), nullable=bare == kind)

@@ -14,7 +14,10 @@ import pytest
 import xxhash
 
 from headgate.errors import StateFileError
-from headgate.state import Chain, StateFile, StateSchema, StateStore, Storage
+from headgate.state.layout import StateSchema
+from headgate.state.state_file import Chain, StateFile
+from headgate.state.storage import Storage
+from headgate.state.store import StateStore
 from unit.state.keys import int_keys
 from unit.state.remote import NotLocal
 

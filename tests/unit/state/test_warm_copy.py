@@ -13,10 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headgate.state import Chain, StateSchema, StateStore, Storage
 from headgate.state import store as store_module
 from headgate.state.column import FixedColumn, HeapColumn
+from headgate.state.layout import StateSchema
 from headgate.state.memory import MappedMemory, PrivateMemory
+from headgate.state.state_file import Chain
+from headgate.state.storage import Storage
+from headgate.state.store import StateStore
 from headgate.state.table import HashTable
 from headgate.state.warm_copy import WarmCopy, forget_mappings
 from unit.state.keys import int_keys

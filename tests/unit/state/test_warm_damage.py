@@ -20,11 +20,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headgate.state import Chain, StateSchema, StateSession, StateStore, Storage
-from headgate.state.layout import RowLayout
+from headgate.state.layout import RowLayout, StateSchema
 from headgate.state.memory import MappedMemory, PrivateMemory
 from headgate.state.rows import StateRows
 from headgate.state.seals import WarmCopyDamaged
+from headgate.state.session import StateSession
+from headgate.state.state_file import Chain
+from headgate.state.storage import Storage
+from headgate.state.store import StateStore
 from headgate.state.table import home_of
 from headgate.state.warm_copy import WarmRoom, forget_mappings
 from unit.state.keys import Keys, keys_of

@@ -14,9 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headgate.state import Chain, StateSchema, StateStore, Storage
-from headgate.state.layout import RowLayout, Values
+from headgate.state.layout import RowLayout, StateSchema, Values
 from headgate.state.rows import RowIds
+from headgate.state.state_file import Chain
+from headgate.state.storage import Storage
+from headgate.state.store import StateStore
 from headgate.state.warm_copy import WarmCopy, forget_mappings
 from unit.state.keys import int_keys
 
