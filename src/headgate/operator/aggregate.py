@@ -12,19 +12,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 import pyarrow as pa
 
 from headgate.errors import DeclarationError, NameClash
-from headgate.operator.arithmetic import Mask, SumOverflow
+from headgate.operator.arithmetic import SumOverflow
 from headgate.operator.base import Emit, Output, StateFields, StatefulOperator
 from headgate.operator.rows import EpochClock, Groups, KeyedRows, Partials
 from headgate.operator.window import BOUNDS, SUB_KEY, Tumbling, check_window
-from headgate.routing.hashing import I64
 from headgate.state.rows import Held, StateRows
 from headgate.state.session import StateSession
+
+Items = TypeVar("Items", KeyedRows, Partials)
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,12 @@ class Aggregate(StatefulOperator):
         """As `process`: a key whose sum would overflow stays, and its partials are dead."""
         if not self._may_split:
             raise self._not_mergeable()
-        return self.merge_in(partials, state)
+
+        def merged(some: Partials, groups: Groups) -> Output:
+            state.write(groups, self.merge(some, groups, state.read(groups)))
+            return Output(carry=self._carry(groups))
+
+        return self._without_overflow(partials, partials.groups, lambda some: some.groups, merged)
 
     @property
     def _may_split(self) -> bool:
@@ -198,49 +204,38 @@ class Aggregate(StatefulOperator):
         regroup: Callable[[KeyedRows], Groups],
         state: StateSession,
     ) -> Output:
-        """Fold the rows into the state of their groups.
+        """Fold the rows into the state of their groups; `regroup` groups some of them."""
 
-        Groups whose sum would overflow stay as they are, and their rows are dead; `regroup` groups
-        what is left.
-        """
-        if not len(rows):
-            return Output()
-        held = state.read(groups)
-        try:
+        def folded(some: KeyedRows, groups: Groups) -> Output:
+            held = state.read(groups)
             if self.emit == "running":
-                new, running = self.fold_running(rows, groups, held)
+                new, running = self.fold_running(some, groups, held)
+                batch = some.batch.append_column(self.name, running)
             else:
-                new, running = self.fold(rows, groups, held), None
-        except SumOverflow as overflow:
-            bad = overflow.groups[groups.codes]
-            kept = np.flatnonzero(~bad)
-            good = rows.take(kept)
-            return self._with_dead(bad, kept, self.fold_in(good, regroup(good), regroup, state))
-        state.write(groups, new)
-        if running is not None:
-            return Output(rows.batch.append_column(self.name, running))
-        if self.emit == "rows":
-            return Output(rows.batch)
-        return Output(carry=self._carry(groups))
+                new = self.fold(some, groups, held)
+                batch = some.batch if self.emit == "rows" else None
+            state.write(groups, new)
+            return Output(batch, carry=self._carry(groups))
 
-    def merge_in(self, partials: Partials, state: StateSession) -> Output:
-        """Merge the partials into the state of their groups; overflow as in `fold_in`."""
-        if not len(partials):
+        return self._without_overflow(rows, groups, regroup, folded)
+
+    def _without_overflow(
+        self,
+        items: Items,
+        groups: Groups,
+        regroup: Callable[[Items], Groups],
+        write: Callable[[Items, Groups], Output],
+    ) -> Output:
+        """Groups whose sum would overflow stay as they are; their rows (or partials) are dead."""
+        if not len(items):
             return Output()
-        groups = partials.groups
         try:
-            new = self.merge(partials, groups, state.read(groups))
+            return write(items, groups)
         except SumOverflow as overflow:
             bad = overflow.groups[groups.codes]
-            kept = np.flatnonzero(~bad)
-            return self._with_dead(bad, kept, self.merge_in(partials.take(kept), state))
-        state.write(groups, new)
-        return Output(carry=self._carry(groups))
-
-    def _carry(self, groups: Groups) -> pa.RecordBatch | None:
-        return touched(groups) if self.emit == "updates" and self.window is None else None
-
-    def _with_dead(self, bad: Mask, kept: I64, output: Output) -> Output:
+        kept = np.flatnonzero(~bad)
+        good = items.take(kept)
+        output = self._without_overflow(good, regroup(good), regroup, write)
         why = f"{type(self).__name__} of column {self.column!r} leaves the 64-bit range"
         dead = dict.fromkeys(np.flatnonzero(bad).tolist(), why)
         dead |= {int(kept[row]): reason for row, reason in output.dead.items()}
@@ -248,6 +243,9 @@ class Aggregate(StatefulOperator):
         if output.batch is not None:
             origins = kept if output.origins is None else kept[output.origins]
         return replace(output, dead=dead, origins=origins)
+
+    def _carry(self, groups: Groups) -> pa.RecordBatch | None:
+        return touched(groups) if self.emit == "updates" and self.window is None else None
 
     def _close(
         self, window: Tumbling, state: StateSession, clock: EpochClock

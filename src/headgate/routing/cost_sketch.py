@@ -14,11 +14,11 @@ import math
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from headgate.routing.hashing import F64, I64, U64
+from headgate.routing.hashing import F64, I32, I64, U64
 
 EPSILON, DELTA, SEED = 0.0005, 0.05, 7  # a sketch of 3 x 5,437 cells, 261 kB
 _HALF = np.uint64(32)
@@ -125,34 +125,19 @@ class CostSketch:
             self.shape, self.frequency.copy(), self.time_ms.copy(), self.rows, self.total_ms
         )
 
-    def to_arrow(self) -> pa.RecordBatch:
-        """The cells that are not zero; a task that saw few values sends few bytes."""
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled by the cells that are not zero: a task that saw few values sends few bytes."""
         at = np.flatnonzero(self.frequency)
-        return pa.RecordBatch.from_arrays(
-            [
-                pa.array(at.astype(np.int32)),
-                pa.array(self.frequency[at]),
-                pa.array(self.time_ms[at]),
-            ],
-            names=["cell", "frequency", "time_ms"],
-        ).replace_schema_metadata(
-            {
-                "shape": f"{self.shape.depth} {self.shape.width} {self.shape.seed}",
-                "rows": repr(self.rows),
-                "total_ms": repr(self.total_ms),
-            }
-        )
+        cells = (at.astype(np.int32), self.frequency[at], self.time_ms[at])
+        return _from_cells, (self.shape, *cells, self.rows, self.total_ms)
 
-    @classmethod
-    def from_arrow(cls, batch: pa.RecordBatch) -> CostSketch:
-        facts = batch.schema.metadata
-        depth, width, seed = map(int, facts[b"shape"].split())
-        sketch = cls(SketchShape(depth, width, seed))
-        at = batch.column(0).to_numpy()
-        sketch.frequency[at] = batch.column(1).to_numpy()
-        sketch.time_ms[at] = batch.column(2).to_numpy()
-        sketch.rows, sketch.total_ms = float(facts[b"rows"]), float(facts[b"total_ms"])
-        return sketch
+
+def _from_cells(
+    shape: SketchShape, at: I32, frequency: F64, time_ms: F64, rows: float, total_ms: float
+) -> CostSketch:
+    sketch = CostSketch(shape, rows=rows, total_ms=total_ms)
+    sketch.frequency[at], sketch.time_ms[at] = frequency, time_ms
+    return sketch
 
 
 KEPT_SHARE = 0.25  # of a window's weight: what the past counts after a change

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from headgate.routing.hashing import F64, I64, U64, find_sorted, group_rows
 
@@ -92,33 +91,6 @@ class PairSketch:
         """Forget everything: a new routing has begun."""
         self._keep(np.empty(0, np.int64))
         self.floor = self.total = 0.0
-
-    def to_arrow(self) -> pa.RecordBatch:
-        """The kept pairs and, as metadata, what bounds the others."""
-        return pa.RecordBatch.from_arrays(
-            [pa.array(x) for x in (self.a, self.b, self.count, self.error)],
-            names=["a", "b", "count", "error"],
-        ).replace_schema_metadata(
-            {
-                "capacity": str(self.capacity),
-                "floor": repr(self.floor),
-                "total": repr(self.total),
-            }
-        )
-
-    @classmethod
-    def from_arrow(cls, batch: pa.RecordBatch) -> PairSketch:
-        facts = batch.schema.metadata
-        a, b, count, error = (batch.column(i).to_numpy(zero_copy_only=False) for i in range(4))
-        return cls(
-            int(facts[b"capacity"]),
-            a,
-            b,
-            count.copy(),
-            error.copy(),
-            float(facts[b"floor"]),
-            float(facts[b"total"]),
-        )
 
     # --- inside ----------------------------------------------------------------------------
     def _join(self, a: U64, b: U64, count: F64, error: F64, *, other_floor: float) -> None:

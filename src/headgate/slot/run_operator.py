@@ -128,12 +128,10 @@ def _run_per_row(
     made: list[dict[str, Any]] = []
     origins: list[int] = []
     bad: dict[int, str] = {}
-    given = rows.batch.to_pylist()
-    before = 0 if clock_ns is None else clock_ns()
-    for index, row in enumerate(given):
-        if clock_ns is not None and spent_ns is not None and index:
-            now = clock_ns()
-            spent_ns[index - 1], before = now - before, now
+    begun_ns: list[int] = []
+    for index, row in enumerate(rows.batch.to_pylist()):
+        if clock_ns is not None:
+            begun_ns.append(clock_ns())
         try:
             if kind == "filter":
                 results = [row] if function(row) else []
@@ -149,7 +147,7 @@ def _run_per_row(
         made.extend(results)
         origins.extend([index] * len(results))
     if clock_ns is not None and spent_ns is not None:
-        spent_ns[-1] = clock_ns() - before
+        spent_ns[:] = np.diff([*begun_ns, clock_ns()])
     dead.refuse(node.name, rows.batch, bad)
     if kind == "filter":
         return rows.take(np.asarray(origins, np.int64))

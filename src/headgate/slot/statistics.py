@@ -15,6 +15,7 @@ before it can be a unit.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,50 +51,13 @@ class TaskStatistics:
     state: dict[str, PairSketch] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
-        sink = pa.BufferOutputStream()
-        parts: list[tuple[str, list[str], PairSketch | CostSketch]] = []
-        parts += [("pairs", list(edge), s) for edge, s in self.pairs.items()]
-        parts += [("loads", [operator], s) for operator, s in self.loads.items()]
-        parts += [("state", [operator], s) for operator, s in self.state.items()]
-        parts += [("costs", [operator], s) for operator, s in self.costs.items()]
-        for kind, who, sketch in parts:
-            batch = sketch.to_arrow()
-            facts = {**batch.schema.metadata, b"kind": kind, b"who": "\0".join(who)}
-            facts[b"slot"] = str(self.slot)
-            if kind == "loads":
-                known = self.labels.get(who[0], {})
-                facts[b"labels"] = "\0".join(f"{h}={text}" for h, text in known.items())
-            schema = batch.schema.with_metadata(facts)
-            with pa.ipc.new_stream(sink, schema) as writer:
-                writer.write_batch(batch)
-        return bytes(sink.getvalue())
+        return pickle.dumps(self, protocol=5)
 
     @staticmethod
     def from_bytes(data: bytes) -> TaskStatistics:
-        told = TaskStatistics()
-        source = pa.BufferReader(data)
-        while source.tell() < len(data):
-            with pa.ipc.open_stream(source) as reader:
-                batch, facts = reader.read_next_batch(), reader.schema.metadata
-                for _ in reader:
-                    pass
-            told.slot = int(facts[b"slot"])
-            who = facts[b"who"].decode().split("\0")
-            if facts[b"kind"] == b"costs":
-                told.costs[who[0]] = CostSketch.from_arrow(batch.replace_schema_metadata(facts))
-                continue
-            sketch = PairSketch.from_arrow(batch.replace_schema_metadata(facts))
-            if facts[b"kind"] == b"pairs":
-                told.pairs[who[0], who[1]] = sketch
-            elif facts[b"kind"] == b"state":
-                told.state[who[0]] = sketch
-            else:
-                told.loads[who[0]] = sketch
-                entries = [e for e in facts[b"labels"].decode().split("\0") if e]
-                told.labels[who[0]] = {
-                    int(h): text for h, text in (e.split("=", 1) for e in entries)
-                }
-        return told
+        """What a task of this same run counted; never read back from storage."""
+        counted: TaskStatistics = pickle.loads(data)
+        return counted
 
 
 class Counting:

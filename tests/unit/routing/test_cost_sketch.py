@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import defaultdict
 
 import numpy as np
@@ -137,9 +138,9 @@ def test_counted_tuples_are_tuples(batches):
 
 
 @given(batches)
-def test_a_sketch_survives_the_wire(batches):
+def test_a_sketch_survives_pickling(batches):
     sketch = filled(SketchShape(3, 17, 9), batches)
-    again = CostSketch.from_arrow(sketch.to_arrow())
+    again = pickle.loads(pickle.dumps(sketch))
     assert again.shape == sketch.shape
     assert (again.frequency == sketch.frequency).all()
     assert (again.time_ms == sketch.time_ms).all()

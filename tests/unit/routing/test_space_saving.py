@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 
 import numpy as np
@@ -70,9 +71,9 @@ def test_decay_scales_counts_and_bounds_alike(capacity, batches, factor):
 
 
 @given(st.integers(1, 20), batches)
-def test_it_survives_arrow(capacity, batches):
+def test_it_survives_pickling(capacity, batches):
     sketch = filled(capacity, batches)
-    back = PairSketch.from_arrow(sketch.to_arrow())
+    back = pickle.loads(pickle.dumps(sketch))
     assert (back.capacity, back.floor, back.total) == (capacity, sketch.floor, sketch.total)
     assert np.array_equal(back.count, sketch.count) and np.array_equal(back.b, sketch.b)
     back.update(*arrays([(1, 1)]))  # its arrays are its own
