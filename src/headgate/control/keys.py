@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from headgate.arrays import I32
+from headgate.arrays import I32, U64
 from headgate.commit.facts import PlanFacts
 from headgate.commit.planning import Observed
 from headgate.control.observation import gather
@@ -20,7 +20,6 @@ from headgate.control.policy import Figure, Proposal, View
 from headgate.control.settings import Manager
 from headgate.planner.placing import Observation, Pins, Placing, Task, make_placing
 from headgate.planner.placing import Proposal as KeyPlan
-from headgate.routing.hashing import U64
 from headgate.routing.space_saving import PAIR_BYTES
 from headgate.routing.table import RoutingTable
 from headgate.slot.program import Program

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from headgate.arrays import F64, I32, I64
+from headgate.arrays import F64, I32, I64, U64
 from headgate.commit.facts import StateSize
 from headgate.commit.planning import Observed
 from headgate.control.observation import gather
@@ -31,7 +31,6 @@ from headgate.planner.allocation.model import Nodes, Situation, Traffic, Units
 from headgate.planner.allocation.plan import Plan
 from headgate.planner.distance import Distances
 from headgate.planner.placing import Observation
-from headgate.routing.hashing import U64
 from headgate.routing.table import RoutingTable
 
 PAIRS_MAX = 1 << 17

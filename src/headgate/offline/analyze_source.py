@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headgate.arrays import I32, I64
+from headgate.arrays import I32, I64, U64
 from headgate.errors import HeadgateError, SchemaMismatch, UnknownColumn, UnknownSlot
 from headgate.planner.key_graph import FREE, KeyGraph
 from headgate.planner.partition import Partition, Quality, best_matching, improve, partition
-from headgate.routing.hashing import U64, hash_columns
+from headgate.routing.hashing import hash_columns
 from headgate.routing.table import RoutingTable, hash_table
 from headgate.slot.statistics import key_text
 

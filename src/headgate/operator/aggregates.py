@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headgate.arrays import I64, Bools
 from headgate.errors import DeclarationError
 from headgate.operator.aggregate import Aggregate
 from headgate.operator.arithmetic import (
     DECIMAL_DIGITS,
-    Mask,
     Words,
     from_sortable,
     from_words,
@@ -38,7 +38,6 @@ from headgate.operator.arithmetic import (
 )
 from headgate.operator.base import require_column, require_numeric
 from headgate.operator.rows import Groups, KeyedRows, Partials
-from headgate.routing.hashing import I64
 from headgate.state.rows import Held, StateRows
 
 
@@ -79,7 +78,7 @@ class Count(Aggregate):
     def merge(self, partials: Partials, groups: Groups, held: Held) -> dict[str, Any]:
         return {"count": group_sum(groups, to_words(partials.column("count"))[0], held["count"])}
 
-    def _valid(self, rows: KeyedRows) -> Mask | None:
+    def _valid(self, rows: KeyedRows) -> Bools | None:
         return None if self.column is None else valid_mask(rows.column(self.column))
 
 
@@ -223,7 +222,7 @@ class Mean(Aggregate):
         }
 
 
-def float_words(rows: KeyedRows, column: str) -> tuple[Words, Mask | None]:
+def float_words(rows: KeyedRows, column: str) -> tuple[Words, Bools | None]:
     """A numeric column as float64, zero under a null, and which values are there (None: all)."""
     valid, numbers = valid_mask(rows.column(column)), rows.numbers(column)
     return numbers if valid is None else np.where(valid, numbers, 0.0), valid
@@ -240,7 +239,7 @@ class _Ordered:
 
     rows: I64
     held: I64
-    back: Callable[[I64, Mask], pa.Array]
+    back: Callable[[I64, Bools], pa.Array]
 
 
 @dataclass(frozen=True)
@@ -297,7 +296,7 @@ class Extreme(Aggregate):
     def _better(self, one: I64, other: I64) -> I64:
         return np.maximum(one, other) if self.largest else np.minimum(one, other)
 
-    def _ordered(self, column: pa.Array, held: Held) -> tuple[_Ordered, Mask | None]:
+    def _ordered(self, column: pa.Array, held: Held) -> tuple[_Ordered, Bools | None]:
         """Values in which nulls are worse than any other, and which rows have one (None: all)."""
         text = _is_text(column.type)
         values = _text(column, held.arrow("value")) if text else _numbers(column, held["value"])
@@ -347,7 +346,7 @@ def _is_text(kind: pa.DataType) -> bool:
 def _numbers(column: pa.Array, held: Any) -> _Ordered:
     kind = column.type
 
-    def back(ordered: I64, seen: Mask) -> pa.Array:
+    def back(ordered: I64, seen: Bools) -> pa.Array:
         words = from_sortable(np.where(seen, ordered, 0), pa.types.is_floating(kind))
         return from_words(words, seen, kind)
 
@@ -362,7 +361,7 @@ def _text(column: pa.Array, held: pa.Array) -> _Ordered:
     codes = encoded.indices.fill_null(len(order)).to_numpy(zero_copy_only=False)
     values = encoded.dictionary.take(pa.array(order))
 
-    def back(ordered: I64, seen: Mask) -> pa.Array:
+    def back(ordered: I64, seen: Bools) -> pa.Array:
         return values.take(pa.array(np.where(seen, ordered, 0), mask=~seen))
 
     return _Ordered(ranks[codes[len(held) :]], ranks[codes[: len(held)]], back)

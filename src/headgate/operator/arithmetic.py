@@ -19,11 +19,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headgate.arrays import F64, I64, Bools
 from headgate.operator.rows import Groups
-from headgate.routing.hashing import I64
 
 Words = npt.NDArray[Any]
-Mask = npt.NDArray[np.bool_]
 _HALF, _LOW = 32, np.int64(0xFFFFFFFF)
 _EXACT_FLOAT = 2.0**53
 _CHUNK_ROWS = 1 << 20  # 2**20 numbers of 32 bits add up exactly in a float64
@@ -45,7 +44,7 @@ def has_words(kind: pa.DataType) -> bool:
     )
 
 
-def to_words(column: pa.Array) -> tuple[Words, Mask | None]:
+def to_words(column: pa.Array) -> tuple[Words, Bools | None]:
     """The numbers of a column and which of them are there (None: all); zero under a null."""
     kind, valid = column.type, valid_mask(column)
     if pa.types.is_decimal(kind):
@@ -68,7 +67,7 @@ def to_words(column: pa.Array) -> tuple[Words, Mask | None]:
     return words, valid
 
 
-def valid_mask(column: pa.Array) -> Mask | None:
+def valid_mask(column: pa.Array) -> Bools | None:
     """Which values are not null (None: all of them)."""
     if not column.null_count:
         return None
@@ -85,7 +84,7 @@ def kept_words(kept: Any) -> Words:
     return to_words(kept)[0] if isinstance(kept, pa.Array) else widen(kept)
 
 
-def from_words(words: Words, valid: Mask | None, kind: pa.DataType) -> pa.Array:
+def from_words(words: Words, valid: Bools | None, kind: pa.DataType) -> pa.Array:
     """An Arrow column of type `kind`, null where not `valid`."""
     if valid is not None:
         valid = None if valid.all() else valid
@@ -124,7 +123,7 @@ def from_sortable(ordered: I64, floating: bool) -> Words:
 class SumOverflow(Exception):
     """Some groups leave the 64-bit range; `groups` marks them. Never leaves the operator room."""
 
-    def __init__(self, groups: Mask) -> None:
+    def __init__(self, groups: Bools) -> None:
         super().__init__(groups)
         self.groups = groups
 
@@ -183,7 +182,7 @@ def running_extreme(groups: Groups, values: I64, largest: bool) -> I64:
     return result
 
 
-def running_count(groups: Groups, valid: Mask | None) -> I64:
+def running_count(groups: Groups, valid: Bools | None) -> I64:
     """For every row, how many valid rows its group has up to and including that row."""
     if valid is None:
         return groups.rank + 1
@@ -191,7 +190,7 @@ def running_count(groups: Groups, valid: Mask | None) -> I64:
     return result
 
 
-def group_count(groups: Groups, valid: Mask | None) -> I64:
+def group_count(groups: Groups, valid: Bools | None) -> I64:
     """How many valid rows each group has."""
     if valid is None:
         return groups.sizes
@@ -204,7 +203,7 @@ def worst(largest: bool) -> int:
     return int(bounds.min if largest else bounds.max)
 
 
-def _running_floats(groups: Groups, values: Words) -> npt.NDArray[np.float64]:
+def _running_floats(groups: Groups, values: Words) -> F64:
     finite = np.isfinite(values)
     if finite.all():
         return _cumulative(groups, values, "cumsum")
@@ -227,7 +226,7 @@ def _magnitude(values: Words) -> float:
     return max(abs(float(values.min())), abs(float(values.max())))
 
 
-def _join(high: I64, low: I64) -> tuple[I64, Mask]:
+def _join(high: I64, low: I64) -> tuple[I64, Bools]:
     high = high + (low >> _HALF)
     out_of_range = (high < -(1 << 31)) | (high >= 1 << 31)
     return (high << _HALF) | (low & _LOW), out_of_range

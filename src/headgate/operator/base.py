@@ -15,10 +15,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, ClassVar, Literal
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from headgate.arrays import I64
 from headgate.errors import DeclarationError, SchemaMismatch, UnknownColumn
 from headgate.operator.rows import EpochClock, KeyedRows, Partials
 from headgate.state.layout import StateSchema, layout_of
@@ -40,7 +39,7 @@ class Output:
     """
 
     batch: pa.RecordBatch | None = None
-    origins: npt.NDArray[np.int64] | None = None
+    origins: I64 | None = None
     dead: dict[int, str] = field(default_factory=dict)
     late: int = 0
     carry: pa.RecordBatch | None = None

@@ -8,9 +8,9 @@ from datetime import timedelta
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from headgate.arrays import F64, I64
 from headgate.errors import DeclarationError, NameClash
 from headgate.operator.aggregate import Aggregate, check_emit, touched, touched_keys, touched_schema
 from headgate.operator.aggregates import float_words, quotient
@@ -37,14 +37,12 @@ from headgate.operator.base import (
 )
 from headgate.operator.rows import EpochClock, Groups, KeyedRows, Partials
 from headgate.operator.window import Tumbling
-from headgate.routing.hashing import I64
 from headgate.state.rows import Held, StateRows
 from headgate.state.session import StateSession
 from headgate.topology.declared import check_count
 from headgate.topology.duration import positive_us, ttl_ms
 
 BY = "@by"  # state column: the `by` value of the row that Last keeps
-F64 = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

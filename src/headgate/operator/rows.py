@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from headgate.routing.hashing import I64, U64, group_rows, hash_columns, mix
+from headgate.arrays import F64, I64, U64, Bools
+from headgate.routing.hashing import group_rows, hash_columns, mix
 from headgate.routing.identity import SCRATCH, Identity
 from headgate.state.layout import StateSchema
 
@@ -116,7 +116,7 @@ class Groups:
         last[self.codes] = np.arange(len(self.codes))
         return last
 
-    def take(self, groups: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> SomeKeys:
+    def take(self, groups: I64 | Bools) -> SomeKeys:
         """The keys of some of the groups: to write or remove only those."""
         h = self.h[groups]
         route = h if self.route is self.h else self.route[groups]
@@ -199,14 +199,14 @@ class KeyedRows:
     def column(self, name: str) -> pa.Array:
         return self.batch.column(name)
 
-    def numbers(self, name: str) -> npt.NDArray[np.float64]:
+    def numbers(self, name: str) -> F64:
         """A numeric column as float64; nulls are NaN."""
         column = self.batch.column(name)
         if pa.types.is_decimal(column.type) or column.null_count:
             column = column.cast(pa.float64())
         return np.asarray(column.to_numpy(zero_copy_only=False), np.float64)
 
-    def take(self, rows: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> KeyedRows:
+    def take(self, rows: I64 | Bools) -> KeyedRows:
         """The chosen rows, hashes carried along."""
         if rows.dtype == np.bool_:
             rows = np.flatnonzero(rows)
@@ -262,7 +262,7 @@ class Partials:
         """A value column of the state, null where the partial has none."""
         return self.batch.column(self._width + self.schema.values.get_field_index(name))
 
-    def take(self, rows: npt.NDArray[np.int64]) -> Partials:
+    def take(self, rows: I64) -> Partials:
         """The chosen partials, hashes carried along."""
         keyed = self._keyed
         batch = self.batch.take(pa.array(rows))

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headgate.arrays import I64
 from headgate.errors import DeclarationError, NameClash
 from headgate.operator.aggregate import Aggregate
 from headgate.operator.aggregates import Count, Sum
@@ -17,7 +18,7 @@ from headgate.operator.arithmetic import sortable, to_words
 from headgate.operator.base import Output, StateFields, StatefulOperator, require_column
 from headgate.operator.rows import EpochClock, Groups, KeyedRows, Partials
 from headgate.operator.window import BOUNDS, START, SUB_KEY, Tumbling, check_window
-from headgate.routing.hashing import I64, is_hashable
+from headgate.routing.hashing import is_hashable
 from headgate.state.rows import StateRows
 from headgate.state.session import StateSession
 from headgate.topology.declared import check_count

@@ -19,11 +19,11 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
+from headgate.arrays import I64
 from headgate.errors import DeclarationError, NameClash, SchemaMismatch
 from headgate.operator.arithmetic import from_words, to_words
 from headgate.operator.base import Output, require_column
 from headgate.operator.rows import EpochClock, Groups, KeyedRows
-from headgate.routing.hashing import I64
 from headgate.state.rows import StateRows
 from headgate.state.session import StateSession
 from headgate.topology.duration import positive_us

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 from numba import njit
 
-from headgate.routing.hashing import I32, I64, U64
+from headgate.arrays import I32, I64, U64
 from headgate.routing.route import Choose, Route, Shares, Spread
 from headgate.routing.space_saving import HeadKeys, choices_needed
 

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from headgate.arrays import F64, I32, I64, U64
 from headgate.routing.cost_sketch import CostSketch, SketchShape
-from headgate.routing.hashing import F64, I32, I64, U64
 
 OWN_ROWS = 16.0  # so many tuples of a value in an instance weigh as much as what all know of it
 PRIOR_ROWS = 0.25  # a value counts as the mean one until it was seen, or if that is long forgotten

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from headgate.routing.hashing import F64, I32, I64, U64
+from headgate.arrays import F64, I32, I64, U64
 
 EPSILON, DELTA, SEED = 0.0005, 0.05, 7  # a sketch of 3 x 5,437 cells, 261 kB
 _HALF = np.uint64(32)

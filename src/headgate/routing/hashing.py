@@ -23,13 +23,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
+from headgate.arrays import I64, U8, U64, Bools
 from headgate.errors import SchemaMismatch
-
-U64 = npt.NDArray[np.uint64]
-I64 = npt.NDArray[np.int64]
-I32 = npt.NDArray[np.int32]
-F64 = npt.NDArray[np.float64]
-U8 = npt.NDArray[np.uint8]
 
 LONG_VALUE_BYTES = 256
 BLOCK_ROWS = 1 << 14  # what is computed on the way to a hash stays in the processor's cache
@@ -234,8 +229,8 @@ def codes_of(column: pa.Array) -> I64:
     return codes
 
 
-def null_mask(column: pa.Array) -> npt.NDArray[np.bool_]:
-    mask: npt.NDArray[np.bool_] = pc.is_null(column).to_numpy(zero_copy_only=False)
+def null_mask(column: pa.Array) -> Bools:
+    mask: Bools = pc.is_null(column).to_numpy(zero_copy_only=False)
     return mask
 
 

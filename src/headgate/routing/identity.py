@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from headgate.arrays import U64
 from headgate.routing.hashing import (
     BLOCK_ROWS,
     SECOND,
-    U64,
     ByteValues,
     blocks,
     codes_of,

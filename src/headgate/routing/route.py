@@ -21,8 +21,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from headgate.arrays import I32, I64, U64
 from headgate.errors import UnknownSlot
-from headgate.routing.hashing import I32, I64, U64, find_sorted
+from headgate.routing.hashing import find_sorted
 from headgate.routing.table import RoutingTable
 
 Weights = Sequence[tuple[int, float]]

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
-from headgate.routing.hashing import F64, I64, U64, find_sorted, group_rows
+from headgate.arrays import F64, I64, U64, Bools
+from headgate.routing.hashing import find_sorted, group_rows
 
 PAIR_BYTES = 32  # two hashes, count, error
 JUDGED_ROWS_MAX = 1 << 14  # rows between two judgements of the head, once it is known
@@ -166,7 +166,7 @@ class HeadKeys:
                 self._judge()
             start = stop
 
-    def holds(self, h: U64) -> npt.NDArray[np.bool_]:
+    def holds(self, h: U64) -> Bools:
         """Which of these keys are in the head."""
         return find_sorted(self.h, h) >= 0
 

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from headgate.arrays import I32, I64, U64, Bools
 from headgate.errors import HeadgateError, UnknownSlot
-from headgate.routing.hashing import I32, I64, U64, bucket_of, find_sorted, hash_columns
+from headgate.routing.hashing import bucket_of, find_sorted, hash_columns
 
 BUCKETS = 1024
 
@@ -57,7 +57,7 @@ class RoutingTable:
         """The slot of every key. O(rows), plus a binary search per row if there are pins."""
         return self.look_up(h)[0]
 
-    def look_up(self, h: U64) -> tuple[I32, npt.NDArray[np.bool_]]:
+    def look_up(self, h: U64) -> tuple[I32, Bools]:
         """The slot of every key, and which keys have an owner of their own."""
         owners = self.bucket_slots[bucket_of(h, self.buckets)]
         if not len(self.pinned_h):
@@ -98,7 +98,7 @@ class RoutingTable:
             pinned_slots=self.pinned_slots[stays],
         )
 
-    def is_pinned(self, h: U64) -> npt.NDArray[np.bool_]:
+    def is_pinned(self, h: U64) -> Bools:
         """Which of these keys have an owner of their own."""
         return find_sorted(self.pinned_h, h) >= 0
 

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from headgate.arrays import F64, I32, I64, U64
 from headgate.routing.cost_model import greedy, longest_first, round_robin
 from headgate.routing.cost_sketch import CostSketch, SketchShape
-from headgate.routing.hashing import F64, I32, I64, U64, group_rows, hash_columns
+from headgate.routing.hashing import group_rows, hash_columns
 from headgate.slot.failure import DeadLetters
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program

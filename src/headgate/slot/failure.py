@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from headgate import errors
+from headgate.arrays import I64
 from headgate.operator.user_code import Reason, describe, reason_of, without_addresses
 from headgate.slot.plan import EpochPlan
 from headgate.topology.builder import DEAD_LETTER_SCHEMA
@@ -22,7 +22,6 @@ from headgate.topology.json_text import json_text
 
 SAMPLE_CHARACTERS_MAX = 500
 WAY_OUT = "fix the operator (or add flow.dead_letters() to set bad rows aside)"
-I64 = npt.NDArray[np.int64]
 
 
 class DeadLetters:

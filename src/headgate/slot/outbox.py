@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headgate.arrays import I32, U64
 from headgate.routing.cost_model import round_robin
-from headgate.routing.hashing import I32, U64, hash_columns
+from headgate.routing.hashing import hash_columns
 from headgate.routing.route import Choose, HereUnlessPinned, Route, Shares, Stop
 from headgate.routing.table import RoutingTable
 from headgate.slot.cost_shuffle import CostRouting
@@ -23,7 +23,7 @@ from headgate.slot.failure import operator_failed
 from headgate.slot.plan import Control, EpochPlan, add_counts, pair
 from headgate.slot.program import Program
 from headgate.slot.rows import Hashed, Rows
-from headgate.slot.sharing import STAYS, BufferMatrix, ShareGroup, Targets
+from headgate.slot.sharing import STAYS, BufferMatrix, ShareGroup
 from headgate.slot.statistics import Counting
 from headgate.slot.wire import BatchTuple, Buffers, Kind, digest_of, pieces
 from headgate.topology.graph import Edge
@@ -99,7 +99,7 @@ class Outbox:
         assert self.slot is not None
         self._emit(Kind.CARRY, node, self.slot, batch.num_rows, batch.serialize())
 
-    def partials(self, node: int, batch: pa.RecordBatch, owners: npt.NDArray[np.int32]) -> None:
+    def partials(self, node: int, batch: pa.RecordBatch, owners: I32) -> None:
         """Send partial states to the slots that own their keys, in order of slot."""
         name = self.program.graph.nodes[node].name
         sent = self.control.merge_bytes
@@ -149,7 +149,7 @@ class Outbox:
             )
         return rows.take(np.flatnonzero(~nulls))
 
-    def _targets(self, edge: Edge, rows: Rows) -> tuple[npt.NDArray[np.int32], Rows]:
+    def _targets(self, edge: Edge, rows: Rows) -> tuple[I32, Rows]:
         consumer = self.program.graph.nodes[edge.consumer].name
         if edge.grouping.kind == "shuffle":
             turn = self._turn.get(edge.id, self.producer)
@@ -176,9 +176,7 @@ class Outbox:
             )
         return self._dispatchers[edge.id]
 
-    def _split(
-        self, edge: Edge, rows: Rows, targets: npt.NDArray[np.int32], *, keep: bool = True
-    ) -> Rows | None:
+    def _split(self, edge: Edge, rows: Rows, targets: I32, *, keep: bool = True) -> Rows | None:
         counts = np.bincount(targets, minlength=self.plan.slots)
         used = np.flatnonzero(counts)
         if len(used) > 1:
@@ -219,8 +217,8 @@ class Outbox:
             if kept is not None and len(kept):
                 yield edge, kept
 
-    def _leaving(self, edge: Edge, targets: Targets) -> Targets:
-        """Targets, with `STAYS` for rows that pass to the consumer in memory."""
+    def _leaving(self, edge: Edge, targets: I32) -> I32:
+        """I32, with `STAYS` for rows that pass to the consumer in memory."""
         if self.slot is None or self.program.waits(edge, self.level):
             return targets
         return np.where(targets == self.slot, np.int32(STAYS), targets)
@@ -238,8 +236,7 @@ class Outbox:
     def _account(self, edge: Edge, rows: Rows, *, local: bool) -> None:
         size = rows.bytes
         counts = [len(rows), 0, size, 0] if local else [0, len(rows), 0, size]
-        key = str(edge.id)
-        self.control.edges[key] = add_counts(self.control.edges.get(key), counts)
+        add_counts(self.control.edges, str(edge.id), counts)
 
     def _put(self, edge: Edge, target: int, rows: Rows) -> None:
         self._check_level(edge)
@@ -253,15 +250,11 @@ class Outbox:
         edge, slot = place
         payload = batch.serialize()
         self._emit(Kind.DATA, edge, slot, batch.num_rows, payload)
-        self._count_batch(str(edge), batch.num_rows, payload.size)
+        add_counts(self.control.batches, str(edge), [1, batch.num_rows, payload.size])
 
     def _emit_shared(self, channel: int, slot: int, rows: int, payload: pa.Buffer) -> None:
         self._emit(Kind.SHARED, channel, slot, rows, payload)
-        self._count_batch(f"s{channel}", rows, payload.size)
-
-    def _count_batch(self, name: str, rows: int, size: int) -> None:
-        counts = self.control.batches.get(name)
-        self.control.batches[name] = add_counts(counts, [1, rows, size])
+        add_counts(self.control.batches, f"s{channel}", [1, rows, payload.size])
 
     def _emit(self, kind: Kind, channel: int, slot: int, rows: int, payload: pa.Buffer) -> None:
         item = BatchTuple(
@@ -278,9 +271,7 @@ class Outbox:
         self._sequence += 1
         self._ready.append(item)
         key = pair(self.level, self.producer, slot)
-        self.control.sent[key] = add_counts(
-            self.control.sent.get(key), [1, rows, item.seal, payload.size]
-        )
+        add_counts(self.control.sent, key, [1, rows, item.seal, payload.size])
 
 
 Dispatcher = Callable[[pa.RecordBatch, U64], I32]

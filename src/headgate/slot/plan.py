@@ -14,10 +14,10 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from headgate.arrays import I32
 from headgate.errors import DeclarationError
 from headgate.operator.rows import EpochClock
 from headgate.routing.cost_model import CostModel
-from headgate.routing.hashing import I32
 from headgate.routing.identity import Identity
 from headgate.routing.route import Here, Route
 from headgate.routing.table import Moves
@@ -204,7 +204,7 @@ class Control:
         for name in ("sent", "received", "edges", "batches"):
             mine = getattr(self, name)
             for pair, numbers in getattr(other, name).items():
-                mine[pair] = add_counts(mine.get(pair), numbers)
+                add_counts(mine, pair, numbers)
         for name in ("chains", "state", *_ROWS_BY_SLOT):
             mine = getattr(self, name)
             for operator, by_slot in getattr(other, name).items():
@@ -222,10 +222,10 @@ class Control:
         self.error = self.error or other.error
 
 
-def add_counts(mine: list[int] | None, more: list[int]) -> list[int]:
-    if mine is None:
-        return list(more)
-    return [(a + b) & MASK for a, b in zip(mine, more, strict=True)]
+def add_counts(totals: dict[str, list[int]], key: str, more: list[int]) -> None:
+    """Add numbers to those under this key, modulo 2^64."""
+    before = totals.get(key, [0] * len(more))
+    totals[key] = [(a + b) & MASK for a, b in zip(before, more, strict=True)]
 
 
 def merge_slots(mine: dict[str, Any], more: dict[str, Any], *, add: bool) -> None:

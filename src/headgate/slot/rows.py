@@ -14,13 +14,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from headgate.routing.hashing import U64, hash_columns
+from headgate.arrays import I64, U64
+from headgate.routing.hashing import hash_columns
 from headgate.topology.declared import merged
 
-I64 = npt.NDArray[np.int64]
 LINEAGE_PREFIX = "__hg_"
 
 

@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headgate.arrays import I64
 from headgate.operator.base import Output, as_output
 from headgate.operator.rows import KeyedRows, Partials
 from headgate.operator.user_code import describe, reason_of
-from headgate.routing.hashing import I64
 from headgate.slot.failure import DeadLetters, find_bad_rows
 from headgate.slot.plan import EpochPlan
 from headgate.slot.program import Program

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from headgate.arrays import I32, I64
 from headgate.slot.plan import Batching, Control, EpochPlan, add_counts
 from headgate.slot.rows import Rows, concat
 from headgate.slot.wire import PAYLOAD_BYTES_MAX, Buffers
@@ -26,7 +26,6 @@ from headgate.topology.graph import Edge, FlowGraph
 if TYPE_CHECKING:
     from headgate.slot.program import Program
 
-Targets = npt.NDArray[np.int32]
 STAYS = -1
 AT = "at"  # hidden column: a row's place in its producer's output
 AT_BYTES = 8
@@ -84,7 +83,7 @@ def _may_share(graph: FlowGraph, edge: Edge) -> bool:
 class Cells:
     """Rows sorted by cell: `order` of the rows, then per cell its targets and row count."""
 
-    order: npt.NDArray[np.int64]
+    order: I64
     targets: tuple[tuple[int, ...], ...]
     counts: tuple[int, ...]
 
@@ -92,7 +91,7 @@ class Cells:
         return iter(zip(self.targets, self.counts, strict=True))
 
 
-def cells_of(targets: Sequence[Targets], slots: int) -> Cells | None:
+def cells_of(targets: Sequence[I32], slots: int) -> Cells | None:
     """The matrix for these targets (one array per consumer); None if it would be too large."""
     base = slots + 1
     size = base ** len(targets)
@@ -111,7 +110,7 @@ def cells_of(targets: Sequence[Targets], slots: int) -> Cells | None:
 def shared_is_cheaper(
     group: ShareGroup,
     batching: Batching,
-    targets: Sequence[Targets],
+    targets: Sequence[I32],
     widths: Sequence[float],
     shared_width: float,
     cells: Cells,
@@ -129,10 +128,10 @@ def shared_is_cheaper(
 
 def _cost(
     batching: Batching,
-    counts: npt.NDArray[np.int64],
+    counts: I64,
     rows_max: int | None,
     width: float,
-    copies: npt.NDArray[np.int64] | int = 1,
+    copies: I64 | int = 1,
 ) -> float:
     """Seconds for buffers of so many rows, each sent `copies` times."""
     fit = max(1.0, PAYLOAD_BYTES_MAX / max(width, 1.0))
@@ -167,7 +166,7 @@ class BufferMatrix:
         self._places: dict[int, int] = {}
 
     def put(
-        self, group: ShareGroup, rows: Rows, parts: Sequence[Rows], targets: Sequence[Targets]
+        self, group: ShareGroup, rows: Rows, parts: Sequence[Rows], targets: Sequence[I32]
     ) -> bool:
         """Take in what leaves of these rows, if this task shares the group's batches.
 
@@ -196,7 +195,7 @@ class BufferMatrix:
         group: ShareGroup,
         rows: Rows,
         parts: Sequence[Rows],
-        targets: Sequence[Targets],
+        targets: Sequence[I32],
         cells: Cells | None,
     ) -> bool:
         if cells is None:
@@ -226,8 +225,7 @@ class BufferMatrix:
             size = 0 if target in counted else part.bytes
             counted.add(target)
             counts = [len(part), 0, size, 0] if target == self._slot else [0, len(part), 0, size]
-            before = self._control.edges.get(str(edge.id))
-            self._control.edges[str(edge.id)] = add_counts(before, counts)
+            add_counts(self._control.edges, str(edge.id), counts)
 
     def _send(self, cell: Cell, batch: pa.RecordBatch) -> None:
         """The batch of a cell, once to every slot of it."""

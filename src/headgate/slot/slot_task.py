@@ -117,7 +117,7 @@ class SlotTask(Task):
                 raise self._mismatch(f"a payload from {sender} arrived changed")
             key = pair(item.level, item.producer, self.home)
             counts = [1, item.rows, item.seal, item.payload.size]
-            self.control.received[key] = add_counts(self.control.received.get(key), counts)
+            add_counts(self.control.received, key, counts)
             self._lay_out(item)
         for place in sorted(self._arriving):
             parts = self._arriving.pop(place)

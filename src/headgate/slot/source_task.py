@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headgate.arrays import I64
 from headgate.errors import HeadgateError
-from headgate.routing.hashing import I64
 from headgate.slot.plan import EpochPlan
 from headgate.slot.program import ORDER, Program
 from headgate.slot.rows import Rows, joined

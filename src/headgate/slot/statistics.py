@@ -24,9 +24,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headgate.arrays import U64
 from headgate.operator.rows import Groups
 from headgate.routing.cost_sketch import CostSketch
-from headgate.routing.hashing import U64
 from headgate.routing.space_saving import PairSketch
 from headgate.routing.table import RoutingTable
 

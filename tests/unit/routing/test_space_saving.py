@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.routing.hashing import U64, mix
+from headgate.arrays import U64
+from headgate.routing.hashing import mix
 from headgate.routing.space_saving import PAIR_BYTES, HeadKeys, PairSketch, choices_needed
 from strategies import examples
 

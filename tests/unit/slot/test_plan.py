@@ -100,4 +100,6 @@ def test_absorbing_leaves_the_other_record_alone() -> None:
 
 
 def test_sums_of_seals_wrap_like_64_bit_numbers() -> None:
-    assert add_counts([1, 1, MASK], [1, 1, 2]) == [2, 2, 1]
+    totals = {"a": [1, 1, MASK]}
+    add_counts(totals, "a", [1, 1, 2])
+    assert totals == {"a": [2, 2, 1]}

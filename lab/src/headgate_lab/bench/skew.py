@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headgate.arrays import I32, U64
 from headgate.commit.facts import EpochFacts
 from headgate.commit.planning import Observed
 from headgate.control.hot_keys import HotKeys
@@ -26,7 +27,7 @@ from headgate.demo.tour import Machine
 from headgate.flow import Flow
 from headgate.operator.aggregates import Count
 from headgate.routing.chooser import Chooser
-from headgate.routing.hashing import I32, U64, hash_columns
+from headgate.routing.hashing import hash_columns
 from headgate.routing.route import TO_OWNER, Route
 from headgate.routing.space_saving import PairSketch
 from headgate.routing.table import RoutingTable, hash_table

@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headgate.arrays import F64, I32
+from headgate.arrays import F64, I32, I64
 from headgate.planner.allocation.model import Nodes, Situation, Traffic, Units
-from headgate.routing.hashing import I64, hash_columns
+from headgate.routing.hashing import hash_columns
 
 OPERATORS = ("delays", "by_airplane", "by_route")
 FILE = "us_flights_2008_jan_apr.parquet"

@@ -20,9 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from headgate.arrays import I32
+from headgate.arrays import I32, I64, U64
 from headgate.routing.chooser import least_loaded
-from headgate.routing.hashing import I64, U64
 from headgate_lab.papers.edits_job import Edits, tops_in
 
 INPUT_NODES = 1

@@ -17,7 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headgate.routing.hashing import I64, U64, hash_columns
+from headgate.arrays import I64, U64
+from headgate.routing.hashing import hash_columns
 
 OPERATORS = ("geohash", "top_articles", "global_top")
 FILE = "wikipedia_edits_2015_09_12.parquet"

@@ -26,9 +26,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as csv
 
+from headgate.arrays import I64
 from headgate.operator import Output, StateFields, StatefulOperator, Tumbling
 from headgate.operator.rows import EpochClock, Groups, KeyedRows
-from headgate.routing.hashing import I64
 from headgate.state.session import StateSession
 from headgate.topology.stream import Stream
 from headgate_lab.papers.linear_road_cars import SpeedAndCars

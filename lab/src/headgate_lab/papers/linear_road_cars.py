@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headgate.arrays import I64
 from headgate.operator import Mean
 from headgate.operator.rows import EpochClock, Groups, KeyedRows, Partials
-from headgate.routing.hashing import I64
 from headgate.state.rows import Held, StateRows
 from headgate.state.session import StateSession
 

@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headgate.arrays import I64
 from headgate.demo.workload import mixed
-from headgate.routing.hashing import I64
 
 I32 = npt.NDArray[np.int32]
 FIELDS = ("type", "time", "vid", "spd", "xway", "lane", "dir", "seg", "pos")

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headgate.routing.hashing import I64
+from headgate.arrays import I64
 from headgate.topology.stream import Stream
 from headgate_lab.papers import sentiment_words as words
 

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from headgate.routing.hashing import U64, bucket_of, hash_columns
+from headgate.arrays import U64
+from headgate.routing.hashing import bucket_of, hash_columns
 from headgate.routing.table import RoutingTable, moves_between
 
 Unit = tuple[str, int]  # ("pin", hash) or ("bucket", number)
