@@ -27,7 +27,8 @@ class Scaling:
     Args:
         min_slots: Never fewer.
         max_slots: Never more (default: a slot per core).
-        high_pct: More slots if the busiest slot of the planned allocation is above this.
+        high_pct: More slots if the busiest slot of the planned allocation is above this. This and
+            the next two are for planners of units (`headgate-lab`); ours follows the demand.
         low_pct: Fewer slots if all slots together are below this, on average.
         hold_periods: For so many periods in a row, before anything changes.
     """

@@ -6,7 +6,7 @@ optimizer says what it would choose now. Where rows wait, any number of slots is
 word counts, and the rescaler stands still. Rows per epoch are a limit, and a limit is felt only
 where rows wait, so only there are sources told another one, which needs a restart of Spark's query.
 
-Under a constant load all this comes to rest: what was tried is remembered (`slots_tried`), and a
+Under a constant load all this comes to rest: what was tried is remembered (`tuning_history`), and a
 number that changed nothing is not told again. Pure but for its memory; who calls it carries out
 what it says.
 """
@@ -19,11 +19,9 @@ from functools import partial
 from statistics import median
 
 from headgate.commit.facts import EpochFacts, TuningFacts
-from headgate.control.epoch_load import load_between
 from headgate.control.epoch_pace import Pace, pace_of
-from headgate.control.measured_flow import Measured, measure_flow
-from headgate.control.rows_told import EpochRows, RowsTold
-from headgate.control.slots_tried import SlotsTried
+from headgate.control.measured_flow import Measured, load_between, measure_flow
+from headgate.control.tuning_history import EpochRows, EpochSizeAdvisor, ScalingHistory
 from headgate.errors import DeclarationError
 from headgate.planner.tuning.cost_model import EngineCosts, FlowModel
 from headgate.planner.tuning.epoch_model import EpochModel
@@ -103,11 +101,11 @@ class Tuner:
         self._latency_s, self._elastic = latency_s, elastic
         self._bare = EpochModel(FlowModel((), ()), costs, program.levels, cores)
         self._rescaler = Rescaler(slots, RescaleOptions(most=slots_max)) if rescales else None
-        self._tried = SlotsTried(slots_max)
-        self._rows = RowsTold(rows_per_epoch, latency_s) if limits else None
+        self._tried = ScalingHistory(slots_max)
+        self._rows = EpochSizeAdvisor(rows_per_epoch, latency_s) if limits else None
         self._pace_of = partial(pace_of, interval=interval, all_there=all_there)
         self._epochs: deque[EpochFacts] = deque(maxlen=2 * RETUNE_EPOCHS)
-        self._alike_told: deque[EpochFacts] = deque(maxlen=4 * RETUNE_EPOCHS)
+        self._same_limit: deque[EpochFacts] = deque(maxlen=4 * RETUNE_EPOCHS)
         self._found: Measured | None = None
         self._chosen: TunedEpochs | None = None
         self._rows_wait = False
@@ -127,7 +125,7 @@ class Tuner:
             return None
         before = self._epochs[-1] if self._epochs else None
         self._epochs.append(epoch)
-        self._alike_told.append(epoch)
+        self._same_limit.append(epoch)
         if before is not None and before.slots != epoch.slots:
             self._since = 0  # the epochs behind a move say how it went
         note = self._settle(epoch, changing)
@@ -151,7 +149,7 @@ class Tuner:
         self._held = False
         if slots != self._asked_from:
             return f"others have changed the slots to {slots}; going on from there"
-        self._tried.refused(slots, epoch.epoch)
+        self._tried.record_refusal(slots, epoch.epoch)
         return f"{wanted} slots did not come; going on from {slots}"
 
     def _rescale(self, before: EpochFacts, epoch: EpochFacts) -> Rescale | None:
@@ -164,7 +162,7 @@ class Tuner:
         load = load_between(before, epoch, self._fixed_s(before.slots, cores), cores)
         if load is None:
             return None
-        self._tried.came(load.rate)
+        self._tried.observe_rate(load.rate)
         self._rescaler.limit(*self._bounds(epoch))
         decision = self._rescaler.observe(load)
         if decision is None:
@@ -209,7 +207,7 @@ class Tuner:
         epochs, last = list(self._epochs), self._epochs[-1]
         slots, cores = last.slots, self._cores_of(last)
         if self._elastic and cores < slots:
-            self._tried.refused(cores, last.epoch)
+            self._tried.record_refusal(cores, last.epoch)
         follow = self._elastic and cores >= slots
         try:
             found = measure_flow(self._program, epochs, self._costs, cores, elastic=follow)
@@ -217,7 +215,7 @@ class Tuner:
             return Advice()  # an idle stream
         self._found = found
         told = None if self._rows is None else self._rows.told
-        pace = self._pace_of(self._alike_told, told_rows=told)
+        pace = self._pace_of(self._same_limit, told_rows=told)
         if pace.rows_wait is not None:
             self._rows_wait = pace.rows_wait
         if not (self._rows_wait or found.arriving_per_s > 0):
@@ -240,7 +238,7 @@ class Tuner:
             advice = replace(advice, epoch_rows=asked, note=self._rows.take_note())
             if asked is not None:
                 self._tried.forget_speeds()
-                self._alike_told.clear()
+                self._same_limit.clear()
                 self._told_now = True
         if self._chosen is None or not _alike(self._chosen, tuned):
             self._chosen = tuned
@@ -259,7 +257,7 @@ class Tuner:
         if not self._held:
             self._tried.forget_speeds()
             return self._in_time(best, staying)
-        self._tried.ran(now, found.rows_per_s)
+        self._tried.observe_backlog(now, found.rows_per_s)
         rate = self._tried.expected(slots, best.prediction.rows_per_s)
         if slots == now or rate <= (1 + PAYS) * staying.prediction.rows_per_s:
             return None

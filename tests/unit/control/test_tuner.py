@@ -9,10 +9,10 @@ import pytest
 
 import headgate as hg
 from headgate.commit.facts import EdgeFacts, EngineFacts, EpochFacts
-from headgate.control.epoch_load import load_between
-from headgate.control.slots_tried import REFUSED_EPOCHS
+from headgate.control.measured_flow import load_between
 from headgate.control.tuner import RETUNE_EPOCHS, Advice, Tuner
 from headgate.control.tuning_file import SavedTuning, load_tuning, save_tuning
+from headgate.control.tuning_history import REFUSED_EPOCHS
 from headgate.errors import DeclarationError
 from headgate.planner.tuning.calibration import Calibration
 from headgate.planner.tuning.cost_model import EngineCosts

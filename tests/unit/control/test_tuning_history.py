@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.control.rows_told import RowsTold
+from headgate.control.tuning_history import REFUSED_EPOCHS, EpochSizeAdvisor, ScalingHistory
 from headgate.planner.tuning.cost_model import EngineCosts, FlowModel, Step, Stream
 from headgate.planner.tuning.epoch_model import EpochModel
 from headgate.planner.tuning.epochs import TunedEpochs, tune_epochs
@@ -22,18 +22,18 @@ def test_the_best_is_as_the_tests_below_have_it():
 
 @pytest.mark.parametrize(("typical", "wanted"), [(1_000, 8_000), (25_000, BEST), (200_000, BEST)])
 def test_sources_are_told_what_pays_or_is_far_off(typical, wanted):
-    found = RowsTold(typical).ask(MODEL, typical, tuned(wanted))
+    found = EpochSizeAdvisor(typical).ask(MODEL, typical, tuned(wanted))
 
     assert found is not None and found.rows == pytest.approx(wanted, rel=0.01)
 
 
 @pytest.mark.parametrize(("typical", "wanted"), [(48_000, BEST), (80_000, BEST), (BEST, BEST)])
 def test_a_number_that_would_change_little_is_not_told(typical, wanted):
-    assert RowsTold(typical).ask(MODEL, typical, tuned(wanted)) is None
+    assert EpochSizeAdvisor(typical).ask(MODEL, typical, tuned(wanted)) is None
 
 
 def test_late_epochs_are_a_reason_for_somewhat_smaller_ones():
-    told = RowsTold(80_000, latency_s=3.0)
+    told = EpochSizeAdvisor(80_000, latency_s=3.0)
 
     found = told.ask(MODEL, 80_000, tune_epochs(MODEL, latency_s=3.0))
 
@@ -41,7 +41,7 @@ def test_late_epochs_are_a_reason_for_somewhat_smaller_ones():
 
 
 def test_the_way_back_is_gone_only_if_it_is_long():
-    told = RowsTold(None)
+    told = EpochSizeAdvisor(None)
     assert told.ask(MODEL, 5_000, tuned(40_000)) is not None
 
     assert told.ask(MODEL, 40_000, tuned(30_000)) is None
@@ -49,10 +49,56 @@ def test_the_way_back_is_gone_only_if_it_is_long():
 
 
 def test_a_source_that_does_not_listen_is_told_once_and_that_is_noted_once():
-    told = RowsTold(None)
+    told = EpochSizeAdvisor(None)
     assert told.ask(MODEL, 1_000, tuned(8_000)) is not None and told.take_note() == ""
 
     assert told.ask(MODEL, 1_000, tuned(8_000)) is None
     assert "told 8,000 rows per epoch, and still bring 1,000" in told.take_note()
     assert told.ask(MODEL, 1_000, tuned(8_000)) is None and told.take_note() == ""
     assert told.ask(MODEL, 8_000, tuned(BEST)) is not None  # it has heard after all
+
+
+def at(rate: float, tried: ScalingHistory, epochs: int = 30) -> ScalingHistory:
+    for _ in range(epochs):
+        tried.observe_rate(rate)
+    return tried
+
+
+def test_slots_that_were_too_few_are_too_few_until_the_rate_has_fallen():
+    tried = at(1_000, ScalingHistory(8))
+    assert tried.least == 1
+
+    tried.too_few(3)
+
+    assert at(1_000, tried).least == 4
+    assert at(950, tried).least == 4  # no less, as far as one can see
+    assert at(800, tried).least == 1
+    assert at(5_000, tried).least == 4
+
+
+def test_slots_that_did_not_come_are_out_of_reach_for_a_while_and_then_for_longer():
+    tried = ScalingHistory(8)
+
+    tried.record_refusal(2, epoch=100)
+    assert [tried.most(e) for e in (100, 99 + REFUSED_EPOCHS, 100 + REFUSED_EPOCHS)] == [2, 2, 8]
+    tried.record_refusal(4, epoch=500)
+    assert tried.most(500 + REFUSED_EPOCHS) == 4
+    assert tried.most(500 + 2 * REFUSED_EPOCHS) == 8
+
+
+def test_what_a_backlog_got_through_counts_more_than_what_is_promised():
+    tried = ScalingHistory(8)
+    tried.observe_backlog(5, 1_700.0)
+
+    assert tried.expected(5, 2_500.0) == 1_700.0
+    assert tried.expected(6, 2_500.0) == 2_500.0
+    tried.forget_speeds()
+    assert tried.expected(5, 2_500.0) == 2_500.0
+
+
+def test_one_slot_is_never_out_of_reach():
+    tried = ScalingHistory(8)
+
+    tried.record_refusal(0, epoch=100)
+
+    assert tried.most(100) == 1
