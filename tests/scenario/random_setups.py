@@ -91,7 +91,7 @@ def draw_starts(rng: random.Random, recipe: Recipe, epochs: int, warm: str | Non
             away=rng.random() < 0.4,
             few=rng.random() < 0.6,
             options={
-                "batch": rng.choice([None, None, 1, 7]),
+                "batch_rows": rng.choice([None, None, 1, 7]),
                 "sharing": rng.choice(["auto", "shared", "distinct"]),
                 "warm_dir": warm,
             },
