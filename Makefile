@@ -33,7 +33,7 @@ unit:
 spark:
 	@echo "== Spark tests"
 	@$(BIN)/python tests/spark/jvm.py
-	@$(BIN)/pytest -n 2 --dist loadfile -m "spark or cluster" $(PYTEST_ARGS)
+	@$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "spark or cluster" $(PYTEST_ARGS)
 
 fuzz: setup  ## the property tests with other draws each time and more of them, and all seeds
 	@$(BIN)/pytest -n auto --dist worksteal --ignore=tests/spark --hypothesis-profile=fuzz --run-slow $(PYTEST_ARGS)

@@ -35,7 +35,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     measured = config.pluginmanager.hasplugin("_cov")  # with --cov
     for item in items:
         # Scenarios run the same lines thousands of times; tracing would cost a third on top.
-        if measured and item.path.is_relative_to(TESTS / "scenario"):
+        if measured and not item.path.is_relative_to(TESTS / "unit"):
             item.add_marker(pytest.mark.no_cover)
         if item.path.is_relative_to(TESTS / "spark"):
             item.add_marker(pytest.mark.spark)

@@ -195,7 +195,7 @@ class Driver:
         assert sorted(set(epochs)) == list(range(self.case.epoch_count))
 
 
-@pytest.mark.parametrize("seed", seeds(50, of=110))
+@pytest.mark.parametrize("seed", seeds(40, of=110))
 def test_any_seed(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(seed)
     make = CASES[seed % len(CASES)]
@@ -217,7 +217,7 @@ def test_any_seed(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     driver.check_all(done)
 
 
-@pytest.mark.parametrize("seed", seeds(16, of=40))
+@pytest.mark.parametrize("seed", seeds(12, of=40))
 def test_any_seed_with_drivers_that_are_paused_and_overtaken(
     seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

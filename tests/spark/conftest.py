@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +13,16 @@ from tests.spark.jvm import QUICK_JVM
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# Files that take longest go first, so that no process works through one alone at the end.
+LONGEST = ("crash_points", "soak", "task_faults", "elastic_cluster", "flow", "bad_input")
+HERE = Path(__file__).parent
+
 os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_JVM)  # JVMs of programs that tests start
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    ranks = {HERE / f"test_{name}.py": rank for rank, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
 
 
 @pytest.fixture(scope="module")
