@@ -18,9 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from headgate.planner.allocation.allocator import make_allocator
 from headgate.planner.allocation.model import Nodes, Situation, Traffic, Units, load_distance
-from headgate.planner.allocation.plan import Limits
+from headgate.planner.allocation.plan import Limits, make_allocator
 
 
 def cluster(units: int, nodes: int, seed: int, *, talks: bool, crowded: bool = False) -> Situation:

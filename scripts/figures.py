@@ -44,7 +44,6 @@ WRITERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "edges": routing.edges,
     "balance": allocation.balance,
     "albic": allocation.albic,
-    "split-units": allocation.split_units,
     "osg": routing.osg,
     "tune-linear-road": tuning.tune,
     "tune-sentiment": tuning.tune,

@@ -1,4 +1,4 @@
-"""Where units go: balance, collocation, units cut into pieces."""
+"""Where units go: balance and collocation."""
 
 from __future__ import annotations
 
@@ -74,58 +74,6 @@ def albic(found: dict[str, Any]) -> str:
     )
     draw_periods(found["raw"], "collocation", "collocation factor", "albic", log=False)
     return table(head, rows) + note
-
-
-def split_units(found: dict[str, Any]) -> str:
-    options = found["options"]
-    rows = [
-        [
-            zipf,
-            f"{at['heaviest_key_of_mean']:.2f}",
-            f"{at['whole_distance_pct']:.1f}",
-            f"{at['split_distance_pct']:.1f}",
-            f"{at['units_cut']:g}",
-            f"{at['pieces']:g}",
-            f"{at['merge_rows_pct']:.3f}",
-            f"{at['whole_moves']:g} / {at['split_moves']:g}",
-            f"{at['rounds_to_rest']:g}",
-            f"{at['seconds']:.2f}",
-        ]
-        for zipf, at in found["by_zipf"].items()
-    ]
-    head = [
-        "Zipf",
-        "heaviest key, of a node's mean",
-        "whole units: distance %",
-        "split: distance %",
-    ]
-    head += ["keys cut", "pieces", "merge rows, % of rows", "moves whole / split"]
-    head += ["plans to rest", "seconds"]
-    note = (
-        f"\n\n{options['keys']:,} keys on {options['nodes']} nodes, load distance of "
-        f"{options['limit_pct']:g} % allowed, a budget of {options['keys'] // 10} moves; medians "
-        f"of {options['seeds']} seeds; raw numbers in `docs/figures/split-units.json`."
-    )
-    draw_split_units(found)
-    return table(head, rows) + note
-
-
-def draw_split_units(found: dict[str, Any]) -> None:
-    with picture("split-units", (8, 3.2)) as axes:
-        zipf = [float(z) for z in found["by_zipf"]]
-        for name, label, color in (
-            ("whole_distance_pct", "whole units", "#3b528b"),
-            ("split_distance_pct", "split units", "#c92a2a"),
-        ):
-            lines = [at[name] for at in found["by_zipf"].values()]
-            axes.plot(zipf, lines, color=color, marker="o", markersize=4, label=label)
-        limit = found["options"]["limit_pct"]
-        axes.axhline(limit, color="black", linewidth=1, linestyle="--", label="allowed")
-        axes.set_yscale("symlog", linthresh=10)
-        axes.set_yticks([0, 5, 10, 100, 1000], ["0", "5", "10", "100", "1000"])
-        axes.set_xlabel("Zipf exponent of the keys")
-        axes.set_ylabel("load distance, % of the mean")
-        axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
 
 
 def draw_periods(raw: dict[str, Any], key: str, label: str, name: str, *, log: bool) -> None:

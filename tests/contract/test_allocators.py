@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.errors import HeadgateError
-from headgate.planner.allocation.allocator import OWN, make_allocator
 from headgate.planner.allocation.model import Nodes, Situation, Traffic, Units, load_distance
-from headgate.planner.allocation.plan import Limits
+from headgate.planner.allocation.plan import OWN, Limits, make_allocator
 from headgate.planner.registry import registered
 from unit.planner.allocation.clusters import airline, situations
 

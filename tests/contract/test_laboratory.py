@@ -17,7 +17,7 @@ from headgate.errors import DeclarationError, HeadgateError
 from headgate.offline.replay_planners import ReplayOptions, make_planner
 from headgate.offline.report import write_report
 from headgate.planner import registry
-from headgate.planner.allocation.allocator import make_allocator
+from headgate.planner.allocation.plan import make_allocator
 from headgate.planner.placing import Task, make_placing
 
 ROOT = Path(__file__).parents[2]

@@ -22,9 +22,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headgate.arrays import I32
-from headgate.planner.allocation.model import Balance, Situation, load_distance
+from headgate.planner.allocation.model import Balance, Situation, far_rows, load_distance
 from headgate.planner.allocation.plan import ROUNDING, Plan
-from headgate.planner.allocation.worth import far_rows
 
 EVENS = 0.9  # of the load distance there is; a plan that evens must come below it
 UNFORESEEN = 4.0  # times the load distance allowed, for plans that do not foresee theirs
@@ -50,12 +49,12 @@ class Standing:
     @classmethod
     def of(cls, situation: Situation, node: I32, balance: Balance) -> Standing:
         behind = situation.nodes.leaving[node]
-        rows = situation.rows_of_keys
+        rows = situation.traffic.total
         return cls(
             int(behind.sum()),
             float(situation.unit_loads(node)[behind].sum()),
             load_distance(situation, node, balance=balance),
-            far_rows(situation, node, rows) / rows.total if rows.total else 0.0,
+            far_rows(situation, node) / rows if rows else 0.0,
         )
 
     def empties(self, now: Standing) -> bool:

@@ -167,6 +167,6 @@ def _with_owners(
 
 def _planner_named(settings: Manager) -> Planner:
     """Imported late: planners are compiled, some need a solver, and only a manager wants one."""
-    from headgate.planner.allocation.allocator import make_allocator
+    from headgate.planner.allocation.plan import make_allocator
 
     return make_allocator(settings.planner, balance=settings.balance)

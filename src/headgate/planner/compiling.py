@@ -38,9 +38,8 @@ def compile_allocation_kernels() -> None:
 
     Time stands still for them: compiling takes longer than a plan may, and none is left out.
     """
-    from headgate.planner.allocation.allocator import make_allocator
     from headgate.planner.allocation.model import Nodes, Situation, Traffic, Units
-    from headgate.planner.allocation.plan import Limits
+    from headgate.planner.allocation.plan import Limits, make_allocator
 
     operator = np.repeat(np.arange(2, dtype=np.int32), 2)
     units = Units(("a", "b"), operator, np.array([3.0, 1.0, 2.0, 2.5]), np.ones(4))

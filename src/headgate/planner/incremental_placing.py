@@ -24,9 +24,9 @@ from headgate.planner.partition import partition, relabel
 from headgate.planner.placing import Observation, Pins, Proposal, Task
 from headgate.routing.table import RoutingTable
 
-LEARNING = 0.3
-LOOKS = 2  # fresh looks per memory
-SHARE_MAX = 0.05  # fresh looks may take this share of the time
+LEARNING = 0.3  # weight of the latest epoch in how much the planner flatters itself
+LOOKS = 2  # fresh looks per memory: what they plan from has half faded by the next
+SHARE_MAX = 0.05  # of the time, for fresh looks
 ROWS_PER_MOVE = 2.0  # a key that moves is read, sent and written: more work than a row
 
 
@@ -128,13 +128,8 @@ class IncrementalPlacing:
     def _seen_keys(self, name: str, seen: Observation, table: RoutingTable) -> SeenKeys:
         loads = seen.loads.get(name)
         if loads is None:
-            nothing = np.empty(0)
-            return SeenKeys(
-                nothing.astype(np.uint64),
-                nothing,
-                nothing.astype(np.int32),
-                nothing.astype(np.uint8),
-            )
+            none, slot = np.empty(0), np.empty(0, np.int32)
+            return SeenKeys(none.astype(np.uint64), none, slot, slot.astype(np.uint8))
         owner, newborn = table.route(loads.h), np.zeros(len(loads.h), np.uint8)
         if name in self._task.born_local:
             newborn = (~table.is_pinned(loads.h)).astype(np.uint8)

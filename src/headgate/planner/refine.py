@@ -1,10 +1,15 @@
-"""Refinement: win locality back, one move or one exchange at a time, never over a cap.
+"""Repair and refinement: balance for every operator first, then locality under the caps.
 
-A pass visits every key and moves it to the slot where its rows cost least, if it fits and gains.
-A key that would gain but does not fit may push others out: the keys of its own operator that
-leave that slot most cheaply, until there is room, if all together still gain. Keys of one operator
-share no edge, so their gains simply add up. Every step lowers the cost (without distances: raises
-locality) and keeps all caps, so the result is never worse than the start.
+Repair: a solver balances the sum over operators, or overshoots. Three steps, each only if the one
+before left an operator over its cap: `_shed` moves the keys whose leaving costs least per row of
+excess; `_pack` places all keys of that operator anew, heaviest first, each where its partners are
+if it fits; at last the heaviest go to the emptiest slot, whoever their partners are (longest
+processing time first), which is within 4/3 of the best there is.
+
+Refinement: a pass visits every key and moves it to the slot where its rows cost least, if it fits
+and gains. A key that would gain but does not fit may push others out: the keys of its own operator
+that leave that slot most cheaply, until there is room, if all together still gain. Keys of one
+operator share no edge, so their gains simply add up. Every step lowers the cost and keeps all caps.
 """
 
 from __future__ import annotations
@@ -18,8 +23,10 @@ from numba import njit
 from headgate.arrays import F64, I32, I64
 from headgate.planner.key_graph import FREE, KeyGraph
 
-SLACK = 1e-9
-"""Relative room for rounding in every comparison of loads."""
+MOST_PASSES = 12  # a limit: a pass that gains little ends it earlier
+LEAST_GAIN = 1e-4  # share of the total weight; a pass that gains less is the last
+MOST_TRIED, MOST_PUSHED = 64, 16  # keys looked at, and pushed out, to make room for one
+SLACK = 1e-9  # relative room for rounding in every comparison of loads
 
 
 class Board(NamedTuple):
@@ -193,14 +200,6 @@ def _pack(game, mine, o, limit):  # type: ignore[no-untyped-def]
     return game.loads[o].max()
 
 
-MOST_PASSES = 12
-LEAST_GAIN = 1e-4
-"""Stop when a pass gains less than this share of the total weight."""
-MOST_TRIED = 64
-"""Keys looked at, and MOST_PUSHED pushed out, to make room for one."""
-MOST_PUSHED = 16
-
-
 def refine(game: Board, order: I64, passes: int = MOST_PASSES) -> float:
     """Improve the placement; returns the cost saved. `order` is the order of visits."""
     total = float(game.weight.sum()) / 2
@@ -265,17 +264,16 @@ def _exchanges(game):  # type: ignore[no-untyped-def]
         members[fill[c]] = v
         fill[c] += 1
     pushed = np.empty(MOST_PUSHED, np.int64)
-    came_from = np.empty(MOST_PUSHED, np.int64)
     saved = 0.0
     for v in np.argsort(-wish, kind="mergesort"):
         if wish[v] <= 0.0:
             break
-        saved += _push_in(game, v, met, out, limit, cell_start, members, pushed, came_from)
+        saved += _push_in(game, v, met, out, limit, cell_start, members, pushed)
     return saved
 
 
 @njit(cache=True)
-def _push_in(game, v, met, out, limit, cell_start, members, pushed, came_from):  # type: ignore[no-untyped-def]
+def _push_in(game, v, met, out, limit, cell_start, members, pushed):  # type: ignore[no-untyped-def]
     """Try to bring v to the slot it wants most; returns the cost saved, 0 if all is as before."""
     slots = game.loads.shape[1]
     o, s = game.op[v], game.slot[v]
@@ -302,11 +300,11 @@ def _push_in(game, v, met, out, limit, cell_start, members, pushed, came_from): 
             continue
         left -= out[x] - out[t]
         move(game, u, x)
-        pushed[count], came_from[count] = u, t
+        pushed[count] = u
         count += 1
     if game.loads[o, t] <= limit[o] and left > 1e-9 * gain:
         return left
     for i in range(count - 1, -1, -1):
-        move(game, pushed[i], came_from[i])
+        move(game, pushed[i], t)
     move(game, v, s)
     return 0.0

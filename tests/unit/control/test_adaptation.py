@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -15,12 +14,10 @@ from headgate.control.acceptance import UNFORESEEN
 from headgate.control.adaptation import PATIENCE_PERIODS, Adaptation, Adapted
 from headgate.control.settings import Scaling
 from headgate.control.unit_statistics import Measured
-from headgate.planner.allocation import integrated
-from headgate.planner.allocation.allocator import make_allocator
 from headgate.planner.allocation.integrated import IntegratedPlanner, IntegratedSettings
 from headgate.planner.allocation.milp import MilpSettings
 from headgate.planner.allocation.model import Nodes, Situation, Traffic, Units, load_distance
-from headgate.planner.allocation.plan import Limits, Planner
+from headgate.planner.allocation.plan import Limits, Planner, make_allocator
 from headgate.planner.distance import Distances
 from headgate_lab.planner.albic import AlbicPlanner, AlbicSettings
 from headgate_lab.planner.milp import MilpPlanner
@@ -351,22 +348,13 @@ def by_steps(name: str, solver: MilpSettings | None = None) -> Planner:
     ticks = itertools.count()
     solver = solver or MilpSettings(branches_max=20)
     if name == "headgate":
-        few = IntegratedSettings(steps_min=4_000, steps_per_unit=200)
+        few = IntegratedSettings(steps_min=4_000, steps_per_unit=200, program_units=0)
         return IntegratedPlanner(few, lambda: next(ticks) / 1000)
     if name == "albic":
         return AlbicPlanner(AlbicSettings(milp=solver), lambda: 4.0 * next(ticks))
     return MilpPlanner(solver, lambda: 4.0 * next(ticks))
 
 
-@pytest.fixture(scope="module")
-def without_a_solver() -> Iterator[None]:
-    """The integrated planner's own; its time is real."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(integrated, "PROGRAM_UNITS", 0)
-        yield
-
-
-@pytest.mark.usefixtures("without_a_solver")
 @pytest.mark.parametrize("planner", ["milp", "albic", "headgate"])
 @settings(max_examples=8, deadline=None)
 @given(

@@ -21,7 +21,7 @@ import numpy as np
 
 from headgate.arrays import I32
 from headgate.demo.tour import Machine
-from headgate.planner.allocation.model import Nodes, load_distance, load_index
+from headgate.planner.allocation.model import Nodes, load_distance
 from headgate.planner.allocation.plan import Limits
 from headgate_lab.bench.edges import DATA_VARIABLE, data_folder
 from headgate_lab.bench.plan_runs import Lines, Runner, means
@@ -115,7 +115,7 @@ def _follow(name: str, flights: Flights, start: I32, options: AlbicOptions, say:
         lines["collocation"].append(plan.collocation)
         lines["distance"].append(load_distance(after, plan.node))
         lines["planned"].append(plan.distance_pct)
-        lines["index"].append(load_index(now, float(begin.units.load.sum())))
+        lines["index"].append(100.0 * now / float(begin.units.load.sum()))  # 100: as at the start
         lines["migrations"].append(float(plan.migrations))
         lines["seconds"].append(seconds)
         if name in BOUNDED:

@@ -10,9 +10,8 @@ import time
 
 import numpy as np
 
-from headgate.planner.allocation.allocator import make_allocator
 from headgate.planner.allocation.model import Nodes, Situation, Traffic, Units
-from headgate.planner.allocation.plan import Limits, Plan
+from headgate.planner.allocation.plan import Limits, Plan, make_allocator
 
 Lines = dict[str, list[float]]
 

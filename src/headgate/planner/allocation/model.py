@@ -1,15 +1,18 @@
-"""What a planner of allocations sees: units, nodes, who is where, and who sends to whom.
+"""What a planner of allocations sees, and how good an allocation is (Madsen et al. 2017).
 
-A *unit* is a key group in Madsen et al. 2017: a bucket of an operator's keys, or one pinned key.
-Its load is that of the bottleneck resource over one period, in percent of a node of capacity 1, as
-measured: what it pays for rows that cross nodes is in it. Moving a unit costs mc = cost_per_byte x
-its state. A node that is *leaving* is to be emptied and then released. Units of some operators may
-be cut into pieces; in a situation that was `cut_up` (see `cutting`) each piece is a unit.
+A *unit* is a key group: a bucket of an operator's keys, or one pinned key. Its load is that of the
+bottleneck resource over one period, in percent of a node of capacity 1, as measured: what it pays
+for rows that cross nodes is in it. Moving a unit costs mc = cost_per_byte x its state. A node that
+is *leaving* is to be emptied and then released.
+
+- mean: load of all nodes over the capacity of those that stay (the paper rounds it up to a whole
+  percent; we do not, because our loads need not be percentages);
+- load distance: the largest |load - mean| over the nodes that stay, here in percent of the mean;
+- lower bound: no allocation within the migration budget has a smaller load distance.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
@@ -23,35 +26,25 @@ from headgate.planner.distance import Distances
 if TYPE_CHECKING:
     from headgate.planner.adjacency import Adjacency
 
-Extras = Mapping[int, tuple[tuple[int, float], ...]]
-"""Of units that are cut: the nodes besides the owner's, and the share of the load on each."""
-
 
 @dataclass(frozen=True)
 class Units:
-    """Loads and states of units; `operator` is a number into `operators`.
-
-    `pieces` are the names of pieces of units, which come last; `names` those of the others.
-    """
+    """Loads and states of units; `operator` is a number into `operators`."""
 
     operators: tuple[str, ...]
     operator: I32
     load: F64
     state_bytes: F64
     names: tuple[str, ...] = ()
-    pieces: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.load)
 
     def name(self, unit: int) -> str:
         """What people call a unit: its name, else its operator and its number within it."""
-        whole = len(self) - len(self.pieces)
-        if unit >= whole:
-            return self.pieces[unit - whole]
         if self.names:
             return self.names[unit]
-        first = int(np.searchsorted(self.operator[:whole], self.operator[unit]))
+        first = int(np.searchsorted(self.operator, self.operator[unit]))
         return f"{self.operators[self.operator[unit]]}[{unit - first}]"
 
 
@@ -116,26 +109,6 @@ class Nodes:
 
 
 @dataclass(frozen=True)
-class Cut:
-    """How units of `whole` were cut. Its units come first, as owners; the other pieces follow.
-
-    Args:
-        can: Which units of `whole` may be cut.
-        merge_rate: Rows per period that a piece of each sends to its owner.
-        extras: The pieces besides the owner's.
-        owner: For every unit of the situation that was cut up, the unit of `whole` it is part of.
-        share: Its share of that.
-    """
-
-    whole: Situation
-    can: Bools
-    merge_rate: F64
-    extras: Extras
-    owner: I64
-    share: F64
-
-
-@dataclass(frozen=True)
 class Situation:
     """All that is known at the end of a period. `home` is the node that each unit is on."""
 
@@ -145,7 +118,6 @@ class Situation:
     traffic: Traffic = field(default_factory=Traffic.none)
     cost_per_byte: float = 1.0
     period: int = 0
-    cut: Cut | None = None
 
     def __post_init__(self) -> None:
         units, nodes = len(self.units), len(self.nodes)
@@ -201,17 +173,8 @@ class Situation:
         return np.bincount(node, load, len(self.nodes)).astype(np.float64, copy=False)
 
     def collocation(self, node: I32) -> float:
-        """The collocation factor of an allocation; merge rows of pieces are no part of it."""
-        return self.rows_of_keys.collocation(node)
-
-    @cached_property
-    def rows_of_keys(self) -> Traffic:
-        """The traffic without what pieces send to their owners."""
-        if self.cut is None or not self.cut.extras:
-            return self.traffic
-        t, owner = self.traffic, self.cut.owner
-        rows = owner[t.sender] != owner[t.receiver]
-        return Traffic(t.sender[rows], t.receiver[rows], t.rate[rows], t.remote_load)
+        """The collocation factor of an allocation."""
+        return self.traffic.collocation(node)
 
     def moved(self, node: I32) -> I64:
         """Units that an allocation takes away from their home."""
@@ -223,10 +186,7 @@ class Situation:
 
     def on(self, nodes: Nodes) -> Situation:
         """The same units on another cluster; every node that a unit is on must be in it."""
-        cut = self.cut
-        return replace(
-            self, nodes=nodes, cut=cut and replace(cut, whole=replace(cut.whole, nodes=nodes))
-        )
+        return replace(self, nodes=nodes)
 
     def after(self, node: I32) -> Situation:
         """The same period as it would be measured under an allocation."""
@@ -234,7 +194,7 @@ class Situation:
         return replace(self, units=units, home=node)
 
 
-BISECTIONS = 40
+BISECTIONS = 40  # of a range: below what two floats differ by
 Balance = Literal["total", "operator"]
 """What is to be even: the load of nodes, or the load that every operator gives them."""
 
@@ -277,9 +237,25 @@ def balance_classes(situation: Situation, balance: Balance) -> I32:
     return np.zeros(len(situation.units), np.int32)
 
 
-def load_index(now: float, at_start: float) -> float:
-    """100 is the load right after the start."""
-    return 100.0 * now / at_start if at_start > 0 else 100.0
+def far_rows(situation: Situation, node: I32) -> float:
+    """Rows that leave their node; those to near nodes count in part."""
+    t, near = situation.traffic, nearness(situation)
+    if not t.total:
+        return 0.0
+    if len(near):
+        from headgate.planner.adjacency import weight_apart  # late, see there
+
+        return float(weight_apart(node, t.sender, t.receiver, t.rate, near))
+    return (1.0 - t.collocation(node)) * t.total
+
+
+def nearness(situation: Situation) -> F64:
+    """1 on the same node down to 0 for the furthest class; empty if nothing is known."""
+    distances = situation.nodes.distances
+    if distances is None:
+        return np.empty((0, 0))
+    cost = distances.cost
+    return np.ascontiguousarray(1.0 - cost / max(float(cost.max()), 1e-300))
 
 
 def lower_bound(situation: Situation, budget: float = np.inf) -> float:

@@ -6,6 +6,8 @@ breaks a limit is refused; planners that cannot be trusted, such as solvers, are
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -15,17 +17,16 @@ from headgate.arrays import F64, I32, I64
 from headgate.errors import HeadgateError
 from headgate.planner.allocation.model import (
     Balance,
-    Extras,
     Situation,
     balance_classes,
     class_loads,
     load_distance,
     lower_bound,
 )
+from headgate.planner.registry import load, registered, why_unknown
 
-TOLD_MAX = 1_000
-CLEARLY = 1.05
-"""Rows count as a reason if they are so many times as many as before."""
+TOLD_MAX = 1_000  # lines that a journal holds of one plan
+CLEARLY = 1.05  # rows are a reason to move if they are so many times as many as before
 KEPT = ("stay on its node", "stay on its host", "stay in its rack")
 
 
@@ -124,7 +125,7 @@ class _Levels:
         return "part of the plan as a whole"
 
 
-ROUNDING = 1e-9
+ROUNDING = 1e-9  # share of a budget that sums of costs may be off by
 
 
 @dataclass(frozen=True)
@@ -151,9 +152,8 @@ class Plan:
     """An allocation and its worth. Distances are in percent of the mean load.
 
     `reasons` has a line for each move, heaviest units first, at most 1,000 and then how many more.
-    `node` is where whole units are, and the owners of those that are cut; `extras` are the other
-    pieces, if any, and `loads` is what all of it makes of the nodes. `as_measured`: the distance is
-    that of loads as they are, without what collocation saves.
+    `loads` is what it makes of the nodes. `as_measured`: the distance is that of loads as they are,
+    without what collocation saves.
     """
 
     node: I32
@@ -166,20 +166,13 @@ class Plan:
     reasons: tuple[str, ...] = ()
     seconds: float = 0.0
     notes: tuple[str, ...] = field(default=())
-    extras: Extras = field(default_factory=dict)
     loads: F64 = field(default_factory=lambda: np.empty(0))
     as_measured: bool = False
 
     @property
-    def pieces(self) -> int:
-        """Pieces of units besides those of their owners."""
-        return sum(len(parts) for parts in self.extras.values())
-
-    @property
     def places(self) -> frozenset[int]:
-        """Nodes that have a unit or a piece of one."""
-        more = {place for on in self.extras.values() for place, _ in on}
-        return frozenset(np.unique(self.node).tolist()) | more
+        """Nodes that have a unit."""
+        return frozenset(np.unique(self.node).tolist())
 
     @property
     def gap_pct(self) -> float:
@@ -187,9 +180,8 @@ class Plan:
         return max(0.0, self.distance_pct - self.bound_pct)
 
     def explain(self) -> str:
-        cut = f"{len(self.extras)} are cut; " if self.extras else ""
         return (
-            f"{self.method}: {self.migrations} units move; {cut}load distance "
+            f"{self.method}: {self.migrations} units move; load distance "
             f"{self.distance_pct:.2f} % (bound {self.bound_pct:.2f} %), "
             f"collocation {self.collocation:.3f}"
         )
@@ -236,7 +228,6 @@ def describe(
     method: str,
     limits: Limits,
     *,
-    first: tuple[str, ...] = (),
     seconds: float = 0.0,
     notes: tuple[str, ...] = (),
     bound_pct: float | None = None,
@@ -244,7 +235,7 @@ def describe(
     for_rows: bool | None = None,
     balance: Balance = "total",
 ) -> Plan:
-    """A plan with its figures worked out, and why every unit moves after what is told `first`.
+    """A plan with its figures worked out, and why every unit moves.
 
     Planners of loads as measured are taken not to move units for their rows, unless they say so.
     """
@@ -265,9 +256,32 @@ def describe(
         situation.collocation(node),
         len(moved),
         float(situation.migration_cost[moved].sum()),
-        (*first, *reasons),
+        reasons,
         seconds,
         notes,
         loads=situation.node_loads(node),
         as_measured=as_measured,
     )
+
+
+Clock = Callable[[], float]
+OWN = ("headgate",)
+
+
+def make_allocator(
+    name: str = "headgate", clock: Clock = time.perf_counter, balance: Balance = "total"
+) -> Planner:
+    """A planner with its default settings; only "headgate" can even every operator by itself.
+
+    Imported late: kernels are compiled, and only a manager needs them.
+    """
+    if name == "headgate":
+        from headgate.planner.allocation.integrated import IntegratedPlanner, IntegratedSettings
+
+        return IntegratedPlanner(IntegratedSettings(balance=balance), clock)
+    if name not in registered("units"):
+        raise HeadgateError(why_unknown(name, OWN, "units"), planner=name)
+    if balance != "total":
+        raise HeadgateError(f"{name!r} evens the total load; take 'headgate' for every operator's")
+    planner: Planner = load("units", name)(clock=clock)
+    return planner

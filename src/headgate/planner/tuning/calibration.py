@@ -35,25 +35,11 @@ class Probe:
     seconds: float
 
     @property
-    def at_once(self) -> int:
-        return min(self.slots, self.cores)
-
-    @property
-    def tasks(self) -> int:
-        return (self.levels + 1) * self.slots
-
-    @property
     def charges(self) -> tuple[float, float, float, float, float]:
         """What the five costs are multiplied with."""
-        share = self.at_once
-        rounds = self.levels + 1.0
-        return (
-            1.0,
-            rounds,
-            self.tasks / self.cores,
-            self.messages / share,
-            self.bytes / share,
-        )
+        rounds, share = self.levels + 1.0, min(self.slots, self.cores)
+        tasks = rounds * self.slots / self.cores
+        return 1.0, rounds, tasks, self.messages / share, self.bytes / share
 
 
 @dataclass(frozen=True)

@@ -36,23 +36,14 @@ class Load:
 
 @dataclass(frozen=True)
 class RescaleOptions:
-    """When to change.
+    """When to change. Shares of instances that are busy; counts are of observations."""
 
-    Args:
-        high: Busier than this for `patience` observations, and more instances are added.
-        target: How busy the recent peak is to keep them after a change.
-        low: Fewer instances must not be busier than this at the peak of the horizon.
-        horizon: Observations that must agree, at the least, before anything is given back.
-        move_cost: What a change costs, in instances times observations: one idle instance is kept
-            for that many observations.
-    """
-
-    high: float = 0.95
-    target: float = 0.8
-    low: float = 0.85
+    high: float = 0.95  # busier than this `patience` times, and more instances are added
+    target: float = 0.8  # how busy the recent peak is to keep them after a change
+    low: float = 0.85  # fewer instances must not be busier than this at the peak of the horizon
     patience: int = 2
-    horizon: int = 20
-    move_cost: float = 120.0
+    horizon: int = 20  # that must agree, at the least, before anything is given back
+    move_cost: float = 120.0  # of a change: one idle instance is kept for so many observations
     least: int = 1
     most: int = 1 << 16
 

@@ -17,10 +17,3 @@ def test_it_measures_small_clusters() -> None:
         assert run["migrations"] <= 6
     line = bench["measure"]("milp", 60, 4, 0.5, 1, talks=False, crowded=True)
     assert line["runs"][0]["migrations"] > 6
-
-
-def test_it_measures_split_units() -> None:
-    found = runpy.run_path(str(BENCHMARKS / "bench_split_units.py"))["measure"](80, 4, 1.5, 0)
-    assert found["heaviest_key_of_mean"] > 1
-    assert found["split_distance_pct"] <= 5 < found["whole_distance_pct"]
-    assert found["rounds_to_rest"] <= 3

@@ -14,7 +14,6 @@ from headgate.planner.allocation.model import (
     Traffic,
     Units,
     load_distance,
-    load_index,
     lower_bound,
 )
 from headgate.planner.allocation.plan import Limits, describe
@@ -53,11 +52,6 @@ def test_collocating_a_pair_saves_its_remote_load_at_both_ends():
     assert flow.collocation(situation.home) == 0
     assert flow.collocation(together) == 1
     assert situation.after(together).after(situation.home).units.load.tolist() == [30, 20, 10]
-
-
-def test_load_index_is_100_at_the_start():
-    assert load_index(60.0, 60.0) == 100
-    assert load_index(30.0, 60.0) == 50
 
 
 @settings(max_examples=60, deadline=None)

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from headgate.planner.allocation import plan as plans
-from headgate.planner.allocation.allocator import make_allocator
 from headgate.planner.allocation.model import Nodes, Situation, Traffic, Units
-from headgate.planner.allocation.plan import Limits, reasons_for
+from headgate.planner.allocation.plan import Limits, make_allocator, reasons_for
 from headgate.planner.distance import Distances
 from unit.planner.allocation.clusters import airline
 
