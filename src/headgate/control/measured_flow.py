@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from headgate.commit.epoch_line import line_of, tells_apart
 from headgate.commit.facts import EngineFacts, EpochFacts
 from headgate.control.epoch_pace import arriving_per_s, overhead_s
 from headgate.errors import DeclarationError
@@ -27,6 +26,8 @@ from headgate.slot.plan import edge_name
 from headgate.slot.program import Program
 from headgate.topology.graph import Node
 
+APART = 2.0  # large epochs must have so many times the rows of small ones
+FEW = 0.1  # of the epochs, which are larger or smaller than those
 WARM_UP = 2  # epochs in which workers start and caches fill
 GROWTH_MOST = 2.0  # times the rows of an epoch: its cost per row says nothing about more
 LEFT_LEAST = 0.25  # of the time, for slots: what source tasks may take of it at most in the demand
@@ -285,3 +286,32 @@ def _share_of_slots(levels_ms: Mapping[int, float]) -> float:
     """The part of an epoch's time that its slots take, by the longest task of each level."""
     total = sum(levels_ms.values())
     return 1.0 - levels_ms.get(0, 0.0) / total if total > 0 else 1.0
+
+
+@dataclass(frozen=True)
+class EpochLine:
+    """Seconds of an epoch: `fixed_s` and `row_s` for each of its rows, neither negative."""
+
+    fixed_s: float
+    row_s: float
+
+
+def tells_apart(rows: Sequence[float]) -> bool:
+    """Do sizes differ enough for a line? A single epoch apart from all others is no second size."""
+    if len(rows) < 3:
+        return False
+    small, large = np.quantile(rows, (FEW, 1 - FEW))
+    return bool(large >= APART * small)
+
+
+def line_of(rows: Sequence[float], seconds: Sequence[float]) -> EpochLine:
+    """The line through epochs, errors counted in shares of the epoch's own time."""
+    x, y = np.asarray(rows, dtype=float), np.asarray(seconds, dtype=float)
+    if not tells_apart(rows) or not (y > 0).any():
+        return EpochLine(0.0, float(y.sum() / x.sum()))
+    from scipy.optimize import nnls  # late: only who tunes needs it
+
+    weight = 1.0 / np.maximum(y, y.max() * 1e-3)
+    unit = x.max()
+    found, _ = nnls(np.stack([weight, weight * x / unit], axis=1), weight * y)
+    return EpochLine(float(found[0]), float(found[1] / unit))
