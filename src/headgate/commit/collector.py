@@ -13,7 +13,7 @@ from headgate.commit.checkpoint import Checkpoint
 from headgate.commit.manifest import Manifest
 from headgate.errors import DamagedManifest, UntrustedCheckpoint
 
-SWEEP_EVERY = 64
+SWEEP_EVERY = 64  # epochs; a sweep lists every file of the checkpoint
 UNFINISHED_S = 3_600  # no file takes an hour to write
 _EPOCH = re.compile(r"(?:^|/)e(\d{9})-")
 

@@ -19,7 +19,6 @@ from headgate.commit.collector import Collector
 from headgate.commit.continuity import check_epoch, check_sinks, newest_plan, spark_offsets
 from headgate.commit.epoch_record import epoch_facts, settle
 from headgate.commit.facts import (
-    CostFacts,
     DamageFacts,
     EngineFacts,
     EpochFacts,
@@ -49,7 +48,7 @@ from headgate.slot.statistics import TaskStatistics
 from headgate.slot.task import Timing
 from headgate.topology.declared import check_count
 
-ATTEMPTS_MAX = 4
+ATTEMPTS_MAX = 4  # at an epoch, as many as Spark makes at a task by default
 
 
 class EngineAborted(Exception):
@@ -311,6 +310,8 @@ class Coordinator:
         self._install_decision(epoch)
         plan, total, result, attempts = self._attempt(epoch, run)
         faults.reach("custody-checked", epoch)
+        costs = self._costs.record(plan, total, result.statistics)
+        self._costs.observe(result.statistics, plan.slots)  # the next plan knows them
         facts = epoch_facts(
             self.program,
             plan,
@@ -318,7 +319,7 @@ class Coordinator:
             timings=result.timings,
             engine=result.engine,
             trigger=result.trigger,
-            costs=self._learn_costs(plan, total, result),
+            costs=costs,
             attempts=attempts,
             tick=tick,
             before=None if self.last is None else self.last.record,
@@ -348,14 +349,6 @@ class Coordinator:
             by_unit = bool(plan.unit_statistics)
             observed = Observed(facts, result.statistics, self.is_changing(), by_unit)
             self._planning.observe(observed, self.tables)
-
-    def _learn_costs(
-        self, plan: EpochPlan, total: Control, result: EpochResult
-    ) -> dict[str, CostFacts]:
-        """Estimated against measured times, for the journal; the next plan knows them."""
-        told = self._costs.record(plan, total, result.statistics)
-        self._costs.observe(result.statistics, plan.slots)
-        return told
 
     def _install_decision(self, epoch: int) -> None:
         """Take the manager's tables if it has new ones, and save all before an epoch uses them."""

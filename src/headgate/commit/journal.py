@@ -29,10 +29,10 @@ from headgate.commit.facts import EpochFacts, Facts, Json
 from headgate.state.digest import DamagedFile, seal, unseal
 from headgate.state.storage import Storage
 
-SEGMENT_BYTES = 1 << 20
-MERGED_RECORDS = 256
-KEEP_RECORDS = 100_000
-READS_AT_ONCE = 16
+SEGMENT_BYTES = 1 << 20  # what a start reads
+MERGED_RECORDS = 256  # files of one record each, where nothing can be appended
+KEEP_RECORDS = 100_000  # unless `keep_journal` says otherwise
+READS_AT_ONCE = 16  # requests to an object store, each of which mostly waits
 _OLD = "journal.jsonl"
 _NAME = re.compile(r"(\d{12})(?:-(\d{12}))?\.jsonl?")
 

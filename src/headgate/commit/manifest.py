@@ -36,8 +36,8 @@ FORMAT = 4
 # no generations
 READABLE = (2, 3, 4)
 SLACK_MS = 60_000  # clocks are set right by less than this all the time
-PATIENCE_MS = 600_000
-PATIENCE_EPOCHS = 10
+PATIENCE_MS = 600_000  # clocks must disagree for so long before the wall clock is believed
+PATIENCE_EPOCHS = 10  # in a row, before time may go back
 
 
 @dataclass(frozen=True)

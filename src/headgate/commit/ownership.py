@@ -52,7 +52,7 @@ from headgate.state.digest import DamagedFile, NotSigned, Sign, seal, unseal
 from headgate.state.storage import Storage
 
 VARIABLE = "HEADGATE_KEY"
-KEY_BYTES_MIN = 16
+KEY_BYTES_MIN = 16  # 128 bits cannot be guessed
 IDENTITY = "headgate.json"
 HASHES = (WITHOUT_SECRET, WITH_SECRET)
 _OLD_BEGINNING = b'{"buckets": '  # entries were sorted by name, and there was no digest

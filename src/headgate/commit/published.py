@@ -44,12 +44,12 @@ from headgate.state.digest import (
 from headgate.state.storage import Storage
 
 log = logging.getLogger("headgate")
-FANOUT = 8
+FANOUT = 8  # blocks that become one: a row is copied once for each power of it
 MERGED_BYTES_MAX = 32 << 20  # what a driver may hold, twice
-CHUNK_BYTES = 16 << 20
-GRACE_S = 600.0
+CHUNK_BYTES = 16 << 20  # of rows in memory while files are merged
+GRACE_S = 600.0  # for readers that listed the folder before
 _EPOCHS = re.compile(r"e(\d{9})-(?:e(\d{9})|[^/]*)\.parquet")
-_AT_ONCE = 8
+_AT_ONCE = 8  # files that are checked in parallel
 
 
 @dataclass(frozen=True)

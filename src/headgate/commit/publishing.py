@@ -21,7 +21,7 @@ from headgate.errors import StateFileError, UnsafeName
 from headgate.state.storage import Storage
 
 STAGING = "_headgate"
-STAGING_GRACE_EPOCHS = 8
+STAGING_GRACE_EPOCHS = 8  # for tasks of old attempts that still write
 _FILE = re.compile(r"e\d{9}-[^/]*\.parquet")
 AT = "at"
 AS = "as"

@@ -56,13 +56,13 @@ class TablesInUse:
         self.tables: dict[str, RoutingTable] = {}
         self.moves: dict[str, Moves] = {}
         for operator in routed:
-            table = chosen.get(operator)
-            if table is None:
-                before = self._committed.get(operator)
-                table = (
-                    hash_table(slots, buckets) if before is None else self._resized(before, slots)
-                )
-            self.tables[operator] = table
+            before = self._committed.get(operator)
+            if operator in chosen:
+                self.tables[operator] = chosen[operator]
+            elif before is not None:
+                self.tables[operator] = before.resized(slots, share_pins=share_pins)
+            else:
+                self.tables[operator] = hash_table(slots, buckets)
 
     def routes(
         self, chosen: Mapping[str, Dispatch], born_local: Collection[str]
@@ -121,9 +121,6 @@ class TablesInUse:
         """The epoch that ran with these tables is in its manifest."""
         self._committed = dict(self.tables)
         self.moves = {}
-
-    def _resized(self, table: RoutingTable, slots: int) -> RoutingTable:
-        return table.resized(slots, share_pins=self._share_pins)
 
 
 def routed_operators(program: Program) -> set[str]:

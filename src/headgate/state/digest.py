@@ -22,14 +22,14 @@ import xxhash
 
 from headgate.state.storage import Storage
 
-_STRONG = 64
+_STRONG = 64  # hex digits of SHA-256
 _MAKERS: Mapping[int, Callable[[], Any]] = {
     16: xxhash.xxh3_64,
     32: xxhash.xxh3_128,
     _STRONG: hashlib.sha256,
 }
-_PIECE_BYTES = 1 << 20
-_DIGITS = 32
+_PIECE_BYTES = 1 << 20  # of a large file in memory while it is checked
+_DIGITS = 32  # hex digits of the digest inside a file
 _WITHIN = "headgate-digest:"
 BLANK = _WITHIN + "0" * _DIGITS
 _IN_NAME = re.compile(r"-([^-./]+)\.[a-z]+$")

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-_CHUNK_BYTES = 1 << 24
+_CHUNK_BYTES = 1 << 24  # of one write(): a large array is written in pieces
 
 
 class Memory(Protocol):

@@ -32,7 +32,7 @@ from pyarrow import fs
 
 from headgate.errors import UnsafeName
 
-CREATE_TRIES = 8
+CREATE_TRIES = 8  # each fails only if somebody deletes the object just then
 WHOLE_BYTES_MAX = 4 << 20  # a smaller object is read at once: a range costs a request each
 _WRITER = "writer"
 _STORES: dict[str, Any] = {"s3": S3Store, "gs": GCSStore, "abfs": AzureStore, "abfss": AzureStore}

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 U32 = npt.NDArray[np.uint32]
 _HALF = np.uint64(32)
-_CHUNK_ROWS = 1 << 15  # what fits a core's cache, with its seals
+_CHUNK_ROWS = 1 << 15  # sealed at a time, so that intermediate sums stay small
 _LONG_VALUE_BYTES = 256  # longer ones are hashed one by one
 EMPTY, REMOVED = 0, 2
 _EMPTY_SEAL, _REMOVED_SEAL = np.uint32(0), np.uint32(0xFFFFFFFF)

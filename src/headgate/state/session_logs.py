@@ -21,7 +21,7 @@ from headgate.state.layout import KeyBatch, Mask, Positions, RowLayout, Values
 from headgate.state.rows import RowIds, distinct_order
 from headgate.state.table import HashTable
 
-_KEPT_MAX = 16
+_KEPT_MAX = 16  # batches whose positions are remembered
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,10 @@ from headgate.state.memory import MappedMemory, Memory, PrivateMemory
 from headgate.state.rows import RowIds
 from headgate.state.seals import CHECK, EMPTY, REMOVED, Seals, WarmCopyDamaged
 
-_LOAD_AFTER_BUILD = 0.5
-_LOAD_MAX = 0.68
-_CAPACITY_MIN = 64
-_NARROW_MAX = 254
+_LOAD_AFTER_BUILD = 0.5  # share of positions; from here to the next rebuild rows grow by a third
+_LOAD_MAX = 0.68  # of live and removed rows: linear probes grow long beyond it
+_CAPACITY_MIN = 64  # positions of an empty table
+_NARROW_MAX = 254  # the largest check in one byte; 255 stands for all larger ones
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 

@@ -36,7 +36,7 @@ from headgate.state.table import HashTable
 
 _MAGIC = "headgate-warm-3"
 _HEAD_START = 20  # length and digest of what follows
-_RETAINED_MAX = 64
+_RETAINED_MAX = 64  # tables that a worker keeps mapped; others are attached again
 _retained: OrderedDict[str, tuple[str, str, HashTable]] = OrderedDict()
 
 
