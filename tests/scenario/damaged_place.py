@@ -45,8 +45,7 @@ from headgate.commit.publishing import STAGING_GRACE_EPOCHS, publish, staging_ur
 from headgate.commit.routing_in_use import cost_shapes
 from headgate.commit.settings import Settings
 from headgate.control.tuning_file import SavedTuning, load_tuning, save_tuning
-from headgate.planner.tuning.calibration import Calibration
-from headgate.planner.tuning.cost_model import EngineCosts
+from headgate.planner.tuning.cost_model import Calibration, EngineCosts
 from headgate.routing.cost_sketch import CostSketch
 from headgate.routing.hashing import mix
 from headgate.routing.identity import Identity

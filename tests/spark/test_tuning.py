@@ -12,8 +12,7 @@ from tests.waiting import PATIENCE_S
 import headgate as hg
 from headgate.control.tuner import RETUNE_EPOCHS
 from headgate.control.tuning_file import SavedTuning, load_tuning, save_tuning
-from headgate.planner.tuning.calibration import Calibration
-from headgate.planner.tuning.cost_model import EngineCosts
+from headgate.planner.tuning.cost_model import Calibration, EngineCosts
 from headgate.planner.tuning.epoch_model import EpochPrediction, EpochSettings
 from headgate.planner.tuning.epochs import TunedEpochs
 from headgate.runtime.auto import AT_START

@@ -17,7 +17,7 @@ from headgate.cli.launch import Conf, Master, flow_of, kept_in, load_target, ses
 from headgate.cli.tuning_text import Answer, doubt, met_bound, print_costs, print_tuning
 from headgate.control.tuner import GROWTH
 from headgate.control.tuning_file import SavedTuning, load_tuning, read_calibration, save_tuning
-from headgate.planner.tuning.calibration import Calibration
+from headgate.planner.tuning.cost_model import Calibration
 from headgate.planner.tuning.epochs import TunedEpochs, tune_epochs
 from headgate.state.storage import Storage
 

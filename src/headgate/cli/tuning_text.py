@@ -14,8 +14,7 @@ from rich.text import Text
 from headgate.cli.console import counted, safe
 from headgate.control.measured_flow import Measured
 from headgate.control.tuner import GROWTH
-from headgate.planner.tuning.calibration import Calibration
-from headgate.planner.tuning.cost_model import Step
+from headgate.planner.tuning.cost_model import Calibration, Step
 from headgate.planner.tuning.epochs import TunedEpochs
 
 ERROR_MAX = 0.15  # costs that miss half of their own probes by more than this are not to be trusted

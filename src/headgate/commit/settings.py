@@ -8,7 +8,7 @@ from os import PathLike
 
 from headgate.commit.journal import KEEP_RECORDS
 from headgate.errors import DeclarationError, EngineError
-from headgate.planner.tuning.calibration import Calibration
+from headgate.planner.tuning.cost_model import Calibration
 from headgate.routing.identity import Identity
 from headgate.routing.table import BUCKETS, RoutingTable
 from headgate.slot.plan import BYTE_S, MESSAGE_S, BatchRows, Scheme

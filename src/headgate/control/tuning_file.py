@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate.errors import DeclarationError
-from headgate.planner.tuning.calibration import Calibration
+from headgate.planner.tuning.cost_model import Calibration
 from headgate.planner.tuning.epochs import TunedEpochs
 from headgate.state.digest import DamagedFile, seal, unseal
 from headgate.state.storage import Storage

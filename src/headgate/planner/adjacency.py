@@ -24,7 +24,7 @@ class Adjacency(NamedTuple):
 
 @njit(cache=True)
 def strongest(edges):  # type: ignore[no-untyped-def]
-    """For each vertex its heaviest partner, or -1, the weight of that edge and of all."""
+    """For each vertex its heaviest partner, or -1, and the weight of all its edges."""
     starts, other, weight = edges
     partner = np.full(len(starts) - 1, -1, np.int64)
     bond, total = np.zeros(len(partner)), np.zeros(len(partner))
@@ -33,7 +33,7 @@ def strongest(edges):  # type: ignore[no-untyped-def]
             total[a] += weight[e]
             if partner[a] < 0 or weight[e] >= bond[a]:
                 partner[a], bond[a] = other[e], weight[e]
-    return partner, bond, total
+    return partner, total
 
 
 @njit(cache=True)

@@ -25,8 +25,7 @@ from headgate.commit.facts import TunedStart
 from headgate.control.settings import Scaling
 from headgate.control.tuner import Tuner
 from headgate.control.tuning_file import SavedTuning, load_tuning, read_calibration, save_tuning
-from headgate.planner.tuning.calibration import Calibration, same_engine
-from headgate.planner.tuning.cost_model import EngineCosts
+from headgate.planner.tuning.cost_model import Calibration, EngineCosts, same_engine
 from headgate.runtime.calibration import ProbeSizes, calibrate, cores_of, engine_of
 from headgate.runtime.executors import Executors
 from headgate.runtime.sources import takes_rows

@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from headgate.errors import EngineError
-from headgate.planner.tuning.calibration import Calibration, Probe, fit
+from headgate.planner.tuning.cost_model import Calibration, Probe, fit
 from headgate.runtime.engine import EPOCH_CONF
 from headgate.runtime.exchange import (
     Anchor,

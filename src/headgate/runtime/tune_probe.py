@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from headgate.commit.facts import EpochFacts, epochs_of
 from headgate.control.measured_flow import Measured, measure_flow
-from headgate.planner.tuning.calibration import Calibration
+from headgate.planner.tuning.cost_model import Calibration
 from headgate.runtime.calibration import cores_of
 from headgate.runtime.query import FlowQuery
 from headgate.runtime.sources import takes_rows

@@ -17,8 +17,7 @@ from headgate.commit.facts import TuningFacts
 from headgate.control.settings import slots_for
 from headgate.control.tuning_file import SavedTuning, load_tuning, read_calibration, save_tuning
 from headgate.errors import UnknownSlot
-from headgate.planner.tuning.calibration import Calibration
-from headgate.planner.tuning.cost_model import EngineCosts
+from headgate.planner.tuning.cost_model import Calibration, EngineCosts
 from headgate.planner.tuning.epoch_model import EpochPrediction, EpochSettings
 from headgate.planner.tuning.epochs import TunedEpochs
 from headgate.routing.table import save_tables

@@ -20,8 +20,7 @@ from headgate.cli.tuning_text import (
 )
 from headgate.commit.facts import EngineFacts, epochs_of
 from headgate.control.measured_flow import Measured, measure_flow
-from headgate.planner.tuning.calibration import Calibration
-from headgate.planner.tuning.cost_model import EngineCosts, FlowModel, Step, Stream
+from headgate.planner.tuning.cost_model import Calibration, EngineCosts, FlowModel, Step, Stream
 from headgate.planner.tuning.epoch_model import EpochModel, EpochPrediction, EpochSettings
 from headgate.planner.tuning.epochs import TunedEpochs
 from headgate.slot.compile import compile_flow

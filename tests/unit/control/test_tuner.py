@@ -14,8 +14,7 @@ from headgate.control.tuner import RETUNE_EPOCHS, Advice, Tuner
 from headgate.control.tuning_file import SavedTuning, load_tuning, save_tuning
 from headgate.control.tuning_history import REFUSED_EPOCHS
 from headgate.errors import DeclarationError
-from headgate.planner.tuning.calibration import Calibration
-from headgate.planner.tuning.cost_model import EngineCosts
+from headgate.planner.tuning.cost_model import Calibration, EngineCosts
 from headgate.slot.compile import compile_flow
 from headgate.state.storage import Storage
 from headgate.testing import ListSource

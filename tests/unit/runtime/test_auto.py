@@ -13,8 +13,7 @@ import headgate as hg
 from headgate.commit.checkpoint import Checkpoint
 from headgate.control.tuning_file import SavedTuning, load_tuning, save_tuning
 from headgate.errors import DeclarationError
-from headgate.planner.tuning.calibration import Calibration
-from headgate.planner.tuning.cost_model import EngineCosts
+from headgate.planner.tuning.cost_model import Calibration, EngineCosts
 from headgate.planner.tuning.epoch_model import EpochPrediction, EpochSettings
 from headgate.planner.tuning.epochs import TunedEpochs
 from headgate.runtime.auto import SAVED, TYPICAL, AutoStart, known_costs, resolve

@@ -41,7 +41,6 @@ class Field(NamedTuple):
     other: I64
     weight: F64
     partner: I64  # the unit each exchanges most rows with, or -1
-    bond: F64  # rows between the two
     size: F64
     kind: I32  # balance class
     toward: F64  # [unit, node]

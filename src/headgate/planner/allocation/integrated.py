@@ -241,7 +241,7 @@ class IntegratedPlanner:
         """An allocation as the search sees it."""
         nodes, traffic, units = situation.nodes, situation.traffic, len(situation.units)
         edges = situation.adjacency
-        partner, bond, rows = strongest(edges)
+        partner, rows = strongest(edges)
         toward = weight_toward(edges, start, len(nodes))
         near = nearness(situation)
         moved = np.flatnonzero(start != situation.home)
@@ -250,7 +250,6 @@ class IntegratedPlanner:
         return Field(
             *edges,
             partner=partner,
-            bond=bond,
             size=situation.base_load + traffic.remote_load * rows,
             kind=balance_classes(situation, self.settings.balance),
             toward=toward,

@@ -199,11 +199,6 @@ Balance = Literal["total", "operator"]
 """What is to be even: the load of nodes, or the load that every operator gives them."""
 
 
-def mean_load(loads: F64, nodes: Nodes) -> float:
-    """Load per capacity if the nodes that stay shared everything evenly."""
-    return float(loads.sum()) / nodes.staying_capacity
-
-
 def distance_of(loads: F64, nodes: Nodes) -> float:
     """Load distance of node loads, in percent of the mean; of several rows of them the largest."""
     mean = loads.sum(axis=-1, keepdims=True) / nodes.staying_capacity
