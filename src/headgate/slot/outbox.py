@@ -165,7 +165,7 @@ class Outbox:
         origin = rows.origin
         if self._counting is None or origin is None:
             return
-        if (origin.operator, consumer) in self.program.pairs_counted(self.plan.unit_statistics):
+        if (origin.operator, consumer) in self.program.key_pairs:
             self._counting.pair(origin.operator, consumer, origin.h, h)
 
     def _dispatcher(self, edge: Edge, consumer: str) -> Dispatcher:

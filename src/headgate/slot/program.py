@@ -124,19 +124,7 @@ class Program:
         makes at the end of its epoch are. An operator without state, or with a grouping of its own
         for hot keys, is in no pair: its keys are not a planner's to place.
         """
-        return self._pairs(frozenset(self.operators(lambda may: may.be_placed)))
-
-    @cached_property
-    def unit_pairs(self) -> tuple[tuple[str, str], ...]:
-        """The same for a planner that places units of cuttable operators too, and their pieces."""
-        return self._pairs(frozenset(self.operators(lambda may: may.be_cut or may.be_placed)))
-
-    def pairs_counted(self, units_of: frozenset[str]) -> tuple[tuple[str, str], ...]:
-        """Pairs that a manager of these operators' units, or one of keys, wants counted."""
-        cut = any(self.dispatches[op].be_cut for op in units_of)
-        return self.unit_pairs if cut else self.key_pairs
-
-    def _pairs(self, placed: frozenset[str]) -> tuple[tuple[str, str], ...]:
+        placed = self.operators(lambda may: may.be_placed)
         last: dict[int, set[str]] = {}
         found: set[tuple[str, str]] = set()
         for node in self.order:

@@ -124,7 +124,7 @@ class Task:
             self.slot,
             self.plan.statistics_bytes,
             operators=len(self.program.stateful),
-            edges=len(self.program.pairs_counted(self.plan.unit_statistics)),
+            edges=len(self.program.key_pairs),
             units={op: self.plan.routes[op].table for op in self.plan.unit_statistics},
             by_key=frozenset(self.program.operators(lambda may: may.be_cut)),
         )
