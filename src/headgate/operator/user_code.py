@@ -9,8 +9,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-LINE_CHARACTERS_MAX = 100
-FRAMES_MAX = 20
+LINE_CHARACTERS_MAX = 100  # of a line of user code in an error
+FRAMES_MAX = 20  # of a stack in an error: the innermost
 _ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]+")
 _JAVA_STACK = re.compile(r"\n\s+(?:at \S+\(|\.\.\. \d+ more).*|\n+JVM stacktrace:")
 _COMPILED = (".pyx", ".pxi", ".pxd")

@@ -58,12 +58,12 @@ class Identity:
         return cls(os.urandom(SECRET_BYTES))
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> Identity:
+    def from_json(cls, stored: Mapping[str, Any]) -> Identity:
         """What `to_json` made; ValueError if that is not it."""
-        if told.get("hash") == WITHOUT_SECRET:
+        if stored.get("hash") == WITHOUT_SECRET:
             return cls()
-        secret = bytes.fromhex(str(told.get("secret")))
-        if told.get("hash") != WITH_SECRET or len(secret) != SECRET_BYTES:
+        secret = bytes.fromhex(str(stored.get("secret")))
+        if stored.get("hash") != WITH_SECRET or len(secret) != SECRET_BYTES:
             raise ValueError(f"a secret has {SECRET_BYTES} bytes, in hex")
         return cls(secret)
 

@@ -23,7 +23,7 @@ from headgate.arrays import I32, I64, U64, Bools
 from headgate.errors import HeadgateError, UnknownSlot
 from headgate.routing.hashing import bucket_of, find_sorted, hash_columns
 
-BUCKETS = 1024
+BUCKETS = 1024  # per operator, fixed for the life of a checkpoint; a power of two
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Cost-aware shuffle inside one task: hold a window of rows, then give each its slot.
+"""Cost-aware shuffle inside one task: give rows their slots by what they cost, and measure that.
 
 The scheduler of an edge is a pure function of the task's rows, in order, and the plan: windows are
 cut by number of rows, not by chunks or bytes, and the model of costs is frozen in the plan. Every
@@ -24,7 +24,7 @@ from headgate.slot.run_operator import run_stateless
 from headgate.topology.cost import CostOptions
 from headgate.topology.graph import Edge, Grouping, Node
 
-WINDOW_ROWS = 16_384
+WINDOW_ROWS = 16_384  # scheduled together, what takes long first; held in memory until then
 Scheduled = tuple[Edge, Rows, I32]
 
 
@@ -81,19 +81,26 @@ class CostRouting:
         before = busy_ms.copy()
         way = greedy if options.schedule == "online" else longest_first
         targets = way(times_ms, group, busy_ms, self._producer)
-        told = self._control.estimated_us.setdefault(operator, {})
+        estimated = self._control.estimated_us.setdefault(operator, {})
         for slot, added_ms in zip(slots, (busy_ms - before).tolist(), strict=True):
-            told[str(slot)] = told.get(str(slot), 0) + round(added_ms * 1000)
+            estimated[str(slot)] = estimated.get(str(slot), 0) + round(added_ms * 1000)
         return self._plan.in_slots(operator, targets)
 
 
-PARTS_MAX = 32
+PARTS_MAX = 32  # calls of a vectorised function that is being measured
 PART_MS_MIN = 1.0  # a call costs some 50 microseconds: a part should take much longer
 _PLACE = "__place"
 
 
 class CostTiming:
-    """The measurements of one slot's task; `sketches` by operator."""
+    """Execution times per attribute value, measured while an operator runs; `sketches` by operator.
+
+    A function that takes one row at a time is timed row by row. A vectorised one is called on a few
+    parts of its rows: rows of equal attribute stay together, parts are about equally heavy, and a
+    part's time is shared out over its rows as the model expects it. How rows are cut depends on
+    rows and plan alone, and the output is put back into their order, so nothing but the clock
+    differs between two runs.
+    """
 
     def __init__(
         self, program: Program, plan: EpochPlan, clock_ns: Callable[[], int], slot: int | None

@@ -20,7 +20,7 @@ from headgate.slot.plan import EpochPlan
 from headgate.topology.builder import DEAD_LETTER_SCHEMA
 from headgate.topology.json_text import json_text
 
-SAMPLE_CHARACTERS_MAX = 500
+SAMPLE_CHARACTERS_MAX = 500  # of a row in an error, and of a reason in a dead letter
 WAY_OUT = "fix the operator (or add flow.dead_letters() to set bad rows aside)"
 
 

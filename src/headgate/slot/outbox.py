@@ -282,7 +282,9 @@ def make_dispatcher(
 ) -> Dispatcher:
     """Gives rows of an edge, with the hashes of their keys, the slots they go to.
 
-    `slot` is the task's own, `producer` its number; a source task is in no slot.
+    `slot` is the task's own, `producer` its number; a source task is in no slot. What it returns is
+    a function of the edge's rows in order, and of the plan: it may keep counts from chunk to chunk,
+    starts from nothing with every task, and does not notice where a chunk ends.
     """
     route = plan.routes[consumer]
     owner_of = route.table.route

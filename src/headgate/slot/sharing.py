@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 STAYS = -1
 AT = "at"  # hidden column: a row's place in its producer's output
 AT_BYTES = 8
-EDGES_MAX = 4
+EDGES_MAX = 4  # the matrix has a dimension for each consumer
 CELLS_MAX = 1 << 16  # larger matrices would hold hardly a row in a cell
 
 
@@ -154,7 +154,12 @@ Emit = Callable[[int, int, int, pa.Buffer], None]
 
 
 class BufferMatrix:
-    """Buffers by cell; `emit` gets channel, slot, rows and payload of what leaves."""
+    """Buffers by cell; `emit` gets channel, slot, rows and payload of what leaves.
+
+    Whether a task shares the batches of a group is decided by its first rows for it, once, so that
+    a producer's rows of an edge are all shared or all distinct. The payload of a cell is made once,
+    however many slots it goes to.
+    """
 
     def __init__(
         self, program: Program, plan: EpochPlan, control: Control, slot: int | None, emit: Emit

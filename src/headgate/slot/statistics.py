@@ -30,10 +30,10 @@ from headgate.routing.cost_sketch import CostSketch
 from headgate.routing.space_saving import PairSketch
 from headgate.routing.table import RoutingTable
 
-ROWS_COUNTED = 1 << 15
-STATE_POSITIONS = 1 << 14
-LABELLED_KEYS = 64
-LABEL_CHARACTERS = 60
+ROWS_COUNTED = 1 << 15  # of a batch; of a larger one every k-th pair, with weight k
+STATE_POSITIONS = 1 << 14  # of a state table: the sample that says where its rows lie
+LABELLED_KEYS = 64  # per operator and task: plans name the heaviest keys only
+LABEL_CHARACTERS = 60  # of a key, as a plan's record shows it
 _LOADS_SHARE = 4  # one part in four of the memory is for key loads
 
 

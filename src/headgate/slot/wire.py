@@ -19,8 +19,8 @@ import xxhash
 
 from headgate.slot.rows import Rows, concat
 
-YIELD_BYTES_MAX = 32 << 20
-PAYLOAD_BYTES_MAX = 8 << 20
+YIELD_BYTES_MAX = 32 << 20  # what a worker hands to the JVM at once: bounds its memory
+PAYLOAD_BYTES_MAX = 8 << 20  # of one tuple; a single larger row still travels whole
 
 
 class Kind(IntEnum):
@@ -151,7 +151,13 @@ Target = TypeVar("Target", bound=tuple[object, ...])
 
 
 class Buffers(Generic[Target]):
-    """Buffers by target; `emit` gets the batches that leave, in wire form."""
+    """Rows wait here, one buffer per target, until they make a batch; `emit` gets it in wire form.
+
+    A buffer with a batch size puts out batches of exactly that many rows and keeps the rest until
+    more come or the task ends. None holds more than a payload may be large, so memory is bounded by
+    the number of targets. Below that size, what comes out depends on the rows alone, not on how
+    they were cut into calls.
+    """
 
     def __init__(self, emit: Callable[[Target, pa.RecordBatch], None]) -> None:
         self._emit = emit
