@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from headgate.arrays import I64
 from headgate.errors import DeclarationError, NameClash, SchemaMismatch
-from headgate.operator.arithmetic import from_words, to_words
+from headgate.operator.arithmetic import from_words, to_words, valid_mask
 from headgate.operator.base import Output, require_column
 from headgate.operator.rows import EpochClock, Groups, KeyedRows
 from headgate.state.rows import StateRows
@@ -96,7 +96,7 @@ class Tumbling:
 
     def starts(self, rows: KeyedRows) -> pa.Array:
         """Start of the window of every row (anything under a null)."""
-        return from_words(self._floor(self._times(rows)), None, TIMESTAMP)
+        return from_words(self._starts(rows), None, TIMESTAMP)
 
     def groups(self, rows: KeyedRows) -> Groups:
         """The distinct (key, window) pairs of rows that are known to have a window."""
@@ -104,11 +104,12 @@ class Tumbling:
 
     def place(self, rows: KeyedRows, clock: EpochClock) -> Placed:
         """Find the window of every row; leave out late rows and rows without a time."""
-        valid = to_words(rows.column(self.time))[1]
-        dead = {} if valid is None else dict.fromkeys(np.flatnonzero(~valid).tolist(), self._why)
-        open_ = np.ones(len(rows), np.bool_) if valid is None else valid
-        starts = self._floor(self._times(rows))
-        late = 0
+        open_, dead = np.ones(len(rows), np.bool_), dict[int, str]()
+        valid = valid_mask(rows.column(self.time))
+        if valid is not None:
+            why = f"no event time: column {self.time!r} is null"
+            open_, dead = valid, dict.fromkeys(np.flatnonzero(~valid).tolist(), why)
+        starts, late = self._starts(rows), 0
         if clock.late_us is not None:
             on_time = starts > clock.late_us - self.size_us
             late = int(np.count_nonzero(open_ & ~on_time))
@@ -153,21 +154,14 @@ class Tumbling:
     def describe(self) -> dict[str, object]:
         return {"kind": "tumbling", "size_us": self.size_us, "time": self.time}
 
-    def _times(self, rows: KeyedRows) -> I64:
+    def _starts(self, rows: KeyedRows) -> I64:
         column = rows.column(self.time)
         if pa.types.is_timestamp(column.type):
             column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
         else:
             column = column.cast(pa.timestamp("us"))
-        return to_words(column)[0]
-
-    def _floor(self, times: I64) -> I64:
-        floor: I64 = times // self.size_us * self.size_us
-        return floor
-
-    @property
-    def _why(self) -> str:
-        return f"no event time: column {self.time!r} is null"
+        starts: I64 = to_words(column)[0] // self.size_us * self.size_us
+        return starts
 
 
 def check_window(window: object, operator: str) -> None:
