@@ -30,7 +30,7 @@ class Reason(str):
 def reason_of(problem: BaseException, function: Callable[..., Any] | None = None) -> Reason:
     """What went wrong and where; if it was not inside the user's `function`, where that begins.
 
-    Costs some 100 µs: for the one error that is told, not for every bad row.
+    Costs some 100 µs: for the one error that is reported, not for every bad row.
     """
     reason = Reason(describe(problem))
     stack = traceback.extract_tb(problem.__traceback__)

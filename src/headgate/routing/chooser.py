@@ -67,8 +67,8 @@ def least_loaded(h, owner, choices, loads):  # type: ignore[no-untyped-def]
 def deal(at, starts, slots, upto, turn, offset, targets):  # type: ignore[no-untyped-def]
     """Overwrite the targets of rows of spread keys; `turn` counts each key's rows so far.
 
-    A low-discrepancy sequence deals them out: every run of a key's rows is cut in the given shares
-    but for a few rows, whatever else the task sends.
+    A low-discrepancy sequence deals them out: every run of a key's rows is cut in the given shares,
+    give or take a few rows, whatever else the task sends.
     """
     for i in range(len(at)):
         k = at[i]
@@ -150,7 +150,7 @@ class Chooser:
         return np.searchsorted(self._slots, slots).astype(np.int32)
 
     def _head_choices(self) -> int:
-        """How many slots a frequent key may use, judged anew when the head was."""
+        """How many slots a frequent key may use, recomputed when the head changes."""
         if self._judged is not self._head.h and self._dispatch == Choose("d_choices"):
             self._judged = self._head.h
             self._choices = choices_needed(self._head.frequency, len(self._loads))

@@ -1,6 +1,6 @@
 """What a tuple will take in each instance, from the sketches that the instances have sent.
 
-A slow host is slow for all values, and a value that is dear in one instance is dear in all. So an
+A slow host is slow for all values, and a value that costs much in one instance does in all. So an
 estimate starts from what all instances know of the value together, times the *speed* of the
 instance, and gives way to what the instance itself has measured as that grows. The paper keeps the
 instances apart: each then has to see every value by itself (docs/decisions/0012).

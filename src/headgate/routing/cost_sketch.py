@@ -1,4 +1,4 @@
-"""Count-Min sketches of execution times: how often an attribute came, and what it cost in all.
+"""Count-Min sketches of execution times: how often a value occurred, and its total cost.
 
 Two matrices of one shape and one set of hashes (Rivetti et al. 2016, after Cormode and
 Muthukrishnan 2005): F counts tuples, W adds up their execution times. A value has one cell per row
@@ -182,7 +182,7 @@ class InstanceCosts:
 
     Looked at once per window of tuples (after Rivetti et al. 2016). Where the paper sends whenever
     the sketch is stable and then forgets everything, this one stays silent while the times are as
-    sent, sends again whenever it knows twice as many tuples, and begins anew, with little weight on
+    sent, sends again whenever it knows twice as many tuples, and starts over, with little weight on
     the past, when a window surprises it. So messages grow with the logarithm of the stream and with
     the number of changes.
     """

@@ -2,7 +2,7 @@
 
 A key's hash `h` decides its bucket, its slot and its position in a table. For a single column of
 one word (integers, times, floats) it is a bijection of the value, so equal `h` means equal key. For
-all others two keys may have the same `h`, and who knows how can make such keys: what tells them
+all others two keys may have the same `h`, and an attacker can construct such keys: what tells them
 apart is their `check` (`routing/identity.py`).
 
 Text is hashed eight bytes at a time over all rows at once (no loop over rows); values longer than

@@ -1,4 +1,4 @@
-"""What tells keys of equal hash apart: their *check*, which nobody can foresee.
+"""What tells keys of equal hash apart: their *check*, which nobody can predict.
 
 `h` is public, so keys that share it can be made on purpose. The check is a pseudorandom function of
 the whole key under a secret of the checkpoint (SipHash-1-3 with 128 bits; BLAKE2b for a value of
@@ -158,8 +158,8 @@ _LENGTH_SHIFT = np.uint64(56)
 class SipHash:
     """SipHash-1-3 of as many short messages as there are rows; feed it words, take the values.
 
-    A pseudorandom function: who does not know the key can neither tell its values nor make two
-    messages that share one, but by trying. All rows go through a round together, in place: about
+    A pseudorandom function: without the key, its values cannot be predicted, and two messages that
+    share one can only be found by trying. All rows go through a round together, in place: about
     5 ns a row and round. Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012.
     """
 

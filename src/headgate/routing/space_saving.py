@@ -94,7 +94,7 @@ class PairSketch:
 
     # --- inside ----------------------------------------------------------------------------
     def _join(self, a: U64, b: U64, count: F64, error: F64, *, other_floor: float) -> None:
-        """Both sides' counters as one set: who one side does not know it has at its floor."""
+        """Both sides' counters as one; a pair that one side lacks counts as that side's floor."""
         mine, theirs = pair_code(self.a, self.b), pair_code(a, b)
         _, here, there = np.intersect1d(mine, theirs, assume_unique=True, return_indices=True)
         my_count, my_error = self.count + other_floor, self.error + other_floor
@@ -155,7 +155,7 @@ class HeadKeys:
         self._next = math.ceil(ROWS_OF_A_HEAD_KEY / self.theta)
 
     def stretches(self, h: U64) -> Iterator[slice]:
-        """Cut new rows where the head is judged anew; take each stretch in after its use."""
+        """Cut new rows where the head is judged again; take each stretch in after its use."""
         start = 0
         while start < len(h):
             stop = min(len(h), start + self._next - self._seen)

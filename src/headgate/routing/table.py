@@ -134,7 +134,7 @@ class RoutingTable:
         Shrinking spreads the buckets of the slots that leave over those that stay, the emptiest
         first. The pins of a leaving slot go to one slot together, as far as that is even.
 
-        With `even=False` numbers of buckets are nobody's concern: new slots start empty, and
+        With `even=False` bucket counts are not evened out: new slots start empty, and
         only what has lost its slot moves. So a planner's allocation is kept.
         """
         if slots == self.slots:

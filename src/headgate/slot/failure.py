@@ -188,9 +188,9 @@ def from_exception(
         return _placed(problem, operator, plan, slot)
     reason = reason_of(problem, function)
     if isinstance(problem, errors.OperatorFailed):
-        told = Reason(problem.message)
-        told.where, told.trace = reason.where, reason.trace
-        return operator_failed(operator, plan, slot, told, sample, more=problem.fields)
+        own = Reason(problem.message)
+        own.where, own.trace = reason.where, reason.trace
+        return operator_failed(operator, plan, slot, own, sample, more=problem.fields)
     return operator_failed(operator, plan, slot, reason, sample)
 
 

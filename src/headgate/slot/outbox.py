@@ -169,7 +169,7 @@ class Outbox:
             self._counting.pair(origin.operator, consumer, origin.h, h)
 
     def _dispatcher(self, edge: Edge, consumer: str) -> Dispatcher:
-        """One per edge: how chunks of two edges take turns is no part of what a task is given."""
+        """One per edge, so that the order in which chunks of two edges arrive does not matter."""
         if edge.id not in self._dispatchers:
             self._dispatchers[edge.id] = make_dispatcher(
                 self.plan, edge, consumer, self.producer, self.slot

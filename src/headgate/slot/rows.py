@@ -3,7 +3,7 @@
 Lineage is a set of hidden int64 columns. `order` is the row's place in its source; it exists only
 in flows that have an ordered operator. It travels as ordinary Arrow columns on the wire. The
 *origin* is the key under which the row's last stateful operator had it; it serves statistics, stays
-in the slot and never becomes bytes. Key hashes know the columns they were made of: who asks for
+in the slot and never becomes bytes. Key hashes know the columns they were made of: a request for
 those of another key gets new ones.
 """
 

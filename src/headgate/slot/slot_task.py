@@ -59,7 +59,7 @@ def run_slot_task(
 
 
 class SlotTask(Task):
-    """A slot in one level: its rows, its partials, what its earlier levels told."""
+    """A slot in one level: its rows, its partials, and the records of its earlier levels."""
 
     def __init__(
         self, program: Program, plan: EpochPlan, services: Services, level: int, slot: int
@@ -97,8 +97,9 @@ class SlotTask(Task):
     def receive(self, tuples: Iterable[BatchTuple]) -> None:
         """Sort the input, check every digest, and lay rows out by consumer.
 
-        What the slot's own earlier level told must be there, and nothing may be there twice: a
-        task's whole output, lost or doubled with its control record, would balance out.
+        The record of the slot's own earlier level must be there, and nothing may arrive twice: if a
+        task's whole output were lost or doubled together with its record, the sums would still
+        agree.
         """
         before: tuple[int, ...] = ()
         heard_of_itself = self.level == 1
@@ -267,10 +268,10 @@ class SlotTask(Task):
 
     def _has_worked(self, node: Node) -> bool:
         """Did an earlier level of this slot have rows or partials of keys that it owns?"""
-        slot, told = str(self.home), self.earlier
-        at_home = told.loads.get(node.name, {}).get(slot, 0)
-        at_home -= told.away_rows.get(node.name, {}).get(slot, 0)
-        return at_home > 0 or slot in told.merge_rows.get(node.name, {})
+        slot, earlier = str(self.home), self.earlier
+        at_home = earlier.loads.get(node.name, {}).get(slot, 0)
+        at_home -= earlier.away_rows.get(node.name, {}).get(slot, 0)
+        return at_home > 0 or slot in earlier.merge_rows.get(node.name, {})
 
     def _in_order(self, node: Node, rows: Rows) -> Rows:
         if not node.spec.ordered or ORDER not in rows.lineage:

@@ -276,8 +276,8 @@ def _control_tuple(
 class SinkFiles:
     """The sink rows of one task; `write` puts each sink's rows in one Parquet file.
 
-    Files are named by epoch and content. One that was written by an attempt nobody accepted is
-    never named in a manifest, so nobody reads it; the same rows again are the same file again.
+    Files are named by epoch and content, so writing the same rows twice gives the same file. A file
+    of an attempt that Spark did not accept is in no manifest, and nobody reads it.
     """
 
     def __init__(self, plan: EpochPlan, level: int, producer: int) -> None:
