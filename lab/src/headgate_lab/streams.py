@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from headgate.demo.workload import I64, generators, zipf_weights
+from headgate.arrays import I64
+from headgate.demo.workload import generators, zipf_weights
 
 _PAYLOAD_CHUNK_BYTES = 1 << 28  # an Arrow binary array ends at 2 GB; stay far below
 

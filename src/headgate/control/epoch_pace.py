@@ -20,11 +20,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
+from headgate.arrays import F64
 from headgate.commit.facts import EpochFacts
-
-F64 = npt.NDArray[np.float64]
 
 FULL = 0.9  # epochs this near to a limit have met it
 FAR_BELOW = 0.5  # epochs with less than this share of a limit do not meet it

@@ -14,12 +14,10 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-I64 = npt.NDArray[np.int64]
-F64 = npt.NDArray[np.float64]
+from headgate.arrays import F64, I64
 
 _WORLD, _ROWS = 0, 1  # what a generator is for; keeps its two random streams apart
 _FIRST_FILE_TIME_S = 1_700_000_000  # any time in the past: Spark reads files by age

@@ -18,9 +18,10 @@ from typing import Literal
 import numpy as np
 import xxhash
 
+from headgate.arrays import U64
 from headgate.errors import StateFileError
 from headgate.state.digest import DamagedFile, is_strong
-from headgate.state.layout import TOUCHED, U64, RowLayout, Values
+from headgate.state.layout import TOUCHED, RowLayout, Values
 from headgate.state.rows import RowIds, distinct_order
 from headgate.state.state_file import (
     Chain,

@@ -13,9 +13,10 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from headgate.arrays import U32
 from headgate.state.layout import Array, ColumnLayout, Mask, Positions, Values
 from headgate.state.memory import MappedMemory, Memory
-from headgate.state.seals import U32, WarmCopyDamaged, value_seals
+from headgate.state.seals import WarmCopyDamaged, value_seals
 
 
 class FixedColumn:

@@ -26,10 +26,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headgate.arrays import U64
 from headgate.errors import SchemaMismatch
 
-U64 = npt.NDArray[np.uint64]
-I64 = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 Positions = npt.NDArray[np.intp]

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headgate.state.layout import I64, TOUCHED, U64, Array, Mask, RowLayout, Values
+from headgate.arrays import I64, U64
+from headgate.state.layout import TOUCHED, Array, Mask, RowLayout, Values
 
 Order = npt.NDArray[np.intp]
 

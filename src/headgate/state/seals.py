@@ -25,17 +25,16 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import xxhash
 
-from headgate.state.layout import I64, U64, Array, Mask, Positions, Values
+from headgate.arrays import I64, U32, U64
+from headgate.state.layout import Array, Mask, Positions, Values
 from headgate.state.memory import MappedMemory, Memory
 from headgate.state.rows import RowIds
 
 if TYPE_CHECKING:
     from headgate.state.table import HashTable
 
-U32 = npt.NDArray[np.uint32]
 _HALF = np.uint64(32)
 _CHUNK_ROWS = 1 << 15  # sealed at a time, so that intermediate sums stay small
 _LONG_VALUE_BYTES = 256  # longer ones are hashed one by one

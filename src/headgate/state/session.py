@@ -21,20 +21,11 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from headgate.arrays import I64, U64
 from headgate.errors import SchemaMismatch
 from headgate.state.chain import chain_id, compact
 from headgate.state.column import FixedColumn
-from headgate.state.layout import (
-    I64,
-    TOUCHED,
-    U64,
-    KeyBatch,
-    Mask,
-    Positions,
-    RowLayout,
-    StateSchema,
-    Values,
-)
+from headgate.state.layout import TOUCHED, KeyBatch, Mask, Positions, RowLayout, StateSchema, Values
 from headgate.state.memory import PrivateMemory
 from headgate.state.rows import Held, RowIds, StateRows, in_units, sorted_order
 from headgate.state.seals import EMPTY, REMOVED, WarmCopyDamaged

@@ -24,8 +24,9 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from headgate.arrays import U64
 from headgate.state.digest import DamagedFile, digest_of, matches
-from headgate.state.layout import TOUCHED, U64, Array, ColumnLayout, Mask, RowLayout, Values
+from headgate.state.layout import TOUCHED, Array, ColumnLayout, Mask, RowLayout, Values
 from headgate.state.rows import RowIds
 from headgate.state.storage import Storage
 

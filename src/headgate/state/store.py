@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from headgate.arrays import I64, U64
 from headgate.state.chain import ChainReader, chain_id, missing_files
-from headgate.state.layout import I64, U64, RowLayout, StateSchema
+from headgate.state.layout import RowLayout, StateSchema
 from headgate.state.memory import PrivateMemory
 from headgate.state.rows import StateRows, bucket_shift
 from headgate.state.seals import WarmCopyDamaged

@@ -20,8 +20,9 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from headgate.arrays import U64
 from headgate.state.column import Column, FixedColumn, HeapColumn
-from headgate.state.layout import U64, Array, Mask, Positions, RowLayout, Values
+from headgate.state.layout import Array, Mask, Positions, RowLayout, Values
 from headgate.state.memory import MappedMemory, Memory, PrivateMemory
 from headgate.state.rows import RowIds
 from headgate.state.seals import CHECK, EMPTY, REMOVED, Seals, WarmCopyDamaged

@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from headgate.state.layout import U64, StateSchema
+from headgate.arrays import U64
+from headgate.state.layout import StateSchema
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from headgate.arrays import F64
 from headgate.demo.tour import Machine
 from headgate_lab.bench.osg_spark import SparkOptions, run_on_spark
 from headgate_lab.osg.epochs import EngineCosts, run_epochs, spreadings
-from headgate_lab.osg.reach import F64, FollowerGraph, follower_graph, reach
+from headgate_lab.osg.reach import FollowerGraph, follower_graph, reach
 from headgate_lab.osg.recovery import RecoveryOptions, recover
 from headgate_lab.osg.stream import POLICIES, completion_ms, stream
 

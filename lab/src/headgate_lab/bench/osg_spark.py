@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from headgate.arrays import I32
 from headgate.demo.workload import EpochFiles, write_epochs
 from headgate.flow import Flow
 from headgate_lab.baselines import spark_query
-from headgate_lab.osg.reach import I32, FollowerGraph, follower_graph, neighbours_of, reach
+from headgate_lab.osg.reach import FollowerGraph, follower_graph, neighbours_of, reach
 from headgate_lab.record import side_by_side
 
 if TYPE_CHECKING:

@@ -14,10 +14,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from headgate.arrays import I32, U64
+from headgate.arrays import I32, I64, U64
 from headgate.commit.facts import EpochFacts
 from headgate.commit.planning import Observed
 from headgate.control.hot_keys import HotKeys
@@ -37,7 +36,6 @@ from headgate.testing import ListSource, LocalRun, run
 from headgate.topology.graph import KeyGrouping
 
 Say = Callable[[str], None]
-I64 = npt.NDArray[np.int64]
 GROUPINGS: tuple[KeyGrouping, ...] = get_args(KeyGrouping)
 OPERATOR = "count"
 

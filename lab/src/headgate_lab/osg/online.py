@@ -16,11 +16,11 @@ from typing import Literal
 
 import numpy as np
 
+from headgate.arrays import F64, I32
 from headgate.routing.chooser import assign
 from headgate.routing.cost_model import CostModel, round_robin
 from headgate.routing.cost_sketch import CostSketch, InstanceCosts, Phase, SketchShape, Stability
 from headgate.routing.hashing import mix
-from headgate_lab.osg.reach import F64, I32
 from headgate_lab.osg.stream_kernel import finish_times
 
 BLOCK = 8

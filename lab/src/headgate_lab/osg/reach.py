@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 
 import numpy as np
-import numpy.typing as npt
 
-F64 = npt.NDArray[np.float64]
-I32 = npt.NDArray[np.int32]
-I64 = npt.NDArray[np.int64]
+from headgate.arrays import F64, I32, I64
+
 Neighbours = list[list[tuple[int, float]]]
 
 NODES, EDGES, DEGREE_MAX = 9_960, 183_005, 734

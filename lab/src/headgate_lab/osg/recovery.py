@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from headgate_lab.osg.reach import F64, FollowerGraph
+from headgate.arrays import F64
+from headgate_lab.osg.reach import FollowerGraph
 from headgate_lab.osg.stream import POLICIES, completion_ms, stream
 
 WITHIN, CALM = 1.5, 4

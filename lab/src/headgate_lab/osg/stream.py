@@ -13,10 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headgate.arrays import F64, I32
 from headgate.routing.cost_model import round_robin
 from headgate.routing.hashing import mix
 from headgate_lab.osg.online import Online, OnlineSettings
-from headgate_lab.osg.reach import F64, I32, FollowerGraph
+from headgate_lab.osg.reach import FollowerGraph
 from headgate_lab.osg.stream_kernel import (
     finish_times,
     least_work,

@@ -21,12 +21,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as csv
 
-from headgate.arrays import I64
+from headgate.arrays import F64, I64
 from headgate.operator import Output, StateFields, StatefulOperator, Tumbling
 from headgate.operator.rows import EpochClock, Groups, KeyedRows
 from headgate.state.session import StateSession
@@ -36,7 +35,6 @@ from headgate_lab.papers.linear_road_reports import FIELDS, LINES, TRAVEL_LANES,
 
 __all__ = ["LINES", "linear_road", "position_reports"]
 
-F64 = npt.NDArray[np.float64]
 TYPES = dict(zip(FIELDS, "int8 int32 int32 int16 int16 int8 int8 int8 int32".split(), strict=True))
 REPORT = pa.schema(
     [*((name, pa.type_for_alias(t)) for name, t in TYPES.items()), LINES.field("ts")]

@@ -11,16 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from headgate.arrays import I64
+from headgate.arrays import I32, I64
 from headgate.operator import Mean
 from headgate.operator.rows import EpochClock, Groups, KeyedRows, Partials
 from headgate.state.rows import Held, StateRows
 from headgate.state.session import StateSession
 
-I32 = npt.NDArray[np.int32]
 CAR = "vid"
 
 

@@ -16,10 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headgate.arrays import I64
+from headgate.arrays import I32, I64
 from headgate.demo.workload import mixed
 
-I32 = npt.NDArray[np.int32]
 FIELDS = ("type", "time", "vid", "spd", "xway", "lane", "dir", "seg", "pos")
 LINES = pa.schema({"line": pa.string(), "ts": pa.timestamp("us", tz="UTC")})
 REPORT_SECONDS = 30

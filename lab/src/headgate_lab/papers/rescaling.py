@@ -14,14 +14,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from headgate.arrays import F64
 from headgate.planner.tuning.rescaler import Load, Rescale, RescaleOptions, Rescaler
 from headgate_lab.planner.tuning.ds2 import RULE, Ds2, Ds2Options
-
-F64 = npt.NDArray[np.float64]
 
 
 class Scaler(Protocol):
