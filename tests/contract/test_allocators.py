@@ -94,7 +94,10 @@ def test_a_cluster_without_load_or_units_is_no_trouble(name, nodes):
     )
     empty = Situation(none, Nodes.alike(nodes), np.empty(0, np.int32))
     for situation in (idle, empty):
-        quick(name).plan(situation, Limits(100.0, seconds=20))
+        plan = quick(name).plan(situation, Limits(100.0, seconds=20))
+
+        assert plan.node.shape == situation.home.shape
+        assert np.isin(plan.node, np.arange(len(situation.nodes))).all()
 
 
 def test_an_unknown_planner_is_refused_with_the_names_there_are():

@@ -219,8 +219,12 @@ def test_settings_that_json_writes_differently_are_still_the_same(tmp_path: Path
         def describe(self) -> dict[str, Any]:
             return {"pair": (1, 2), "by": {3: "three"}}
 
+    adopted = []
     for _ in range(2):
         at(tmp_path).adopt(declared(("op", "k", Pair())), 64)
+        adopted.append((tmp_path / IDENTITY).read_bytes())
+
+    assert adopted[0] == adopted[1]
 
 
 # --- compatibility ----------------------------------------------------------------------------

@@ -122,6 +122,8 @@ def test_state_of_before_offsets_were_kept_goes_on(tmp_path: Path) -> None:
     run(tmp_path, 0)
     run(tmp_path, 1)
 
+    assert Checkpoint(str(tmp_path)).last_epoch() == 1
+
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"id"'])
 def test_a_query_id_that_cannot_be_read_is_a_clear_error(tmp_path: Path, content: str) -> None:

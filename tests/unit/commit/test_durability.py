@@ -82,5 +82,11 @@ def test_folders_are_flushed_up_to_the_one_that_holds_the_storage(tmp_path: Path
     assert folders_above("/c", "/") == ["/"]
 
 
-def test_a_file_that_is_gone_is_no_error(tmp_path: Path) -> None:
-    Storage.at(str(tmp_path)).flush(["nowhere/file", "other"])
+def test_files_that_are_gone_are_passed_over_and_the_others_flushed(
+    tmp_path: Path, flushed: set[str]
+) -> None:
+    (tmp_path / "here").write_text("something")
+
+    Storage.at(str(tmp_path)).flush(["nowhere/file", "here", "other"])
+
+    assert {path for path in flushed if Path(path).is_file()} == {str(tmp_path / "here")}

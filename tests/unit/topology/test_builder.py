@@ -417,9 +417,13 @@ def test_a_grouping_over_several_slots_needs_state_that_can_be_merged(grouping: 
 
 
 def test_one_owner_a_key_is_good_for_all_operators() -> None:
-    rows = Flow("f").source(ListSource("k bigint, x double", []))
+    flow = Flow("f")
+    rows = flow.source(ListSource("k bigint, x double", []))
 
-    rows.key_by("k", grouping="dkg").process(Sum("x"))
+    rows.key_by("k", grouping="dkg").process(Sum("x"), name="sums").to_memory("out")
+
+    assert flow.graph().edges[0].grouping.key == ("k",)
+    assert flow.graph().edges[0].grouping.kind == "fields"
 
 
 def test_groupings_that_make_no_sense_are_refused() -> None:

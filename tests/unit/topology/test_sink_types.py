@@ -54,8 +54,10 @@ def test_sinks_that_spark_does_not_read_take_them() -> None:
     stream = declare(pa.timestamp("ns"))
 
     stream.to_memory("rows")
-    stream.to_parquet("files")
-    stream.to_console()
+    stream.to_parquet("files", name="files")
+    stream.to_console(name="shown")
+
+    assert [node.name for node in stream.flow.graph().of_kind("sink")] == ["rows", "files", "shown"]
 
 
 @pytest.mark.parametrize("kind", [pa.struct([]), pa.decimal128(5, -2)], ids=str)
