@@ -9,7 +9,7 @@ rows of 20,000 integer keys; text keys add about 50 ns for their hash, `emit="ru
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, TypeVar, get_args
@@ -150,10 +150,7 @@ class Aggregate(StatefulOperator):
         if carry is None or not carry.num_rows:
             return None
         groups = touched_keys(carry)
-        value = self.result(state.read(groups))
-        keys = groups.columns
-        fields = [*keys.schema, pa.field(self.name, value.type)]
-        return pa.RecordBatch.from_arrays([*keys.columns, value], schema=pa.schema(fields))
+        return updates(groups, {self.name: self.result(state.read(groups))})
 
     def mergeable(self, rows: pa.Schema, key: Sequence[str]) -> bool:
         """Not `emit="running"`, which needs what is held, nor `ordered`, which needs all rows."""
@@ -292,6 +289,15 @@ def touched(groups: Groups) -> pa.RecordBatch:
     if keys.num_columns:
         return keys
     return pa.RecordBatch.from_arrays([pa.array(np.ones(len(groups), np.bool_))], [TOUCHED])
+
+
+def updates(groups: Groups, values: Mapping[str, pa.Array]) -> pa.RecordBatch:
+    """One row per key: its columns, then these."""
+    keys = groups.columns
+    fields = [pa.field(name, column.type) for name, column in values.items()]
+    return pa.RecordBatch.from_arrays(
+        [*keys.columns, *values.values()], schema=pa.schema([*keys.schema, *fields])
+    )
 
 
 def touched_keys(carry: pa.RecordBatch) -> Groups:

@@ -12,7 +12,14 @@ import pyarrow as pa
 
 from headgate.arrays import F64, I64
 from headgate.errors import DeclarationError, NameClash
-from headgate.operator.aggregate import Aggregate, check_emit, touched, touched_keys, touched_schema
+from headgate.operator.aggregate import (
+    Aggregate,
+    check_emit,
+    touched,
+    touched_keys,
+    touched_schema,
+    updates,
+)
 from headgate.operator.aggregates import float_words, quotient
 from headgate.operator.arithmetic import (
     Words,
@@ -196,11 +203,7 @@ class Last(StatefulOperator):
             return None
         groups = touched_keys(carry)
         held = state.read(groups)
-        keys, kept = groups.columns, [held.arrow(name) for name in self.columns]
-        fields = map(pa.field, self.columns, [column.type for column in kept])
-        return pa.RecordBatch.from_arrays(
-            [*keys.columns, *kept], schema=pa.schema([*keys.schema, *fields])
-        )
+        return updates(groups, {name: held.arrow(name) for name in self.columns})
 
     def mergeable(self, rows: pa.Schema, key: Sequence[str]) -> bool:
         return self.by is not None and not self.ordered

@@ -81,7 +81,11 @@ class Update(StatefulOperator):
             before = _unpickled(kept[group].as_py(), key)
             try:
                 given = some.to_pylist() if self.rows_as == "dicts" else some
-                new, answers[group] = _two(self.fn(key, given, before))
+                answer = self.fn(key, given, before)
+                if not isinstance(answer, tuple | list) or len(answer) != 2:
+                    wrong = f"it must return (new_state, output_rows), not {answer!r}"
+                    raise TypeError(wrong[:200])
+                new, answers[group] = answer
                 after[group] = None if new is None else pickle.dumps(new, protocol=5)
             except Exception as error:
                 failed[group] = describe(error) if failed else reason_of(error, self.fn)
@@ -130,13 +134,13 @@ class Update(StatefulOperator):
         if isinstance(answer, pa.RecordBatch):
             return answer.select(self.output.names).cast(self.output)
         if not isinstance(answer, list):
-            raise TypeError(
-                f"output rows must be dicts in a list or a RecordBatch, not a {_kind(answer)}"
-            )
+            kind = type(answer).__name__
+            raise TypeError(f"output rows must be dicts in a list or a RecordBatch, not a {kind}")
         names = set(self.output.names)
         for row in answer:
             if type(row) is not dict and not isinstance(row, Mapping):
-                raise TypeError(f"output rows must be dicts in a list, not a list of {_kind(row)}")
+                kind = type(row).__name__
+                raise TypeError(f"output rows must be dicts in a list, not a list of {kind}")
             if not names.issuperset(row):
                 unknown = ", ".join(sorted(str(name) for name in set(row) - names))
                 raise KeyError(f"output row has columns that output= does not declare: {unknown}")
@@ -172,13 +176,3 @@ def _store(after: dict[int, bytes | None], groups: Groups, state: StateSession) 
         state.write(groups.take(np.array(kept, np.int64)), {STATE: values})
     if gone:
         state.remove(groups.take(np.array(gone, np.int64)))
-
-
-def _two(answer: Any) -> tuple[Any, Any]:
-    if not isinstance(answer, tuple | list) or len(answer) != 2:
-        raise TypeError(f"it must return (new_state, output_rows), not {answer!r}"[:200])
-    return answer[0], answer[1]
-
-
-def _kind(value: Any) -> str:
-    return type(value).__name__

@@ -6,7 +6,7 @@ has reached its end: it is emitted once, there, and forgotten. Rows of a final w
 they are dropped and counted. Rows without an event time are refused (dead letters).
 
 What a window emits is as old as the window. So an operator behind windows has a watermark of its
-own (`slot/event_time.py`), made with `start_of`.
+own (`slot/compile.py`), made with `start_of`.
 """
 
 from __future__ import annotations

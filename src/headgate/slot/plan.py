@@ -208,7 +208,10 @@ class Control:
         for name in ("chains", "state", *_ROWS_BY_SLOT):
             mine = getattr(self, name)
             for operator, by_slot in getattr(other, name).items():
-                merge_slots(mine.setdefault(operator, {}), by_slot, add=name in _ROWS_BY_SLOT)
+                known = mine.setdefault(operator, {})
+                for slot, value in by_slot.items():
+                    adds = name in _ROWS_BY_SLOT
+                    known[slot] = known.get(slot, 0) + value if adds else known.get(slot, value)
         for sink, files in other.sinks.items():
             self.sinks.setdefault(sink, []).extend(files)
         for name in ("merge_bytes", "moved", "late", "dead", "source_rows"):
@@ -226,11 +229,6 @@ def add_counts(totals: dict[str, list[int]], key: str, more: list[int]) -> None:
     """Add numbers to those under this key, modulo 2^64."""
     before = totals.get(key, [0] * len(more))
     totals[key] = [(a + b) & MASK for a, b in zip(before, more, strict=True)]
-
-
-def merge_slots(mine: dict[str, Any], more: dict[str, Any], *, add: bool) -> None:
-    for slot, value in more.items():
-        mine[slot] = mine.get(slot, 0) + value if add else mine.get(slot, value)
 
 
 def pair(level: int, producer: int, slot: int) -> str:
