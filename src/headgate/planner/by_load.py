@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headgate.arrays import F64, I64, U64
+from headgate.planner.key_graph import imbalance_of
 from headgate.routing.hashing import bucket_of
 from headgate.routing.route import Spread
 from headgate.routing.table import RoutingTable
@@ -42,8 +43,7 @@ class Layout:
 
     @property
     def imbalance(self) -> float:
-        mean = float(self.loads.mean()) if len(self.loads) else 0.0
-        return float(self.loads.max()) / mean if mean else 1.0
+        return float(imbalance_of(self.loads[None])[0])
 
 
 def expected_loads(
@@ -92,12 +92,7 @@ def lay_out_split(
 
 
 def _lay_out_cut(
-    h: U64,
-    rows: F64,
-    total: float,
-    table: RoutingTable,
-    before: Spread | None,
-    cut_share: float,
+    h: U64, rows: F64, total: float, table: RoutingTable, before: Spread | None, cut_share: float
 ) -> Layout:
     mean = total / table.slots
     owner = table.route(h).astype(np.int64)

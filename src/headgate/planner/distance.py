@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # a journal needs distances, and no compiler with them
     from headgate.planner.key_graph import KeyGraph
 
 CLASSES = ("slot", "host", "rack", "elsewhere")
-COSTS = (0.0, 1.0, 2.0, 4.0)
+COSTS = (0.0, 1.0, 2.0, 4.0)  # of a row, by class; only their proportion counts
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,11 @@ class Distances:
     def cost(self) -> F64:
         """Cost of a row between every two slots."""
         return np.asarray(self.costs)[self.near]
+
+    @property
+    def nearness(self) -> F64:
+        """1 for the same slot down to 0 for the farthest class there is."""
+        return 1.0 - self.cost / max(float(self.cost.max()), 1e-300)
 
     def weight_by_distance(self, graph: KeyGraph, slot: I32) -> F64:
         """Pair weight per distance class: same slot, host, rack, elsewhere."""

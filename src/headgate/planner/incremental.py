@@ -42,6 +42,7 @@ from headgate.planner.incremental_kernel import (
     take_pairs,
     with_room,
 )
+from headgate.planner.key_graph import imbalance_of
 
 
 class IncrementalSettings(NamedTuple):
@@ -241,8 +242,7 @@ class IncrementalPlanner:
     @property
     def expected_imbalance(self) -> F64:
         """Max/mean planned load of each operator."""
-        mean = self._memory.planned.mean(axis=1)
-        return np.where(mean > 0, self._memory.planned.max(axis=1) / np.maximum(mean, 1e-300), 1.0)
+        return imbalance_of(self._memory.planned)
 
     @property
     def tolerance(self) -> F64:

@@ -111,7 +111,6 @@ class IncrementalPlacing:
             task = self._task
             if len(set(seen.hosts)) > 1 and len(seen.hosts) == task.slots:
                 self._distances = Distances.of(seen.hosts, task.racks or None)
-            cost = None if self._distances is None else self._distances.cost
             rows = max(1.0, seen.rows / seen.epochs)
             self._planner = IncrementalPlanner(
                 len(task.operators),
@@ -121,7 +120,7 @@ class IncrementalPlacing:
                 alpha=task.alpha,
                 seed=task.seed,
                 keys_max=max(8, task.pins_max),
-                nearness=None if cost is None else 1.0 - cost / cost.max(),
+                nearness=None if self._distances is None else self._distances.nearness,
             )
         return self._planner
 

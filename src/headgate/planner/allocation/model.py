@@ -245,12 +245,9 @@ def far_rows(situation: Situation, node: I32) -> float:
 
 
 def nearness(situation: Situation) -> F64:
-    """1 on the same node down to 0 for the furthest class; empty if nothing is known."""
+    """1 on the same node down to 0 for the farthest class; empty if nothing is known."""
     distances = situation.nodes.distances
-    if distances is None:
-        return np.empty((0, 0))
-    cost = distances.cost
-    return np.ascontiguousarray(1.0 - cost / max(float(cost.max()), 1e-300))
+    return np.empty((0, 0)) if distances is None else distances.nearness
 
 
 def lower_bound(situation: Situation, budget: float = np.inf) -> float:
