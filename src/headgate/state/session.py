@@ -202,7 +202,7 @@ class StateSession:
             chain = compact(task, (*chain, file))
         if self._warm is not None:
             if self._mutated:
-                self._warm.stamp(self._layout, self._table, chain_id(chain))
+                self._warm.stamp(self._table, chain_id(chain))
             else:
                 self._warm.used()
         self._chain, self._touched = chain, TouchedLog(self._table)

@@ -158,7 +158,7 @@ def _table_for(chain: Chain, reader: ChainReader, warm: WarmCopy | None) -> Hash
     memory = PrivateMemory() if warm is None else warm.memory()
     table = HashTable.build(reader.layout, memory, rows.ids, rows.complete)
     if warm is not None:
-        warm.stamp(reader.layout, table, chain_id(chain))
+        warm.stamp(table, chain_id(chain))
     return table
 
 
@@ -174,7 +174,7 @@ def _brought_up_to(chain: Chain, reader: ChainReader, warm: WarmCopy) -> HashTab
         warm.mark_dirty()
         for rows in reader.files(missing):
             _apply(table, rows)
-        warm.stamp(reader.layout, table, chain_id(chain))
+        warm.stamp(table, chain_id(chain))
     return table
 
 

@@ -138,7 +138,7 @@ class WarmCopy:
             table.attach(memory, told["table"])
         except (OSError, ValueError):
             return None
-        self._retain(layout, table)
+        self._retain(generation, table)
         return table, told["version"]
 
     def mark_dirty(self) -> None:
@@ -148,17 +148,18 @@ class WarmCopy:
             with suppress(FileNotFoundError):
                 self._write_head(bytes(_HEAD_START), os.O_WRONLY)
 
-    def stamp(self, layout: RowLayout, table: HashTable, version: str) -> bool:
-        """Say which chain the image stands for; False if it has no files and was discarded."""
-        if not isinstance(table.memory, MappedMemory):
+    def stamp(self, table: HashTable, version: str) -> None:
+        """Say which chain the image stands for; a table that has left its files has no image."""
+        memory = table.memory
+        if not isinstance(memory, MappedMemory):
             self.discard()
-            return False
+            return
         told = {
             "magic": _MAGIC,
             "boot": _boot_id(),
-            "generation": table.memory.generation,
-            "files": table.memory.files,
-            "layout": _fingerprint(layout),
+            "generation": memory.generation,
+            "files": memory.files,
+            "layout": _fingerprint(table.layout),
             "version": version,
             "table": table.describe(),
         }
@@ -167,14 +168,13 @@ class WarmCopy:
         try:
             self._write_head(head, os.O_WRONLY | os.O_CREAT)
             kept = _retained.get(self._path)
-            if kept is None or kept[0] != table.memory.generation:
-                table.memory.clean()
+            if kept is None or kept[0] != memory.generation:
+                memory.clean()
         except OSError:
             self.discard()
-            return False
+            return
         self._dirty = False
-        self._retain(layout, table)
-        return True
+        self._retain(memory.generation, table)
 
     def used(self) -> None:
         """Count as used now, for the budget."""
@@ -219,9 +219,8 @@ class WarmCopy:
         with open(open_own("head", flags, self._folder), "wb", buffering=0) as file:
             file.write(content)
 
-    def _retain(self, layout: RowLayout, table: HashTable) -> None:
-        generation = _mapped(table).generation
-        _retained[self._path] = (generation, _fingerprint(layout), table)
+    def _retain(self, generation: str, table: HashTable) -> None:
+        _retained[self._path] = (generation, _fingerprint(table.layout), table)
         _retained.move_to_end(self._path)
         while len(_retained) > _RETAINED_MAX:
             _retained.popitem(last=False)
@@ -230,11 +229,6 @@ class WarmCopy:
 def forget_mappings() -> None:
     """Unmap all that this process retains; the next session attaches again."""
     _retained.clear()
-
-
-def _mapped(table: HashTable) -> MappedMemory:
-    assert isinstance(table.memory, MappedMemory)
-    return table.memory
 
 
 def _fingerprint(layout: RowLayout) -> str:

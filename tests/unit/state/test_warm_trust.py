@@ -76,7 +76,7 @@ def plant(store: StateStore) -> None:
     ids = RowIds(KEYS.route, KEYS.h, KEYS.checks)
     evil = pa.array([pickle.dumps(Evil())] * 20, pa.large_binary())
     table.scatter(ids, table.find(ids.h, ids.check)[0], {"value.state": Values(evil)})
-    copy.stamp(layout, table, version)
+    copy.stamp(table, version)
     copy.release()
     forget_mappings()
 
