@@ -19,7 +19,7 @@ from headgate.routing.hashing import group_rows, hash_columns
 from headgate.slot.failure import DeadLetters
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
-from headgate.slot.rows import Rows, concat
+from headgate.slot.rows import Rows, concat, in_order
 from headgate.slot.run_operator import run_stateless
 from headgate.topology.cost import CostOptions
 from headgate.topology.graph import Edge, Grouping, Node
@@ -157,7 +157,7 @@ class CostTiming:
             took_ms = (self._clock_ns() - start) / 1e6
             mine = part_of == part
             spent_ms[mine] = took_ms * work_ms[mine] / work_ms[mine].sum()
-        return _in_order(made), spent_ms, group, first
+        return in_order(made, _PLACE), spent_ms, group, first
 
     def _expected(self, node: Node, h: U64, first: I64) -> F64:
         """What a row of each value should take here; without a model all rows are alike."""
@@ -185,14 +185,3 @@ def cut(work: F64, parts: int) -> I64:
     numbered = np.empty(len(work), np.int64)
     numbered[order] = np.unique(part, return_inverse=True)[1]
     return numbered
-
-
-def _in_order(made: list[Rows]) -> Rows:
-    """Outputs of the parts as one, in the order of the rows they were made from."""
-    together = concat(made)
-    lineage = dict(together.lineage)
-    place = lineage.pop(_PLACE)
-    plain = Rows(together.batch, lineage, together.hashed, together.origin)
-    if len(made) == 1:
-        return plain
-    return plain.take(np.argsort(place, kind="stable").astype(np.int64))

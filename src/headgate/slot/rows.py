@@ -29,9 +29,6 @@ class Hashed(NamedTuple):
     key: tuple[str, ...]
     h: U64
 
-    def take(self, rows: I64 | slice) -> Hashed:
-        return Hashed(self.key, self.h[rows])
-
 
 class Origin(NamedTuple):
     """The operator that had these rows last, and the hash of the key it had each one under."""
@@ -81,16 +78,11 @@ class Rows:
 
     def take(self, rows: I64) -> Rows:
         """The chosen rows, in the order given."""
-        hashed = None if self.hashed is None else self.hashed.take(rows)
-        lineage = {name: values[rows] for name, values in self.lineage.items()}
-        return Rows(self.batch.take(pa.array(rows)), lineage, hashed, self._origin_of(rows))
+        return self._at(rows, self.batch.take(pa.array(rows)))
 
     def slice(self, start: int, length: int) -> Rows:
         """A view of consecutive rows; copies nothing."""
-        part = slice(start, start + length)
-        hashed = None if self.hashed is None else self.hashed.take(part)
-        lineage = {name: values[part] for name, values in self.lineage.items()}
-        return Rows(self.batch.slice(start, length), lineage, hashed, self._origin_of(part))
+        return self._at(slice(start, start + length), self.batch.slice(start, length))
 
     def derived(self, batch: pa.RecordBatch, origins: I64 | None) -> Rows:
         """Rows made from these, row i from `origins[i]` (None: from row i)."""
@@ -99,11 +91,17 @@ class Rows:
                 return Rows(batch, self.lineage, origin=self.origin)
             origins = np.arange(batch.num_rows if self.lineage else 0, dtype=np.int64)
             return Rows(batch, {name: v[origins] for name, v in self.lineage.items()})
-        lineage = {name: values[origins] for name, values in self.lineage.items()}
-        return Rows(batch, lineage, origin=self._origin_of(origins))
+        return replace(self, hashed=None)._at(origins, batch)
 
-    def _origin_of(self, rows: Any) -> Origin | None:
-        return None if self.origin is None else Origin(self.origin.operator, self.origin.h[rows])
+    def _at(self, rows: Any, batch: pa.RecordBatch) -> Rows:
+        """A batch made of some of these rows, with all that follows them."""
+        lineage = {name: values[rows] for name, values in self.lineage.items()}
+        hashed, origin = self.hashed, self.origin
+        if hashed is not None:
+            hashed = hashed._replace(h=hashed.h[rows])
+        if origin is not None:
+            origin = origin._replace(h=origin.h[rows])
+        return Rows(batch, lineage, hashed, origin)
 
     def to_wire(self) -> pa.RecordBatch:
         if not self.lineage:
@@ -142,6 +140,15 @@ def concat(parts: Sequence[Rows]) -> Rows:
         origin = Origin(origins[0].operator, np.concatenate([o.h for o in origins]))
     batches = of_one_schema([p.batch for p in parts])
     return Rows(pa.concat_batches(batches), lineage, hashed, origin)
+
+
+def in_order(parts: Sequence[Rows], place: str) -> Rows:
+    """All rows of the parts in the order of this lineage, which they lose."""
+    rows = concat(parts)
+    if len(parts) > 1:
+        rows = rows.take(np.argsort(rows.lineage[place], kind="stable").astype(np.int64))
+    lineage = {name: values for name, values in rows.lineage.items() if name != place}
+    return replace(rows, lineage=lineage)
 
 
 def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

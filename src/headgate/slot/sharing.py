@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from headgate.arrays import I32, I64
 from headgate.slot.plan import Batching, Control, EpochPlan, add_counts
-from headgate.slot.rows import Rows, concat
+from headgate.slot.rows import Rows
 from headgate.slot.wire import PAYLOAD_BYTES_MAX, Buffers
 from headgate.topology.graph import Edge, FlowGraph
 
@@ -138,15 +138,6 @@ def _cost(
     messages = np.ceil(counts / min(fit, rows_max or fit)) * copies
     size = counts * copies * width
     return float(messages.sum() * batching.message_s + size.sum() * batching.byte_s)
-
-
-def in_place(parts: Sequence[Rows]) -> Rows:
-    """Rows of one producer from several cells, as it put them out, without their places."""
-    rows = concat(parts)
-    if len(parts) > 1:
-        rows = rows.take(np.argsort(rows.lineage[AT], kind="stable").astype(np.int64))
-    lineage = {name: values for name, values in rows.lineage.items() if name != AT}
-    return Rows(rows.batch, lineage)
 
 
 Cell = tuple[int, ...]  # the producer, then a target for each consumer

@@ -26,8 +26,8 @@ from headgate.routing.route import ToOwner
 from headgate.routing.table import Moves
 from headgate.slot.plan import Control, EpochPlan, add_counts, pair
 from headgate.slot.program import ORDER, Program, ttl_ms
-from headgate.slot.rows import Rows, concat, joined
-from headgate.slot.sharing import AT, in_place
+from headgate.slot.rows import Rows, concat, in_order, joined
+from headgate.slot.sharing import AT
 from headgate.slot.statistics import STATE_POSITIONS
 from headgate.slot.task import MOVING, Services, Task
 from headgate.slot.wire import BatchTuple, Kind, digest_of
@@ -123,7 +123,7 @@ class SlotTask(Task):
         for place in sorted(self._arriving):
             parts = self._arriving.pop(place)
             edge = self.program.graph.edges[place[0]]
-            for rows in parts if AT not in parts[0].lineage else [in_place(parts)]:
+            for rows in parts if AT not in parts[0].lineage else [in_order(parts, AT)]:
                 if self.program.waits(edge, self.level):
                     self.outbox.hold(edge, rows)
                 else:
