@@ -131,17 +131,12 @@ class KeyMoves:
 class IncrementalPlanner:
     """Places the keys of `operators` operators that are tied by `edges` over `slots` slots.
 
-    Args:
-        operators: How many keyed operators; they are known by number, in the order of the flow.
-        edges: Pairs of operators (source, target) whose keys follow each other.
-        slots: Instances of every operator.
-        horizon_rows: The unit of memory: rows after which the past counts for less, about a period.
-        alpha: The balance wished for, max/mean load; see `slack`.
-        seed: Breaks ties between slots.
-        keys_max: Keys remembered per operator; beyond it the coldest are released.
-        pairs_max: Pairs remembered over all edges; beyond it the lightest are forgotten.
-        nearness: Optional slots x slots matrix, 1 for the same slot down to 0 for the farthest: how
-            much of a row is saved when its two keys are in these slots.
+    Operators are known by number, in the order of the flow; `edges` are pairs of those whose keys
+    follow each other. `horizon_rows` is the unit of memory: rows after which the past counts for
+    less, about a period. `alpha` is the balance wished for, max/mean load (see `slack`); `seed`
+    breaks ties between slots. Beyond `keys_max` keys per operator the coldest are released, beyond
+    `pairs_max` pairs the lightest are forgotten. `nearness` (slots x slots, 1 for the same slot
+    down to 0 for the farthest) is how much of a row is saved when its two keys are in these slots.
     """
 
     def __init__(

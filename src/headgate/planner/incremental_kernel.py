@@ -147,13 +147,6 @@ def age(memory: Memory, pair_factor: float, load_factor: float) -> None:
         memory.scale[:] = 1.0
 
 
-def find_keys(memory: Memory, operator: int, h: U64) -> I64:
-    """Numbers of these keys, -1 for those that are not known."""
-    out = np.empty(len(h), np.int64)
-    _find_keys(memory.key_map, memory.h, memory.op, operator, h, out)
-    return out
-
-
 @njit(cache=True)
 def place_of_key(key_map, known_h, known_op, operator, h):  # type: ignore[no-untyped-def]
     """Where a key is in the map, or the free place where it belongs. The map is never full."""
@@ -242,9 +235,12 @@ def _fill_pair_map(pair_map, u, v, n):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _find_keys(key_map, known_h, known_op, operator, h, out):  # type: ignore[no-untyped-def]
+def find_keys(memory, operator, h):  # type: ignore[no-untyped-def]
+    """Numbers of these keys, -1 for those that are not known."""
+    found = np.empty(len(h), np.int64)
     for i in range(len(h)):
-        out[i] = key_map[place_of_key(key_map, known_h, known_op, operator, h[i])]
+        found[i] = memory.key_map[place_of_key(memory.key_map, memory.h, memory.op, operator, h[i])]
+    return found
 
 
 class Yard(NamedTuple):

@@ -33,17 +33,11 @@ ROUNDING = 1e-9  # share of a budget that sums of costs may be off by
 
 @dataclass(frozen=True)
 class Limits:
-    """What one plan may cost and should reach.
+    """What one plan may cost and should reach."""
 
-    Args:
-        migration_cost_max: Sum of mc over all units that move (the paper's maxMigrCost).
-        distance_max_pct: Load distance that is good enough (the paper's maxLD), in percent.
-        seconds: The planner is back after that time.
-    """
-
-    migration_cost_max: float = np.inf
-    distance_max_pct: float = 1.0
-    seconds: float = 1.0
+    migration_cost_max: float = np.inf  # sum of mc over all units that move (maxMigrCost)
+    distance_max_pct: float = 1.0  # load distance that is good enough (maxLD), in percent
+    seconds: float = 1.0  # the planner is back after that time
 
     def __post_init__(self) -> None:
         if not (self.migration_cost_max >= 0 and self.distance_max_pct >= 0 and self.seconds > 0):

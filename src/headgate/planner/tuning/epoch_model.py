@@ -42,15 +42,7 @@ class EpochPrediction:
 class EpochModel:
     """A flow on an engine with epochs: `levels` shuffles each, tasks on `cores`.
 
-    Args:
-        at_source: Steps that run in source tasks, of which there are `source_tasks`.
-        between_slots: Streams ("producer->consumer") that lead from slot to slot by key. A row
-            stays in its slot more often the fewer there are: with one, always.
-        slots_seen: Slots with which the streams' remote shares were measured; 0 if they hold for
-            any number.
-        instance_s: What the operators of one slot take in an epoch, however few rows there are.
-        sending: Streams that send batch tuples; None: all do. Others stay inside a task.
-        elastic: Executors come and go with the slots; `cores` are those of `slots_seen`.
+    A row stays in its slot more often the fewer there are: with one, always.
     """
 
     flow: FlowModel
@@ -58,13 +50,13 @@ class EpochModel:
     levels: int
     cores: int
     _: KW_ONLY
-    at_source: frozenset[str] = frozenset()
-    source_tasks: int = 1
-    between_slots: frozenset[str] = frozenset()
-    slots_seen: int = 0
-    instance_s: float = 0.0
-    sending: frozenset[str] | None = None
-    elastic: bool = False
+    at_source: frozenset[str] = frozenset()  # steps that run in source tasks ...
+    source_tasks: int = 1  # ... of which there are so many
+    between_slots: frozenset[str] = frozenset()  # streams ("a->b") that lead from slot to slot
+    slots_seen: int = 0  # with which remote shares were measured; 0: they hold for any number
+    instance_s: float = 0.0  # what the operators of one slot take, however few rows there are
+    sending: frozenset[str] | None = None  # streams that send batch tuples; None: all do
+    elastic: bool = False  # executors follow the slots; `cores` are those of `slots_seen`
 
     def __post_init__(self) -> None:
         if self.levels < 1 or self.cores < 1:
