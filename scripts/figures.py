@@ -1,7 +1,7 @@
 """Put measured numbers into the docs: tables between markers, and the figure of the README.
 
 Reads docs/figures/NAME.json, which `headgate-lab bench NAME --json docs/figures/NAME.json` wrote,
-raw numbers included (for state and split-units: `python benchmarks/bench_NAME.py >` that file). A
+raw numbers included (for state: `python benchmarks/bench_state.py >` that file). A
 bench that has no file leaves its place in the docs as it is.
 
     python scripts/figures.py              # all
