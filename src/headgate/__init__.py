@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from headgate.topology.reader import Reader
     from headgate.topology.stream import Stream
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Count",

@@ -4,4 +4,4 @@ It imports the product; the product never imports it. Planners register as entry
 (`headgate.planner.registry`).
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
