@@ -24,7 +24,7 @@ def main() -> None:
         for name in (room_of(file), "together"):
             rooms[name][0] += len(statements)
             rooms[name][1] += len(statements) - len(missing)
-    print("== coverage by the unit tests, lines")
+    print("== coverage by the examples of tests/unit, lines")
     for name, (lines, run) in sorted(rooms.items(), key=lambda room: (room[0] == "together", room)):
         print(f"{name:12}{lines:7,}{run / max(lines, 1):8.1%}")
 

@@ -34,8 +34,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     measured = config.pluginmanager.hasplugin("_cov")  # with --cov
     for item in items:
-        # Scenarios run the same lines thousands of times; tracing would cost a third on top.
-        if measured and not item.path.is_relative_to(TESTS / "unit"):
+        # Scenarios and properties run the same lines many times; tracing costs 40 % on top.
+        examples = item.path.is_relative_to(TESTS / "unit") and not item.get_closest_marker(
+            "hypothesis"
+        )
+        if measured and not examples:
             item.add_marker(pytest.mark.no_cover)
         if item.path.is_relative_to(TESTS / "spark"):
             item.add_marker(pytest.mark.spark)
