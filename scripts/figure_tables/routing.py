@@ -135,7 +135,7 @@ GROUPINGS = {
     "pkg": "`pkg`",
     "d_choices": "`d_choices`",
     "w_choices": "`w_choices`",
-    "split": "`split`",
+    "cut": "`cut`",
 }
 
 

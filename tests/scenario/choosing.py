@@ -22,12 +22,12 @@ from headgate.slot.plan import EpochPlan
 from headgate.topology.stream import Stream
 
 Choose = Callable[[str], str]
-WAYS = ("pkg", "d_choices", "w_choices", "split", "dkg", "auto", "hash")
+WAYS = ("pkg", "d_choices", "w_choices", "cut", "dkg", "auto", "hash")
 
 
 @contextmanager
 def choosing(choose: Choose) -> Iterator[None]:
-    """`choose(name)` is a grouping, "auto" or "hash", for every operator declared in here."""
+    """`choose(name)` is a grouping for every operator declared in here."""
     real = Stream.process
 
     def process(self: Stream, operator: Any, *, name: str | None = None, **options: Any) -> Stream:
@@ -35,9 +35,7 @@ def choosing(choose: Choose) -> Iterator[None]:
         keyed = self.grouping.kind == "fields"
         if not operator.mergeable(self.schema, self.grouping.key) or operator.ordered:
             chosen = "hash"
-        if chosen == "auto":
-            options["split"] = "auto"
-        elif chosen != "hash" and keyed:
+        if keyed or chosen in ("auto", "hash"):
             self = replace(self, grouping=replace(self.grouping, by=chosen))
         return real(self, operator, name=name, **options)
 
@@ -58,7 +56,7 @@ def restless_plans(case: Case, seed: int, *, few: bool = False) -> Iterator[None
         made = real(self, *given)
         coin = random.Random(f"{seed} {made.epoch}")
         chosen: dict[str, Dispatch] = {}
-        for name in sorted(self.program.operators(lambda may: may.be_split)):
+        for name in sorted(self.program.operators(lambda may: may.be_folded)):
             chosen[name] = Here() if coin.random() < 0.5 else TO_OWNER
         for name in sorted(self.program.operators(lambda may: may.be_cut)):
             if coin.random() < 0.7:

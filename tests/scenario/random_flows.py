@@ -284,12 +284,10 @@ def _processed(stream: Any, step: Step, operator: Any, way: str) -> Any:
     key = stream.grouping.key
     if not operator.mergeable(stream.schema, key) or operator.ordered:
         way = "hash"
-    if way in ("split", "auto"):
-        split = True if way == "split" else "auto"
-        return stream.process(operator, name=step.name, split=split)
-    if way != "hash" and key:
-        grouping = "split" if way == "cut" else way
-        stream = stream.key_by(*key, nulls=step.nulls, grouping=grouping)
+    if key:
+        stream = stream.key_by(*key, nulls=step.nulls, grouping=way)
+    elif way in ("auto", "hash", "partial"):
+        stream = stream.globally(grouping=way)
     return stream.process(operator, name=step.name)
 
 

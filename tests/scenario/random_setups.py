@@ -22,7 +22,7 @@ from headgate.testing import LocalRun, ManualClock, run
 from headgate.topology.arrow_types import to_schema
 
 BUCKETS = 16
-WAYS = ("hash", "hash", "split", "auto", "pkg", "d_choices", "w_choices", "cut", "dkg")
+WAYS = ("hash", "hash", "partial", "auto", "pkg", "d_choices", "w_choices", "cut", "dkg")
 MANAGERS = ("none", "none", "headgate", "online", "restless", "restless")
 Epochs = list[list[list[Row]]]
 

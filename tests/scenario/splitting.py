@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ def splitting(choose: Choose = lambda name: True) -> Iterator[None]:
 
     def process(self: Stream, operator: Any, *, name: str | None = None, **options: Any) -> Stream:
         if operator.mergeable(self.schema, self.grouping.key) and choose(str(name)):
-            options["split"] = True
+            self = replace(self, grouping=replace(self.grouping, by="partial"))
         return real(self, operator, name=name, **options)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -22,7 +22,9 @@ SUMS = [3 * (1 + 2 + 3), 30 * (1 + 2 + 3)]
 def summed(checkpoint: Path, epochs: int, *, split: bool = False, **settings: Any) -> LocalRun:
     flow = hg.Flow("sums")
     rows = flow.source(ListSource(SCHEMA, EPOCHS[:epochs]))
-    rows.key_by("user").process(hg.Sum("v"), name="sums", split=split).to_memory("out")
+    rows.key_by("user", grouping="partial" if split else "hash").process(
+        hg.Sum("v"), name="sums"
+    ).to_memory("out")
     return run(flow, checkpoint=checkpoint, **settings)
 
 

@@ -20,6 +20,7 @@ from tests.scenario.test_seeded_faults import BUCKETS
 from headgate.commit.planning import Planning
 from headgate.control.hot_keys import HotKeys, HotKeySettings
 from headgate.control.loop import plan_with
+from headgate.control.settings import Manager
 from headgate.slot.program import Program
 from strategies import quick_folder, seeds
 
@@ -27,15 +28,15 @@ from strategies import quick_folder, seeds
 class Eager(HotKeys):
     """Plans from a few rows on."""
 
-    def __init__(self, program: Program, slots: int) -> None:
-        super().__init__(program, slots, HotKeySettings(learning_rows=20))
+    def __init__(self, program: Program, slots: int, *, folds: bool) -> None:
+        super().__init__(program, slots, HotKeySettings(learning_rows=20), folds=folds)
 
 
 class DecidingDriver(MovingDriver):
     """What is spread, split and placed by load is decided as on Spark; a start knows nothing."""
 
     def planning(self) -> Planning | None:
-        manager = None
+        manager: Manager | Restless = Manager("hash")
         if self.rng.random() < 0.3:
             manager = Restless(self.rng, self.case, self.program, BUCKETS)
         return plan_with(manager, self.program, 1, beside=self.rng.random() < 0.3)
@@ -83,7 +84,7 @@ def test_decided_by_seed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     coin = random.Random(seed)
     with (
         quick_folder() as folder,
-        choosing(lambda name: coin.choice(("split", "split", "dkg", "auto"))),
+        choosing(lambda name: coin.choice(("cut", "cut", "dkg", "auto"))),
     ):
         driver = DecidingDriver(case, faults, folder, warm=rng.random() < 0.5)
         driver.first_slots = rng.randrange(2, 5)

@@ -95,9 +95,11 @@ def declared(spark: SparkSession, after_epoch: Any) -> hg.Flow:
     seen = source.key_by("visitor").process(visits, name="visits")
     seen.key_by("page").process(hg.Last("note", by="value"), name="notes")
     window = hg.Tumbling(f"{WINDOW_S} seconds", time="at")
-    windows = source.key_by("page").process(hg.Count(window=window), name="windows", split=True)
+    windows = source.key_by("page", grouping="partial").process(
+        hg.Count(window=window), name="windows"
+    )
     windows.to_table("closed")
-    hot = source.key_by("page", grouping="split").process(hg.Count(), name="hot")
+    hot = source.key_by("page", grouping="cut").process(hg.Count(), name="hot")
     hot.to(after_epoch, name="watch")
     return flow
 

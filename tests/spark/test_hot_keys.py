@@ -40,9 +40,13 @@ def start(spark: SparkSession, folder: Path, slots: int) -> FlowQuery:
     for grouping in GROUPINGS:
         counted = rows.key_by("k", grouping=grouping).process(hg.Count(), name=grouping)
         counted.to_memory(f"out_{grouping}")
-    auto = rows.key_by("k").process(hg.Count(), name="auto", split="auto")
-    auto.to_memory("out_auto")
-    query = flow.start(spark, slots=slots, checkpoint=str(folder / "c"), trigger=ONCE, manager=None)
+    query = flow.start(
+        spark,
+        slots=slots,
+        checkpoint=str(folder / "c"),
+        trigger=ONCE,
+        manager=hg.Manager("hash"),
+    )
     query.awaitTermination()
     return query
 
@@ -50,7 +54,7 @@ def start(spark: SparkSession, folder: Path, slots: int) -> FlowQuery:
 def check_fold(query: FlowQuery, epochs: int) -> None:
     """Every operator has every key once, in one slot, with the count of a plain fold."""
     counts = Counter(k for epoch in range(epochs) for k in keys_of(epoch))
-    for operator in (*GROUPINGS, "auto"):
+    for operator in GROUPINGS:
         expected = bag({"k": k, "count": n} for k, n in counts.items())
         assert bag(state_rows(query.coordinator, operator)) == expected, operator
 
@@ -82,8 +86,8 @@ def test_every_grouping_counts_alike_and_cuts_what_is_hot(
         assert last["merge_rows"][grouping] > 0
         assert last["edges"][f"rows->{grouping}"]["grouping"] == grouping
     assert {"hash", "dkg"}.isdisjoint(last["merge_rows"])
-    assert last["spread_keys"] == {"split": 1}
-    assert uneven["split"] < 1.25
+    assert last["spread_keys"] == {"cut": 1}
+    assert uneven["cut"] < 1.25
 
 
 def test_a_start_with_other_slots_goes_on_from_the_owners(

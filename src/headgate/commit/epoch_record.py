@@ -27,6 +27,7 @@ from headgate.slot.failure import from_record
 from headgate.slot.plan import Control, EpochPlan, edge_name, parse_pair
 from headgate.slot.program import Program
 from headgate.slot.task import Timing
+from headgate.topology.graph import TO_OWNERS, Grouping
 
 
 def settle(plan: EpochPlan, controls: Sequence[Control]) -> Control:
@@ -146,7 +147,7 @@ def epoch_facts(
 def _is_split(program: Program, plan: EpochPlan, operator: str) -> bool:
     """Is it folded where its rows are because the plan chose so?"""
     may = program.dispatches.get(operator)
-    chosen = may is not None and may.be_split
+    chosen = may is not None and may.be_folded
     return chosen and isinstance(plan.routes[operator].dispatch, Here)
 
 
@@ -217,9 +218,14 @@ def _edges(program: Program, total: Control) -> dict[str, EdgeFacts]:
             remote_bytes=remote_bytes,
             locality=local_rows / (local_rows + remote_rows) if local_rows + remote_rows else None,
             between_slots=program.output_level[edge.producer] > 0,
-            grouping=edge.grouping.kind if edge.grouping.by == "hash" else edge.grouping.by,
+            grouping=_grouping(edge.grouping),
         )
     return told
+
+
+def _grouping(grouping: Grouping) -> str:
+    """Its kind, or the way of a keyed one to deal with hot keys."""
+    return grouping.kind if grouping.by in (*TO_OWNERS, "partial") else grouping.by
 
 
 def _batches(program: Program, total: Control) -> dict[str, BatchFacts]:

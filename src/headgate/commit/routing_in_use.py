@@ -22,7 +22,7 @@ from headgate.commit.plan_files import CostFiles, Names, TableFiles
 from headgate.errors import ForeignCheckpoint, StateFileError, UnknownSlot
 from headgate.routing.cost_model import CostModel
 from headgate.routing.cost_sketch import CostSketch, InstanceCosts, SketchShape
-from headgate.routing.route import TO_OWNER, Dispatch, Route
+from headgate.routing.route import TO_OWNER, Dispatch, Here, Route
 from headgate.routing.table import Moves, RoutingTable, hash_table, moves_between
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
@@ -72,7 +72,8 @@ class TablesInUse:
         for operator, table in self.tables.items():
             may = self._dispatches.get(operator)
             dispatch = chosen.get(operator, self._usual(operator))
-            if operator in born_local and may is not None:
+            # What is folded where it is needs no pin to stay there.
+            if operator in born_local and may is not None and not isinstance(dispatch, Here):
                 dispatch = may.local or dispatch
             found[operator] = Route(table, dispatch)
         return found

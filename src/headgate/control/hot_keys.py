@@ -1,8 +1,8 @@
 """The policy for hot keys: place by load, cut heavy keys, fold rows early where that pays.
 
-Operators with a `dkg` or `split` grouping are placed by load alone, from what their slots counted;
-those declared `split="auto"` are folded where their rows are, or not. A change needs a clear gain,
-since a bucket or pin that moves takes its state along.
+Operators with a `dkg` or `cut` grouping are placed by load alone, from what their slots counted;
+with a manager, those of grouping `auto` that are mergeable are folded where their rows are while
+that pays. A change needs a clear gain, since a bucket or pin that moves takes its state along.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headgate.control.policy import Proposal, View
 from headgate.planner.by_load import Layout, expected_loads, lay_out_split, lay_out_whole
 from headgate.planner.placing import KeyLoads, Observation
 from headgate.planner.split_or_key import Seen, SplitOrKey, excess, partials_expected
-from headgate.routing.route import TO_OWNER, Dispatch, Here, Shares, Spread
+from headgate.routing.route import Dispatch, Here, Shares, Spread
 from headgate.routing.space_saving import PairSketch
 from headgate.routing.table import RoutingTable
 from headgate.slot.program import Program
@@ -42,8 +42,8 @@ class HotKeySettings:
 
     fade: float = 0.5
     learning_rows: float = 1_000
-    settled: Mapping[str, float] = field(default_factory=lambda: {"split": 1.03, "dkg": 1.1})
-    gain: Mapping[str, float] = field(default_factory=lambda: {"split": 0.01, "dkg": 0.05})
+    settled: Mapping[str, float] = field(default_factory=lambda: {"cut": 1.03, "dkg": 1.1})
+    gain: Mapping[str, float] = field(default_factory=lambda: {"cut": 0.01, "dkg": 0.05})
 
 
 class _Loads:
@@ -63,9 +63,15 @@ class HotKeys:
     """Decides for the operators of one flow that have a say in it; the others it leaves alone."""
 
     def __init__(
-        self, program: Program, slots: int, settings: HotKeySettings | None = None
+        self,
+        program: Program,
+        slots: int,
+        settings: HotKeySettings | None = None,
+        *,
+        folds: bool = False,
     ) -> None:
         self._program, self.settings = program, settings or HotKeySettings()
+        self._foldable = foldable(program) if folds else ()
         nodes = program.graph.nodes
         self._inputs = {
             node.name: [
@@ -77,8 +83,9 @@ class HotKeys:
         self.slots_changed(slots)
 
     @staticmethod
-    def has_work(program: Program) -> bool:
-        return bool(program.operators(lambda may: may.be_evened or may.be_split))
+    def has_work(program: Program, *, folds: bool) -> bool:
+        evened = program.operators(lambda may: may.be_evened)
+        return bool(evened or (folds and foldable(program)))
 
     def slots_changed(self, slots: int) -> None:
         """What is known of keys holds for the old slots: begin anew."""
@@ -88,7 +95,7 @@ class HotKeys:
         self._loads = {operator: _Loads(self.settings.fade) for operator in self._by_load}
         self._spreads: dict[str, Spread] = {}
         self._learnt: set[str] = set()
-        self._choices = {op: SplitOrKey() for op in self._program.operators(lambda m: m.be_split)}
+        self._choices = {op: SplitOrKey() for op in self._foldable}
 
     def propose(self, observed: Sequence[Observed], view: View) -> Proposal:
         if observed:
@@ -101,7 +108,7 @@ class HotKeys:
             if layout is None:
                 continue
             reasons.append(f"{operator} {reason}")
-            if grouping == "split":
+            if grouping == "cut":
                 self._spreads[operator] = layout.spread
             if not layout.table.same_routes(table):
                 changed[operator] = replace(layout.table, version=table.version + 1)
@@ -109,9 +116,8 @@ class HotKeys:
             because = choice.decide()
             if because is not None:
                 reasons.append(f"{operator} {because}")
-        dispatch: dict[str, Dispatch] = {
-            op: Here() if choice.split else TO_OWNER for op, choice in self._choices.items()
-        }
+        # What is not folded is left out: it may be born local.
+        dispatch: dict[str, Dispatch] = {op: Here() for op, by in self._choices.items() if by.split}
         dispatch |= {op: Shares(spread) for op, spread in self._spreads.items()}
         return Proposal(changed, dispatch, _facts(reasons, dispatch) if reasons else None)
 
@@ -137,13 +143,13 @@ class HotKeys:
         first = operator not in self._learnt
         if not first and imbalance <= self.settings.settled[grouping]:
             return None, ""
-        if grouping == "split":
+        if grouping == "cut":
             made = lay_out_split(h, rows, total, table, before)
         else:
             made = lay_out_whole(h, rows, total, table)
         self._learnt.add(operator)
         if imbalance - made.imbalance < self.settings.gain[grouping] and not (
-            first and grouping == "split"
+            first and grouping == "cut"
         ):
             return None, ""
         return made, (
@@ -184,6 +190,10 @@ class HotKeys:
             uneven / n,
             expected / n if loads is not None else None,
         )
+
+
+def foldable(program: Program) -> tuple[str, ...]:
+    return program.operators(lambda may: may.be_folded)
 
 
 def _facts(reasons: Sequence[str], dispatch: Mapping[str, Dispatch]) -> PlanFacts:

@@ -59,7 +59,7 @@ class DecisionLoop:
         self._policies = [policy for policy in policies if policy is not None]
         self._statistics_bytes = statistics_bytes if self._policies else 0
         self._slots = 0
-        self._dispatch: dict[str, Dispatch] = {}
+        self._dispatch: dict[int, Mapping[str, Dispatch]] = {}  # by number of the policy
         self._promised: Mapping[Figure, float] = {}
 
     @property
@@ -102,9 +102,10 @@ class DecisionLoop:
         plan: PlanFacts | None = None
         achieved: dict[Figure, float] = {}
         promised: dict[Figure, float] = {}
-        for proposal in proposals:
+        for number, proposal in enumerate(proposals):
             tables |= proposal.tables
-            self._dispatch |= proposal.dispatch
+            if proposal.dispatch is not None:
+                self._dispatch[number] = proposal.dispatch
             plan = _both(plan, proposal.plan)
             achieved |= proposal.achieved
             promised |= proposal.promised
@@ -112,7 +113,8 @@ class DecisionLoop:
         outcome = compare(self._promised, achieved) or next(filter(None, given), None)
         if promised or outcome is not None:
             self._promised = promised
-        return Decision(tables, plan, outcome, dispatch=dict(self._dispatch))
+        dispatch = {op: by for said in self._dispatch.values() for op, by in said.items()}
+        return Decision(tables, plan, outcome, dispatch=dispatch)
 
     def _sized(self, observed: Sequence[Observed]) -> Advice | None:
         """What the tuner says of these epochs; of several the last word counts."""
@@ -180,9 +182,7 @@ class _Given:
     def propose(self, observed: Sequence[Observed], view: View) -> Proposal:
         said = self._decider.step([self._placeable(epoch) for epoch in observed], view.tables)
         wanted = None if said.slots is None else SlotsWanted(said.slots, said.scaling)
-        return Proposal(
-            said.tables, said.dispatch or {}, said.plan, slots=wanted, outcome=said.outcome
-        )
+        return Proposal(said.tables, said.dispatch, said.plan, slots=wanted, outcome=said.outcome)
 
     def _placeable(self, epoch: Observed) -> Observed:
         shown = [
@@ -208,7 +208,7 @@ def plan_with(
 ) -> Planning | None:
     """The loop at work on a flow; None if there is nothing to decide.
 
-    Operators that are placed by load, or folded early if it pays, need no manager for that.
+    Operators that are placed by load need no manager for that; only `Manager` folds rows early.
     """
     placing: Places | None = None
     prepare: list[Callable[[], None]] = []
@@ -221,7 +221,8 @@ def plan_with(
     elif manager is not None and (placed or units_of(manager)):
         placing = _Given(manager, placed)
         statistics_bytes = manager.statistics_bytes
-    hot = HotKeys(program, slots) if HotKeys.has_work(program) else None
+    folds = isinstance(manager, Manager)
+    hot = HotKeys(program, slots, folds=folds) if HotKeys.has_work(program, folds=folds) else None
     if placing is None and hot is None and sizing is None:
         return None
     loop = DecisionLoop(

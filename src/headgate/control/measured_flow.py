@@ -127,7 +127,7 @@ def _is_at_source(program: Program, node: Node) -> bool:
 def _sending(program: Program) -> frozenset[str]:
     """Streams that send batch tuples; others stay inside a task."""
     graph = program.graph
-    return frozenset(edge_name(graph, e) for e in graph.edges if graph.exchanges(e))
+    return frozenset(edge_name(graph, e) for e in graph.edges if e.exchanges)
 
 
 def _between_slots(program: Program) -> frozenset[str]:
@@ -136,7 +136,7 @@ def _between_slots(program: Program) -> frozenset[str]:
     return frozenset(
         edge_name(graph, e)
         for e in graph.edges
-        if graph.exchanges(e) and not _is_at_source(program, graph.nodes[e.producer])
+        if e.exchanges and not _is_at_source(program, graph.nodes[e.producer])
     )
 
 

@@ -42,7 +42,8 @@ class Proposal:
 
     Args:
         tables: Owners of keys, for the operators where they change.
-        dispatch: How rows find their slots, for all operators that the policy decides about.
+        dispatch: How rows find their slots, for all operators that the policy decides about; the
+            others go the usual way. None: as the policy said before.
         plan: For the journal; None: there is nothing to tell.
         promised: Figures that the next epochs should show.
         achieved: The same figures as the epochs seen now show them.
@@ -51,7 +52,7 @@ class Proposal:
     """
 
     tables: Mapping[str, RoutingTable] = field(default_factory=dict)
-    dispatch: Mapping[str, Dispatch] = field(default_factory=dict)
+    dispatch: Mapping[str, Dispatch] | None = None
     plan: PlanFacts | None = None
     promised: Mapping[Figure, float] = field(default_factory=dict)
     achieved: Mapping[Figure, float] = field(default_factory=dict)

@@ -244,10 +244,10 @@ class SplitOwners(Owners):
     every operator processes it there: the anchor's on its state, the others on partial states, of
     which one *merge row* per key, slot and epoch goes to the key's owner. So no row is remote; what
     is left to plan is balance and merge rows. A flow does the same when its first operator has the
-    anchor's key and those behind it are declared `split=True`.
+    anchor's key and those behind it have `grouping="partial"`.
 
     The anchor's own keys may be split as well: those frequent in an epoch go to whichever slot has
-    least, by the chooser that `grouping="split"` begins with. No plan foresees which keys are hot
+    least, by the chooser that `grouping="cut"` begins with. No plan foresees which keys are hot
     in the next 2,000 rows; a chooser need not.
     """
 

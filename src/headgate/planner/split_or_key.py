@@ -48,7 +48,6 @@ class SplitOrKey:
         self._by_key: float | None = None  # cost per row, smoothed
         self._split: float | None = None
         self._latest: Seen | None = None
-        self._explained = False
 
     def observe(self, seen: Seen, epochs: int = 1) -> None:
         """Take epochs in that ran under the present choice."""
@@ -64,19 +63,16 @@ class SplitOrKey:
             self._split = _smooth(self._split, cost)
 
     def decide(self) -> str | None:
-        """Choose anew if it is time; a reason if this is the first choice, or if it changed."""
+        """Choose anew if it is time; a reason if the choice changed."""
         if self._by_key is None or self._split is None or self._latest is None:
             return None
         if self._epochs < (HELD_EPOCHS if self.split else 1):
             return None
         here, there = (self._split, self._by_key) if self.split else (self._by_key, self._split)
-        first, self._explained = not self._explained, True
-        changes = there < CLEARLY * here
-        if not changes and not first:
+        if there >= CLEARLY * here:
             return None
-        if changes:
-            self.split, self._epochs = not self.split, 0
-        way = "split" if self.split else "by key again" if changes else "stays by key"
+        self.split, self._epochs = not self.split, 0
+        way = "split" if self.split else "by key again"
         rows = self._latest.rows
         return (
             f"{way}: {self._split * rows:,.0f} rows' worth of partials and skew an epoch, "

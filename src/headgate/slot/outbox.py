@@ -57,7 +57,7 @@ class Outbox:
     def dispatch(self, node: int, rows: Rows) -> Iterator[tuple[Edge, Rows]]:
         """Route an operator's rows to all its consumers; yields those that stay in this task."""
         group = self.program.share_groups.get(node)
-        if self.plan.batching.scheme == "distinct":
+        if group is not None and not self._may_share(group):
             group = None
         for edge in self.program.outputs[node]:
             if group is None or edge not in group.edges:
@@ -67,13 +67,20 @@ class Outbox:
         if group is not None:
             yield from self._send_group(group, rows)
 
+    def _may_share(self, group: ShareGroup) -> bool:
+        """Not in an epoch in which rows of one of the edges are folded in this task."""
+        consumers = (self.program.graph.nodes[edge.consumer].name for edge in group.edges)
+        return self.plan.batching.scheme != "distinct" and not any(
+            map(self.plan.folds_here, consumers)
+        )
+
     def send(self, edge: Edge, rows: Rows) -> Rows | None:
         """Route rows of an edge; returns those that stay in this task (None: none do)."""
         rows = rows.select(self.program.edge_columns[edge.id])
         if edge.grouping.kind == "local":
             return rows
         consumer = self.program.graph.nodes[edge.consumer].name
-        if not self.program.graph.exchanges(edge) or self.plan.folds_here(consumer):
+        if not edge.exchanges or self.plan.folds_here(consumer):
             rows = self._apply_null_policy(edge, rows)
             self._account(edge, rows, local=True)
             return rows

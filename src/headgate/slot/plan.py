@@ -73,7 +73,7 @@ def batching_of(
     "producer->consumer".
     """
     rows = {e.id: e.grouping.batch_rows for e in graph.edges if e.grouping.batch_rows is not None}
-    edges = {edge_name(graph, e): e for e in graph.edges if graph.exchanges(e)}
+    edges = {edge_name(graph, e): e for e in graph.edges if e.exchanges}
     if isinstance(batch, Mapping):
         for name, count in batch.items():
             if name not in edges:

@@ -32,7 +32,7 @@ from headgate.slot.sharing import AT, ShareGroup, share_groups
 from headgate.state.layout import StateSchema
 from headgate.topology import duration
 from headgate.topology.declared import merged
-from headgate.topology.graph import Edge, FlowGraph, KeyGrouping, Node
+from headgate.topology.graph import TO_OWNERS, Edge, FlowGraph, KeyGrouping, Node
 
 ORDER = "order"
 
@@ -42,28 +42,28 @@ class Dispatches:
     """What a plan may do with the rows of one operator.
 
     `usual` holds unless it says otherwise. `local`: rows of keys without a pin may stay where they
-    are. `be_split`: rows may stay whoever owns their key. `grouping` is how its keys are grouped.
+    are. `be_folded`: rows may stay whoever owns their key. `grouping` is how its keys are grouped.
     """
 
     usual: Dispatch
     local: HereUnlessPinned | None
-    be_split: bool
+    be_folded: bool
     grouping: KeyGrouping
 
     @property
     def be_placed(self) -> bool:
         """May a plan give its keys other owners, so that rows stay where they are?"""
-        return self.grouping == "hash"
+        return self.grouping in (*TO_OWNERS, "partial")
 
     @property
     def be_evened(self) -> bool:
         """May a plan give its keys other owners by their load alone?"""
-        return self.grouping in ("dkg", "split")
+        return self.grouping in ("dkg", "cut")
 
     @property
     def be_cut(self) -> bool:
         """May several slots share a key, in shares that a plan says?"""
-        return self.grouping == "split"
+        return self.grouping == "cut"
 
 
 @dataclass(frozen=True)
@@ -119,10 +119,10 @@ class Program:
     def key_pairs(self) -> tuple[tuple[str, str], ...]:
         """Operators that follow each other, (producer, consumer), with no exchange in between.
 
-        Only between these can a placement keep a row in its slot. Rows that a split operator
-        passes on are not where its key lives, but where the operator before it had them; those it
-        makes at the end of its epoch are. An operator without state, or with a grouping of its own
-        for hot keys, is in no pair: its keys are not a planner's to place.
+        Only between these can a placement keep a row in its slot. Rows that an operator with
+        grouping "partial" passes on are not where its key lives, but where the operator before it
+        had them; those it makes at the end of its epoch are. An operator without state, or with a
+        grouping for hot keys, is in no pair: its keys are not a planner's to place.
         """
         placed = self.operators(lambda may: may.be_placed)
         last: dict[int, set[str]] = {}
@@ -131,11 +131,11 @@ class Program:
             arriving: set[str] = set()
             for edge in self.graph.inputs(node.id):
                 before = self.graph.nodes[edge.producer]
-                if not self.graph.exchanges(edge):
+                if not edge.exchanges:
                     arriving |= last[before.id]
                 elif edge.grouping.kind == "fields" and node.name in placed:
                     found |= {(origin, node.name) for origin in last[before.id]}
-            if node.split:
+            if self.graph.key_grouping(node.id) == "partial":
                 last[node.id] = arriving | ({node.name} if node.spec.emits_at_end else set())
             elif node.kind == "stateful":
                 last[node.id] = {node.name} if node.name in placed else set()
@@ -188,14 +188,16 @@ class Program:
     def _dispatches(self, node: Node, stops: Mapping[int, tuple[Stop, ...]]) -> Dispatches:
         usual, inputs = usual_dispatch(self.graph, node), self.graph.inputs(node.id)
         by = self.graph.key_grouping(node.id)
+        mergeable = node.spec.mergeable(self.input_schema(node.id), node.key)
         local = None
-        if by == "hash" and not node.split:
+        if by in TO_OWNERS and mergeable:
             mine = {edge.id: stops[edge.id] for edge in inputs if edge.id in stops}
             # Rows stay in the slot that made them, or a source sends them on to a later stop.
             has_slots = mine or any(self.output_level[edge.producer] > 0 for edge in inputs)
-            if has_slots and node.spec.mergeable(self.input_schema(node.id), node.key):
+            if has_slots:
                 local = HereUnlessPinned(mine)
-        return Dispatches(usual, local, be_split=node.auto, grouping=by)
+        be_folded = by == "auto" and mergeable and not is_ordered(node)
+        return Dispatches(usual, local, be_folded, grouping=by)
 
     def end_level(self, node: Node, dispatch: Dispatch) -> int:
         """The level in which an operator has everything, if its rows are dispatched so."""
@@ -244,10 +246,10 @@ def ttl_ms(operator: StatefulOperator) -> int | None:
 
 def usual_dispatch(graph: FlowGraph, node: Node) -> Dispatch:
     """How rows of an operator find their slots while no plan says otherwise."""
-    if node.split:
-        return Here()
     match graph.key_grouping(node.id):
-        case "split":
+        case "partial":
+            return Here()
+        case "cut":
             return Shares()
         case "pkg" | "d_choices" | "w_choices" as candidates:
             return Choose(candidates)
@@ -293,15 +295,13 @@ def stops_ahead(graph: FlowGraph, schemas: Mapping[int, pa.Schema]) -> dict[int,
 
 
 def _goes_to_owners(edge: Edge) -> bool:
-    return edge.grouping.kind == "fields" and edge.grouping.by == "hash"
+    return edge.grouping.kind == "fields" and edge.grouping.by in TO_OWNERS
 
 
 def _may_look_ahead(graph: FlowGraph, node: Node, schemas: Mapping[int, pa.Schema]) -> bool:
     """Can any slot process its rows, and do they go on as they came?"""
-    return (
-        not (node.split or node.auto)
-        and not node.spec.emits_at_end
-        and node.spec.mergeable(schemas[graph.inputs(node.id)[0].id], node.key)
+    return not node.spec.emits_at_end and bool(
+        node.spec.mergeable(schemas[graph.inputs(node.id)[0].id], node.key)
     )
 
 
@@ -317,7 +317,7 @@ def _stops(graph: FlowGraph, edge: Edge, schemas: Mapping[int, pa.Schema]) -> tu
             passes = node.kind == "filter" or (
                 node.kind == "stateful" and not node.spec.emits_at_end
             )
-            if node.kind == "stateful" and _goes_to_owners(out) and graph.exchanges(out):
+            if node.kind == "stateful" and _goes_to_owners(out):
                 key = out.grouping.key
                 if not all(_is_in(here, schemas[out.id].field(name)) for name in key):
                     continue

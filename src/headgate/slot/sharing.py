@@ -21,7 +21,7 @@ from headgate.arrays import I32, I64
 from headgate.slot.plan import Batching, Control, EpochPlan, add_counts
 from headgate.slot.rows import Rows
 from headgate.slot.wire import PAYLOAD_BYTES_MAX, Buffers
-from headgate.topology.graph import Edge, FlowGraph
+from headgate.topology.graph import TO_OWNERS, Edge, FlowGraph
 
 if TYPE_CHECKING:
     from headgate.slot.program import Program
@@ -62,7 +62,7 @@ def share_groups(graph: FlowGraph, edge_columns: dict[int, tuple[str, ...]]) -> 
     groups: list[ShareGroup] = []
     first = 0
     for node in graph.nodes:
-        edges = tuple(e for e in graph.outputs(node.id) if _may_share(graph, e))
+        edges = tuple(e for e in graph.outputs(node.id) if _may_share(e))
         if not 2 <= len(edges) <= EDGES_MAX:
             continue
         needed = {column for edge in edges for column in edge_columns[edge.id]}
@@ -72,11 +72,11 @@ def share_groups(graph: FlowGraph, edge_columns: dict[int, tuple[str, ...]]) -> 
     return groups
 
 
-def _may_share(graph: FlowGraph, edge: Edge) -> bool:
-    """Rows of a null key may be dropped on one edge, and a split operator's rows stay."""
+def _may_share(edge: Edge) -> bool:
+    """Rows go to the owner of their key, and no null key drops some on one edge only."""
     grouping = edge.grouping
-    plain = grouping.kind == "fields" and grouping.by in ("hash", "dkg") and grouping.nulls == "key"
-    return plain and graph.exchanges(edge) and not graph.nodes[edge.consumer].auto
+    to_owners = grouping.kind == "fields" and grouping.by in (*TO_OWNERS, "dkg")
+    return to_owners and grouping.nulls == "key"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 
@@ -106,7 +106,6 @@ class FlowBuilder:
         schema: pa.Schema,
         spec: Any,
         key: tuple[str, ...] = (),
-        split: bool | Literal["auto"] = False,
     ) -> int:
         taken = {n.name for n in self._nodes}
         if name is None:
@@ -121,8 +120,7 @@ class FlowBuilder:
                 f"flow {self.name!r} already has an operator called {name!r}; choose another name=",
                 name=name,
             )
-        always, auto = split is True, split == "auto"
-        self._nodes.append(Node(len(self._nodes), name, kind, schema, spec, key, always, auto))
+        self._nodes.append(Node(len(self._nodes), name, kind, schema, spec, key))
         return len(self._nodes) - 1
 
     def _connect(self, producers: Iterable[int], consumer: int, grouping: Grouping) -> None:

@@ -1,4 +1,4 @@
-"""What a declaration is checked for, on the line that makes it: names, columns, keys, splitting."""
+"""What a declaration is checked for, on the line that makes it: names, columns, keys, groupings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import wraps
 from numbers import Integral
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import pyarrow as pa
 
@@ -20,7 +20,7 @@ from headgate.errors import (
     UnknownColumn,
 )
 from headgate.topology.arrow_types import SchemaLike, from_spark_json, to_schema
-from headgate.topology.graph import SEVERAL_SLOTS, Edge, Grouping, Node
+from headgate.topology.graph import SEVERAL_SLOTS, Edge, Grouping, KeyGrouping, Node
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 C = TypeVar("C")
@@ -170,29 +170,42 @@ def check_key_type(field: pa.Field) -> None:
         )
 
 
-def check_split(
-    split: object, operator: Any, rows: pa.Schema, grouping: Grouping, name: str | None
-) -> None:
-    """May several tasks work on a key of this operator, as the declaration asks?"""
-    who = name or type(operator).__name__
-    if not (split is True or split is False or split == "auto"):
-        raise DeclarationError(f"split={split!r}; choose True, False or 'auto'", operator=who)
-    if split and grouping.by != "hash":
+def check_grouping(grouping: object, known: Sequence[str]) -> None:
+    """Raise unless it is one of the words for how rows find the slots of their keys."""
+    if grouping == "split":
         raise DeclarationError(
-            f"{operator!r} has split={split!r} and grouping={grouping.by!r}; split rows stay where "
-            "they are and no grouping sends them anywhere: leave one of the two out",
-            operator=who,
+            "grouping='split' has another name: give grouping='cut' to share the rows of heavy "
+            "keys among several slots, or 'partial' to fold all rows in the task that has them"
         )
-    asked = f"split={split!r}" if split else f"grouping={grouping.by!r}"
-    if not split and grouping.by not in SEVERAL_SLOTS:
+    if grouping in get_args(KeyGrouping) and grouping not in known:
+        raise DeclarationError(
+            f"globally(grouping={grouping!r}): there is only one key; choose {', '.join(known)}"
+        )
+    if grouping not in known:
+        raise DeclarationError(f"grouping={grouping!r}; there are {', '.join(known)}")
+
+
+def check_mergeable(operator: Any, rows: pa.Schema, grouping: Grouping, name: str | None) -> None:
+    """Raise if several tasks are to work on a key of this operator, and they could not."""
+    if grouping.by not in ("partial", *SEVERAL_SLOTS):
         return
     if operator.mergeable(rows, grouping.key) and not operator.ordered:
         return
     raise DeclarationError(
-        f"{operator!r} cannot be split: {operator.why_not_mergeable(rows, grouping.key)}. "
-        f"Change that, or leave out {asked}",
-        operator=who,
+        f"{operator!r} cannot be folded into partials: "
+        f"{operator.why_not_mergeable(rows, grouping.key)}. "
+        f"Change that, or leave out grouping={grouping.by!r}",
+        operator=name or type(operator).__name__,
     )
+
+
+def why_no_keyword(name: str, value: object) -> str:
+    """What to write instead of a keyword that `process` does not take."""
+    if name != "split":
+        return unknown_name("process", name, ["name"])
+    word = "auto" if value == "auto" else "partial" if value else "hash"
+    before = f"key_by(..., grouping={word!r}) or globally(grouping={word!r})"
+    return f"process takes no split=; give {before} before it"
 
 
 def check_name(name: Any, what: str) -> None:

@@ -16,8 +16,9 @@ from headgate.topology.cost import CostOptions
 
 GroupingKind = Literal["fields", "shuffle", "cost", "local", "all", "global"]
 NullKeys = Literal["key", "drop", "error"]
-KeyGrouping = Literal["hash", "pkg", "d_choices", "w_choices", "dkg", "split"]
-SEVERAL_SLOTS = ("pkg", "d_choices", "w_choices", "split")
+KeyGrouping = Literal["hash", "auto", "partial", "dkg", "pkg", "d_choices", "w_choices", "cut"]
+TO_OWNERS = ("hash", "auto")  # rows go to the one owner of their key, unless a plan keeps them
+SEVERAL_SLOTS = ("pkg", "d_choices", "w_choices", "cut")
 NodeKind = Literal["source", "map", "filter", "flat_map", "stateful", "sink"]
 
 
@@ -29,8 +30,10 @@ class Grouping:
     cost: to the slot that is done with it first, by what rows of equal `key` have taken;
     local: stays where it is; all: a copy to every slot; global: everything to one slot.
     `nulls` says what a null key column means: a key of its own, a dropped row, or an error.
-    `by` says how a keyed edge deals with hot keys: "hash" and "dkg" send a key's rows to its one
-    owner, the others (`SEVERAL_SLOTS`) to one of several slots, which send partials to the owner.
+    `by` says how rows of a keyed edge find the slot of their key: "hash", "auto" and "dkg" send
+    them to its one owner, `SEVERAL_SLOTS` to one of several slots, which send partials to the
+    owner; "partial" leaves them in their task, which does the same, and so does "auto" in epochs
+    whose plan says so.
     `batch_rows` says how many rows travel in one batch tuple (None: all that fit).
     """
 
@@ -57,6 +60,11 @@ class Edge:
     producer: int
     consumer: int
     grouping: Grouping
+
+    @property
+    def exchanges(self) -> bool:
+        """May rows leave the task they are in? Those folded into partials there do not."""
+        return self.grouping.exchanges and self.grouping.by != "partial"
 
 
 @dataclass(frozen=True)
@@ -88,11 +96,7 @@ class SinkSpec:
 
 @dataclass(frozen=True)
 class Node:
-    """One operator, source or sink; `schema` is what it puts out (a sink: what it takes).
-
-    `split`: a stateful operator whose rows are processed where they are; only partial states travel
-    to the owners of the keys. `auto`: every epoch's plan says anew whether it is split.
-    """
+    """One operator, source or sink; `schema` is what it puts out (a sink: what it takes)."""
 
     id: int
     name: str
@@ -100,8 +104,6 @@ class Node:
     schema: pa.Schema
     spec: Any = None
     key: tuple[str, ...] = ()
-    split: bool = False
-    auto: bool = False
 
 
 @dataclass(frozen=True)
@@ -131,10 +133,6 @@ class FlowGraph:
             if node.name == name:
                 return node
         raise KeyError(name)
-
-    def exchanges(self, edge: Edge) -> bool:
-        """May rows of this edge leave the task they are in? Not those of a split operator."""
-        return edge.grouping.exchanges and not self.nodes[edge.consumer].split
 
     def key_grouping(self, node: int) -> KeyGrouping:
         """How rows of an operator's keys find their slots; the same on all its inputs."""

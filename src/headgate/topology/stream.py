@@ -5,9 +5,9 @@ A stream is a value: each call returns another one and leaves this one as it was
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, Never, get_args
 
 import pyarrow as pa
 
@@ -17,15 +17,18 @@ from headgate.topology.cost import CostOptions, Schedule
 from headgate.topology.declared import (
     check_columns,
     check_count,
+    check_grouping,
     check_key_type,
+    check_mergeable,
     check_operator,
     check_predicate,
-    check_split,
     check_union,
     merged,
     names_of,
+    why_no_keyword,
 )
 from headgate.topology.graph import (
+    TO_OWNERS,
     Grouping,
     KeyGrouping,
     NullKeys,
@@ -58,12 +61,22 @@ class Stream:
     def key_by(
         self, *columns: Any, nulls: NullKeys = "key", grouping: KeyGrouping = "hash"
     ) -> Stream:
-        """Send equal keys to the same slot (fields grouping), or hot ones to several.
+        """Give equal keys one owner, a slot that keeps their state (fields grouping).
 
         `nulls`: "key" makes null a key of its own (as Spark's groupBy does), "drop" drops such
-        rows, "error" stops on them. `grouping`: "dkg" places heavy keys by load; "pkg",
-        "d_choices", "w_choices" and "split" let several slots process a key's rows, and merge
-        what they come to; for operators that are mergeable. Results are the same.
+        rows, "error" stops on them. `grouping` says how rows find the slot of their key; results
+        are the same with each of these:
+
+        - "hash": rows go to the owner, which the manager places.
+        - "auto": the same, but while that pays the manager has rows of a mergeable operator
+          folded where they are. Without a manager the same as "hash".
+        - "partial": every task folds the rows it has, source tasks too, and sends the owner one
+          partial state per key. It pays where keys repeat.
+        - "dkg": rows go to the owner; heavy keys are placed by their load.
+        - "pkg", "d_choices", "w_choices": hot keys have several candidate slots.
+        - "cut": keys too heavy for a slot are cut into shares, the others placed by load.
+
+        All but "hash", "auto" and "dkg" need an operator that is mergeable.
         """
         if not columns:
             raise MissingKey("key_by() needs at least one column; use globally() for one key")
@@ -72,9 +85,7 @@ class Stream:
             check_key_type(self.schema.field(column))
         if nulls not in ("key", "drop", "error"):
             raise DeclarationError(f"nulls={nulls!r}; choose 'key', 'drop' or 'error'")
-        if grouping not in get_args(KeyGrouping):
-            known = ", ".join(get_args(KeyGrouping))
-            raise DeclarationError(f"grouping={grouping!r}; there are {known}")
+        check_grouping(grouping, get_args(KeyGrouping))
         return self._grouped(Grouping("fields", key, nulls, grouping))
 
     def shuffle(
@@ -120,9 +131,10 @@ class Stream:
         """A copy of every row to every slot (all grouping)."""
         return self._grouped(Grouping("all"))
 
-    def globally(self) -> Stream:
-        """Everything to one slot, as one key (global grouping)."""
-        return self._grouped(Grouping("global"))
+    def globally(self, *, grouping: Literal["hash", "auto", "partial"] = "hash") -> Stream:
+        """Everything to one slot, as one key (global grouping); `grouping` as in `key_by`."""
+        check_grouping(grouping, ("hash", "auto", "partial"))
+        return self._grouped(Grouping("global", by=grouping))
 
     def batched(self, rows: int) -> Stream:
         """Send rows of the pending grouping in batches of so many, instead of as large as may be.
@@ -202,17 +214,12 @@ class Stream:
         return Stream(self.flow, tuple(producers), merged([s.schema for s in (self, *others)]))
 
     # --- stateful --------------------------------------------------------------------------
-    def process(
-        self, operator: Any, *, name: str | None = None, split: bool | Literal["auto"] = False
-    ) -> Stream:
-        """Run a stateful operator; the stream must be keyed (`key_by` or `globally`) before.
-
-        `split`: process rows where they are, also in the tasks that read the sources, and send only
-        partial states, one per key and task, to the slots that own the keys. Results are the same;
-        it pays where keys repeat. "auto" begins by key, and splits while what is counted says that
-        it pays. The operator must be mergeable.
-        """
+    def process(self, operator: Any, *, name: str | None = None, **unknown: Never) -> Stream:
+        """Run a stateful operator; the stream must be keyed (`key_by` or `globally`) before."""
         self._refuse_dead_letters()
+        wrong: Mapping[str, object] = unknown
+        for option, value in wrong.items():
+            raise DeclarationError(why_no_keyword(option, value), option=option)
         check_operator(operator)
         if not self.grouping.keyed:
             raise MissingKey(
@@ -222,8 +229,8 @@ class Stream:
             )
         key = self.grouping.key
         schema = check_columns(operator.declared(self.schema, key), f"what {operator!r} returns")
-        check_split(split, operator, self.schema, self.grouping, name)
-        node = self.flow._add("stateful", name, schema, operator, key, split)
+        check_mergeable(operator, self.schema, self.grouping, name)
+        node = self.flow._add("stateful", name, schema, operator, key)
         self.flow._connect(self.producers, node, self.grouping)
         return Stream(self.flow, (node,), schema)
 
@@ -260,7 +267,7 @@ class Stream:
         self, kind: str, spec: StatelessSpec, schema: pa.Schema, name: str | None
     ) -> Stream:
         self._refuse_dead_letters()
-        if self.grouping.by != "hash":
+        if self.grouping.by not in TO_OWNERS:
             raise DeclarationError(
                 f"grouping={self.grouping.by!r} is for keys with state, and {kind} keeps none: use "
                 "shuffle(), or put key_by(..., grouping=...) right before process(...)"

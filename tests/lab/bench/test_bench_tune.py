@@ -44,7 +44,7 @@ def test_the_flows_compile_and_take_a_batch_size_on_every_exchange(name: str) ->
     program = program_of(paper_flow(name, seed=1))
 
     batching = batching_of(program.graph, 1)
-    exchanging = {e.id for e in program.graph.edges if program.graph.exchanges(e)}
+    exchanging = {e.id for e in program.graph.edges if e.exchanges}
     assert set(batching.rows) == exchanging
     assert program.levels == {"linear-road": 4, "sentiment": 1}[name]
 

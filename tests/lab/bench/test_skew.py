@@ -50,12 +50,12 @@ def test_hot_keys_are_evened_out_by_every_grouping_that_may_cut_them() -> None:
     heaviest = 16 / sum(1 / r**2 for r in range(1, 5_001))  # one key alone, in one of 16 slots
     assert uneven["hash"] > 0.95 * heaviest < 1.05 * uneven["dkg"]
     assert uneven["pkg"] == pytest.approx(heaviest / 2, rel=0.05)
-    assert max(uneven[g] for g in ("d_choices", "w_choices", "split")) <= 1.05
+    assert max(uneven[g] for g in ("d_choices", "w_choices", "cut")) <= 1.05
     surprised = {grouping: by["2"] for grouping, by in found["imbalance_of_new_keys"].items()}
-    assert max(surprised[g] for g in ("d_choices", "w_choices", "split")) <= 1.05
+    assert max(surprised[g] for g in ("d_choices", "w_choices", "cut")) <= 1.05
     copies = {grouping: by_zipf["2"] for grouping, by_zipf in found["state_replication"].items()}
-    assert copies["hash"] == copies["dkg"] == 1 <= copies["split"] < copies["w_choices"]
-    assert found["merge_rows"]["dkg"]["2"] == 0 < found["merge_rows"]["split"]["2"]
+    assert copies["hash"] == copies["dkg"] == 1 <= copies["cut"] < copies["w_choices"]
+    assert found["merge_rows"]["dkg"]["2"] == 0 < found["merge_rows"]["cut"]["2"]
 
 
 @pytest.mark.parametrize("grouping", GROUPINGS)
@@ -109,4 +109,4 @@ def test_the_command_writes_its_figures(tmp_path: Path, monkeypatch: pytest.Monk
     found = json.loads((tmp_path / "s.json").read_text())
     for name in ("imbalance", "state_replication", "merge_rows"):
         assert set(found[name]) == set(GROUPINGS)
-        assert set(found[name]["split"]) == {"1", "2"}
+        assert set(found[name]["cut"]) == {"1", "2"}

@@ -118,7 +118,9 @@ def test_cars_are_counted_once_wherever_their_reports_were_processed() -> None:
         lines = flow.source(ListSource(LINES, made), name="spout", event_time="ts")
         speeds = SpeedAndCars("spd", window=hg.Tumbling("1 minute", time="ts"))
         reports = lines.shuffle().map(parse, REPORT, name="parse")
-        reports.key_by(*SEGMENT).process(speeds, name="agg", split=split).to_memory("minutes")
+        reports.key_by(*SEGMENT, grouping="partial" if split else "hash").process(
+            speeds, name="agg"
+        ).to_memory("minutes")
         rows = run(flow, slots=3).rows("minutes")
         return sorted(rows, key=lambda row: (row["window_start"], *(row[k] for k in SEGMENT)))
 

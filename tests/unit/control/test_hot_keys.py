@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,18 +14,22 @@ import pytest
 
 from headgate import Count, Flow
 from headgate.commit.facts import EpochFacts, PlanFacts
+from headgate.commit.plan_files import TableFiles
 from headgate.commit.planning import Decides, Decision, Observed
+from headgate.commit.routing_in_use import TablesInUse
 from headgate.control.hot_keys import HotKeys, HotKeySettings
-from headgate.control.loop import STATISTICS_BYTES, plan_with
+from headgate.control.loop import STATISTICS_BYTES, DecisionLoop, plan_with
 from headgate.control.policy import Proposal, View
+from headgate.control.settings import Manager
 from headgate.planner.by_load import expected_loads
 from headgate.routing.hashing import mix
-from headgate.routing.route import Shares, Spread
+from headgate.routing.route import Here, HereUnlessPinned, Shares, Spread
 from headgate.routing.space_saving import PairSketch
 from headgate.routing.table import RoutingTable, hash_table
 from headgate.slot.compile import compile_flow
 from headgate.slot.program import Program
 from headgate.slot.statistics import TaskStatistics
+from headgate.state.storage import Storage
 from headgate.testing import ListSource, LocalRun
 from headgate.topology.graph import KeyGrouping
 from strategies import run_quickly
@@ -40,10 +45,10 @@ def spread_of(decision: Proposal | Decision) -> Spread:
     return dispatch.spread
 
 
-def program(grouping: KeyGrouping = "hash", split: Any = False) -> Program:
+def program(grouping: KeyGrouping = "hash") -> Program:
     flow = Flow("f")
     rows = flow.source(ListSource("k bigint", []))
-    rows.key_by("k", grouping=grouping).process(Count(), name="op", split=split).to_memory("out")
+    rows.key_by("k", grouping=grouping).process(Count(), name="op").to_memory("out")
     return compile_flow(flow.graph())
 
 
@@ -75,7 +80,7 @@ def why(proposal: Proposal) -> tuple[str, ...]:
 
 # --- placed by load -------------------------------------------------------------------------
 def test_a_hot_key_is_cut_once_and_then_all_is_settled() -> None:
-    hot = HotKeys(program("split"), SLOTS)
+    hot = HotKeys(program("cut"), SLOTS)
     table = hash_table(SLOTS)
     assert why(told(hot, table, None)) == ()  # nothing was counted
 
@@ -96,7 +101,7 @@ def test_a_hot_key_is_cut_once_and_then_all_is_settled() -> None:
 
 
 def test_another_key_gets_hot() -> None:
-    hot = HotKeys(program("split"), SLOTS)
+    hot = HotKeys(program("cut"), SLOTS)
     tables: dict[str, RoutingTable] = {"op": hash_table(SLOTS)}
     for _ in range(3):
         tables.update(told(hot, tables["op"], one_hot(7)).tables)
@@ -125,7 +130,7 @@ def test_dkg_learns_first_and_cuts_nothing() -> None:
 
 
 def test_one_slot_has_nothing_to_place() -> None:
-    hot = HotKeys(program("split"), 1)
+    hot = HotKeys(program("cut"), 1)
     assert told(hot, hash_table(1), one_hot(7)).tables == {}
 
 
@@ -146,7 +151,7 @@ def two_operators() -> Program:
     flow = Flow("f")
     rows = flow.source(ListSource("k bigint, n bigint", []))
     first = rows.key_by("n").process(Count(emit="rows"), name="placed")
-    first.key_by("k", grouping="split").process(Count(), name="op").to_memory("out")
+    first.key_by("k", grouping="cut").process(Count(), name="op").to_memory("out")
     return compile_flow(flow.graph())
 
 
@@ -177,7 +182,7 @@ def test_a_manager_of_placement_does_not_see_what_is_not_its_to_place() -> None:
 
 
 def test_other_slots_are_another_problem() -> None:
-    both = loop_of(None, program("split"))
+    both = loop_of(None, program("cut"))
     assert both.statistics_bytes == STATISTICS_BYTES
     before = both.step(epoch(one_hot(7)), {"op": hash_table(SLOTS)})
     assert before.dispatch is not None and max(spread_of(before).slots) < SLOTS
@@ -191,7 +196,8 @@ def test_other_slots_are_another_problem() -> None:
 def test_who_needs_it() -> None:
     assert plan_with(None, program(), 2) is None
     assert plan_with(None, program("pkg"), 2) is None  # tasks choose by themselves
-    for special in (program("dkg"), program("split"), program(split="auto")):
+    assert plan_with(None, program("auto"), 2) is None  # folded early only by a manager
+    for special in (program("dkg"), program("cut")):
         planning = plan_with(None, special, 2, beside=False)
         assert planning is not None and planning.manager.statistics_bytes > 0
     assert plan_with(Placing(), program("pkg"), 2) is None  # its keys are nobody's to place
@@ -201,8 +207,10 @@ def test_who_needs_it() -> None:
 def counted(epochs: list[pa.Table], **options: Any) -> LocalRun:
     flow = Flow("auto")
     rows = flow.source(ListSource("k bigint", epochs))
-    rows.key_by("k").process(Count(), name="op", split="auto").to_memory("out")
-    done = run_quickly(flow, slots=3, partitions=3, check_purity=False, **options)
+    rows.key_by("k", grouping="auto").process(Count(), name="op").to_memory("out")
+    done = run_quickly(
+        flow, slots=3, partitions=3, check_purity=False, manager=Manager("hash"), **options
+    )
     truth = Counter(k for table in epochs for k in table["k"].to_pylist())
     assert {row["k"]: row["count"] for row in done.state("op")} == truth
     return done
@@ -227,12 +235,11 @@ def test_few_keys_are_split_and_the_journal_says_why() -> None:
     assert all(record["merge_rows"]["op"] == 36 for record in done.records[1:])
 
 
-def test_nearly_distinct_keys_stay_by_key_and_the_journal_says_why() -> None:
+def test_nearly_distinct_keys_stay_by_key() -> None:
     done = counted(drawn(10**6, 3))
 
     assert [record["split"] for record in done.records] == [[], [], []]
-    (why,) = reasons(done)
-    assert why.startswith("op stays by key: ")
+    assert not any("op split" in why for why in reasons(done))
 
 
 def test_a_stream_that_changes_is_split_and_put_together_again() -> None:
@@ -254,10 +261,58 @@ def test_an_operator_with_few_keys_makes_its_edge_local(few: bool) -> None:
     flow = Flow("chain")
     rows = flow.source(ListSource("a bigint, b bigint", epochs))
     first = rows.key_by("a").process(Count(emit="rows"), name="first")
-    first.key_by("b").process(Count(), name="second", split="auto").to_memory("out")
+    first.key_by("b", grouping="auto").process(Count(), name="second").to_memory("out")
 
-    done = run_quickly(flow, slots=3, check_purity=False)
+    manager = Manager("hash", born_local=False)
+    done = run_quickly(flow, slots=3, check_purity=False, manager=manager)
 
     shares = [record["edges"]["first->second"]["locality"] for record in done.records]
     assert shares[0] < 0.5
     assert (shares[-1] == 1.0) == few
+
+
+def test_what_is_folded_goes_before_born_local(tmp_path: Path) -> None:
+    flow = Flow("f")
+    rows = flow.source(ListSource("k bigint", []))
+    first = rows.key_by("k").process(Count(emit="rows"), name="first")
+    first.key_by("k", grouping="auto").process(Count(), name="op").to_memory("out")
+    tables = TablesInUse(
+        compile_flow(flow.graph()), TableFiles(Storage.at(str(tmp_path))), slots=2, buckets=16,
+        chosen={}, stored={},
+    )  # fmt: skip
+
+    assert tables.routes({"op": Here()}, {"op"})["op"].dispatch == Here()
+    assert isinstance(tables.routes({}, {"op"})["op"].dispatch, HereUnlessPinned)
+
+
+def test_the_loop_forgets_what_a_policy_no_longer_dispatches() -> None:
+    class Says:
+        units_of = born_local = frozenset[str]()
+        said = iter([Proposal(dispatch={"op": Here()}), Proposal(), Proposal(dispatch={})])
+
+        def slots_changed(self, slots: int) -> None: ...
+
+        def propose(self, observed: Sequence[Observed], view: View) -> Proposal:
+            return next(self.said)
+
+    loop = DecisionLoop(placing=Says())
+
+    told = [loop.step(epoch(one_hot(7)), {"op": hash_table(SLOTS)}).dispatch for _ in range(3)]
+    assert told == [{"op": Here()}, {"op": Here()}, {}]
+
+
+def test_consumers_that_share_batches_may_be_folded_in_some_epochs() -> None:
+    epochs = [pa.table({"k": t["k"], "j": t["k"]}) for t in drawn(12, 3) + drawn(10**6, 6)]
+    flow = Flow("shared")
+    rows = flow.source(ListSource("k bigint, j bigint", epochs))
+    for key in ("k", "j"):
+        rows.key_by(key, grouping="auto").process(Count(), name=key).to_memory(f"{key}_out")
+    assert compile_flow(flow.graph()).share_groups
+
+    done = run_quickly(flow, slots=3, partitions=3, manager=Manager("hash"), sharing="shared")
+
+    truth = Counter(k for table in epochs for k in table["k"].to_pylist())
+    for key in ("k", "j"):
+        assert {row[key]: row["count"] for row in done.state(key)} == truth
+    is_shared = [any("shared" in name for name in r["batches"]) for r in done.records]
+    assert is_shared[0] and not is_shared[1] and is_shared[-1]

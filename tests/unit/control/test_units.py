@@ -122,7 +122,7 @@ def hot(planner: str) -> LocalRun:
     """Half of all rows have key 0 of an operator whose keys may be cut: two slots' worth."""
     flow = hg.Flow("hot")
     rows = flow.source(ListSource("k bigint", HOT_ROWS))
-    rows.key_by("k", grouping="split").process(hg.Count(), name="second").to_memory("out")
+    rows.key_by("k", grouping="cut").process(hg.Count(), name="second").to_memory("out")
     return run(
         flow,
         slots=4,

@@ -148,7 +148,7 @@ def chooser_of(
         if not among
         else hash_table(slots).with_buckets(np.resize(np.array(among, np.int32), BUCKETS))
     )
-    dispatch = Shares(spread or Spread()) if grouping == "split" else Choose(grouping)
+    dispatch = Shares(spread or Spread()) if grouping == "cut" else Choose(grouping)
     return Chooser(Route(table, dispatch, among), producer)
 
 
@@ -185,7 +185,7 @@ def test_more_choices_make_loads_more_even() -> None:
 
     assert imbalance(owner) > found["pkg"] + 0.5
     assert found["pkg"] > found["d_choices"] + 0.3
-    assert max(found["d_choices"], found["w_choices"], found["split"]) < 1.05
+    assert max(found["d_choices"], found["w_choices"], found["cut"]) < 1.05
 
 
 def frequent(h: np.ndarray[tuple[int], np.dtype[np.uint64]], keys: int) -> list[int]:
@@ -201,7 +201,7 @@ def test_a_split_grouping_that_knows_the_frequent_keys_sends_only_cut_ones_away(
     whole = {k: [(int(owner[h == k][0]), 1.0)] for k in others}
     spread = Spread.of({key: [(2, 0.5), (3, 0.25), (5, 0.25)], **whole})
 
-    targets = chooser_of("split", SLOTS, 7, spread).choose(h, owner)
+    targets = chooser_of("cut", SLOTS, 7, spread).choose(h, owner)
 
     assert spread.cut.tolist() == [key]
     assert (targets[h != key] == owner[h != key]).all()
@@ -215,7 +215,7 @@ def test_a_key_that_got_hot_since_the_spread_was_made_goes_to_any_slot() -> None
     hottest = frequent(h, 1)[0]
     spread = Spread.of({int(mix(np.array([7_777], np.uint64))[0]): [(0, 1.0), (1, 1.0)]})
 
-    targets = chooser_of("split", SLOTS, 0, spread).choose(h, owner)
+    targets = chooser_of("cut", SLOTS, 0, spread).choose(h, owner)
 
     assert imbalance(owner) > 3 and imbalance(targets) < 1.05
     assert len(np.unique(targets[h == hottest])) == SLOTS

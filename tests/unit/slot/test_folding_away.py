@@ -343,7 +343,9 @@ def test_a_dead_partial_shows_its_key_though_the_value_is_called_like_it() -> No
     flow = Flow("chain")
     given = flow.source(ListSource("a bigint, b bigint, v bigint", rows))
     renamed = given.map(lambda b: b.rename_columns(["a", "sum", "v"]), "a long, sum long, v long")
-    renamed.key_by("sum").process(Sum("v", name="total"), name="sums", split=True).to_memory("out")
+    renamed.key_by("sum", grouping="partial").process(
+        Sum("v", name="total"), name="sums"
+    ).to_memory("out")
     flow.dead_letters().to_memory("dead")
 
     (letter,) = run_quickly(flow, slots=1).rows("dead")

@@ -59,8 +59,12 @@ def levels(program: Program) -> dict[str, tuple[int, int]]:
 def chain(first: bool = True, second: bool = True, operator: Any = None) -> Flow:
     flow = Flow("chain")
     rows = source(flow, "a bigint, b bigint, v bigint", name="in")
-    one = rows.key_by("a").process(Count(emit="rows"), name="first", split=first)
-    made = one.key_by("b").process(operator or Count(), name="second", split=second)
+    one = rows.key_by("a", grouping="partial" if first else "hash").process(
+        Count(emit="rows"), name="first"
+    )
+    made = one.key_by("b", grouping="partial" if second else "hash").process(
+        operator or Count(), name="second"
+    )
     made.to_memory("out")
     return flow
 
@@ -87,8 +91,10 @@ def test_rows_of_a_split_operator_take_no_exchange(
 def test_consumers_of_what_is_made_at_the_end_come_after_it() -> None:
     flow = Flow("f")
     rows = source(flow, "a bigint, b bigint", name="in")
-    counts = rows.key_by("a").process(Count(), name="counts", split=True)
-    counts.key_by("count").process(Count(name="n"), name="split_behind", split=True).to_memory("m1")
+    counts = rows.key_by("a", grouping="partial").process(Count(), name="counts")
+    counts.key_by("count", grouping="partial").process(
+        Count(name="n"), name="split_behind"
+    ).to_memory("m1")
     counts.key_by("count").process(Count(name="n"), name="behind").to_memory("m2")
 
     assert levels(compiled(flow)) == {"counts": (0, 1), "split_behind": (1, 2), "behind": (2, 2)}
@@ -99,9 +105,9 @@ def test_an_operator_that_says_nothing_of_when_it_emits_is_waited_for() -> None:
     flow = chain()
     assert levels(program)["second"] == (0, 1)
     rows = source(flow, "a bigint, v bigint", name="more")
-    rows.key_by("a").process(Picky(), name="picky", split=True).key_by("slot_of_keys").process(
-        Count(), name="after"
-    )
+    rows.key_by("a", grouping="partial").process(Picky(), name="picky").key_by(
+        "slot_of_keys"
+    ).process(Count(), name="after")
     assert levels(compiled(flow))["after"] == (2, 2)
 
 
@@ -109,9 +115,9 @@ def test_a_union_of_two_depths_has_its_rows_at_the_later_one() -> None:
     flow = Flow("f")
     rows = source(flow, "a bigint, b bigint", name="in")
     detour = rows.key_by("a").process(Count(emit="rows"), name="detour")
-    rows.union(detour).key_by("b").process(Count(emit="rows"), name="both", split=True).key_by(
-        "a"
-    ).process(Count(), name="last")
+    rows.union(detour).key_by("b", grouping="partial").process(
+        Count(emit="rows"), name="both"
+    ).key_by("a").process(Count(), name="last")
 
     assert levels(compiled(flow)) == {"detour": (1, 1), "both": (1, 2), "last": (2, 2)}
 
@@ -120,9 +126,9 @@ def test_split_operators_are_not_born_local_and_do_not_own_the_place_of_rows() -
     flow = Flow("f")
     rows = source(flow, "a bigint, b bigint, c bigint", name="in")
     first = rows.key_by("a").process(Count(emit="rows"), name="first")
-    passed = first.key_by("b").process(Count(emit="rows"), name="passed", split=True)
+    passed = first.key_by("b", grouping="partial").process(Count(emit="rows"), name="passed")
     passed.key_by("c").process(Count(), name="third").to_memory("out")
-    made = first.key_by("b").process(Count(), name="made", split=True)
+    made = first.key_by("b", grouping="partial").process(Count(), name="made")
     made.key_by("count").process(Count(name="n"), name="fourth").to_memory("out2")
 
     program = compiled(flow)
@@ -149,13 +155,13 @@ def test_split_operators_are_not_born_local_and_do_not_own_the_place_of_rows() -
     ids=lambda given: type(given).__name__ if isinstance(given, hg.StatefulOperator) else None,
 )
 def test_an_operator_that_cannot_be_split_says_why(operator: Any, why: str) -> None:
-    rows = source(Flow("f"), "k bigint, i bigint, x double, t timestamp").key_by("k")
+    rows = source(Flow("f"), "k bigint, i bigint, x double, t timestamp")
 
-    with pytest.raises(DeclarationError, match="cannot be split") as raised:
-        rows.process(operator, name="op", split=True)
+    with pytest.raises(DeclarationError, match="cannot be folded") as raised:
+        rows.key_by("k", grouping="partial").process(operator, name="op")
 
-    assert why in str(raised.value) and "leave out split=True" in str(raised.value)
-    rows.process(operator, name="op")
+    assert why in str(raised.value) and "leave out grouping='partial'" in str(raised.value)
+    rows.key_by("k").process(operator, name="op")
 
 
 def test_split_on_or_off_is_a_compatible_change() -> None:
@@ -241,7 +247,7 @@ def test_pairs_are_counted_across_an_operator_that_passes_rows_on(folder: Path) 
     flow = Flow("chain")
     rows = source(flow, "a bigint, b bigint, v bigint", name="in")
     first = rows.key_by("a").process(Count(emit="rows"), name="first")
-    passed = first.key_by("b").process(Count(emit="rows"), name="passed", split=True)
+    passed = first.key_by("b", grouping="partial").process(Count(emit="rows"), name="passed")
     passed.key_by("v").process(Count(), name="second").to_memory("out")
     at = epoch(flow, folder, pinned([], []), statistics_bytes=1 << 16, local=frozenset())
 
@@ -259,7 +265,7 @@ def run_split(operator: Any, epochs: Sequence[list[Row]], dead: bool = True, **k
     rows = flow.source(ListSource("k bigint, v bigint", list(epochs)))
     if dead:
         flow.dead_letters().to_memory("dead")
-    rows.key_by("k", **keys).process(operator, name="op", split=True).to_memory("out")
+    rows.key_by("k", **keys, grouping="partial").process(operator, name="op").to_memory("out")
     return run_quickly(flow, slots=SLOTS, buckets=BUCKETS, partitions=2)
 
 
@@ -320,8 +326,8 @@ def test_the_journal_tells_what_was_folded_and_merged() -> None:
     rows = flow.source(
         ListSource("k bigint, j bigint", [[{"k": n % 3, "j": n % 2} for n in range(12)]])
     )
-    first = rows.key_by("k").process(Count(emit="rows"), name="first", split=True)
-    first.key_by("j").process(Count(), name="second", split=True).to_memory("out")
+    first = rows.key_by("k", grouping="partial").process(Count(emit="rows"), name="first")
+    first.key_by("j", grouping="partial").process(Count(), name="second").to_memory("out")
     (record,) = run_quickly(flow, slots=2, buckets=BUCKETS, partitions=2).records
 
     assert record["away_rows"] == {"first": 12, "second": 12}
@@ -377,7 +383,9 @@ def test_an_ordered_operator_behind_a_split_one_sees_source_order(rows: list[Row
         flow = Flow("f")
         given = [{**r, "n": n} for n, r in enumerate(rows)]
         stream = flow.source(ListSource("k bigint, j bigint, n bigint", [given]))
-        first = stream.key_by("k").process(Count(emit="rows"), name="first", split=split)
+        first = stream.key_by("k", grouping="partial" if split else "hash").process(
+            Count(emit="rows"), name="first"
+        )
         running = first.key_by("j").process(Count(emit="running", ordered=True), name="running")
         running.to_memory("out")
         last = hg.Last("n", ordered=True, ttl=timedelta(days=1))
@@ -401,7 +409,9 @@ def test_for_an_ordered_operator_rows_of_the_end_of_an_epoch_come_last(
 
     flow = Flow("f")
     rows = flow.source(ListSource("k bigint, n bigint", [given]))
-    counts = rows.key_by("k").process(Count(), name="count", split=split)
+    counts = rows.key_by("k", grouping="partial" if split else "hash").process(
+        Count(), name="count"
+    )
     counts = counts.map_rows(lambda r: {"k": r["k"], "n": -r["count"]}, "k bigint, n bigint")
     seen = pa.schema([("seen", pa.list_(pa.int64()))])
     ordered = hg.Update(told, output=seen, rows_as="dicts", ordered=True)
@@ -431,7 +441,9 @@ def test_a_keyed_filter_before_it_does_not_change_its_groups(
             rows = grouped.filter_rows(lambda r: r["a"] != 5, name="some")
         else:
             rows = grouped.filter(pc.field("a") != 5, name="some")
-        rows.key_by("b").process(Count(), name="counted", split=split).to_memory("out")
+        rows.key_by("b", grouping="partial" if split else "hash").process(
+            Count(), name="counted"
+        ).to_memory("out")
         return flow
 
     done, plain = run_quickly(flow(True), slots=slots), run_quickly(flow(False), slots=slots)

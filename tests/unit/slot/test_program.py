@@ -21,6 +21,7 @@ from headgate.routing.route import TO_OWNER, Stop
 from headgate.routing.table import RoutingTable, hash_table
 from headgate.slot.program import Program
 from headgate.testing import ListSource
+from headgate.topology.graph import KeyGrouping
 from strategies import examples, run_quickly
 
 WIDE = "a string, b bigint, c double, t timestamp, junk string, more_junk binary"
@@ -75,7 +76,7 @@ def test_a_key_in_several_slots_takes_one_level_more_for_its_partials() -> None:
     flow = Flow("f")
     rows = source(flow, WIDE, name="in")
     first = rows.key_by("a", grouping="pkg").process(Count(emit="rows"), name="first")
-    first.key_by("b", grouping="split").process(Count(), name="second").to(nothing)
+    first.key_by("b", grouping="cut").process(Count(), name="second").to(nothing)
     first.key_by("b", grouping="dkg").process(Count(), name="third").to(nothing)
 
     program = compiled(flow)
@@ -90,17 +91,18 @@ def test_a_key_in_several_slots_takes_one_level_more_for_its_partials() -> None:
 
 def test_an_operator_that_may_be_split_has_the_levels_of_one_that_is_not() -> None:
     programs = []
-    for split in (False, "auto"):
+    groupings: tuple[KeyGrouping, ...] = ("hash", "auto")
+    for grouping in groupings:
         flow = Flow("f")
         rows = source(flow, WIDE, name="in")
-        first = rows.key_by("a").process(Count(emit="rows"), name="first", split=split)
-        first.key_by("b").process(Count(), name="second", split=split).to(nothing)
+        first = rows.key_by("a", grouping=grouping).process(Count(emit="rows"), name="first")
+        first.key_by("b", grouping=grouping).process(Count(), name="second").to(nothing)
         programs.append(compiled(flow))
 
     plain, auto = programs
     assert (plain.depth, plain.rows_level) == (auto.depth, auto.rows_level)
     assert plain.key_pairs == auto.key_pairs
-    assert auto.operators(lambda may: may.be_split) == ("first", "second")
+    assert auto.operators(lambda may: may.be_folded) == ("first", "second")
 
 
 def test_pairs_are_of_operators_that_have_state() -> None:

@@ -172,7 +172,7 @@ def test_a_union_of_strict_and_nullable_columns_runs(strict_first: bool, slots: 
     both.to_memory("all")
     both.filter(pc.is_null(pc.field("k"))).to_memory("nulls")
     both.key_by("k").process(hg.Count(), name="counts").to_memory("counted")
-    both.key_by("k").process(hg.Count(), name="split", split=True).to_memory("split_out")
+    both.key_by("k", grouping="partial").process(hg.Count(), name="split").to_memory("split_out")
     passed = both.key_by("k").process(hg.Count(emit="rows"), name="passing")
     last = passed.union(one.filter(lambda batch: [True] * batch.num_rows)).globally()
     last.process(hg.Count(ordered=True), name="ordered").to_memory("n")

@@ -308,8 +308,7 @@ def test_operators_that_split_or_drop_rows_share_nothing() -> None:
     stream = source(flow, "a bigint, b bigint", name="spout")
     stream.key_by("a").process(hg.Count(), name="plain")
     stream.key_by("b", nulls="drop").process(hg.Count(), name="drops")
-    stream.key_by("b").process(hg.Count(), name="splits", split=True)
-    stream.key_by("b").process(hg.Count(), name="may_split", split="auto")
+    stream.key_by("b", grouping="partial").process(hg.Count(), name="splits")
     stream.key_by("b", grouping="pkg").process(hg.Count(), name="hot")
 
     assert compiled(flow).share_groups == {}

@@ -405,7 +405,7 @@ def test_a_source_must_wait_at_least_one_epoch_before_it_is_idle() -> None:
 # --- hot keys ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("grouping", ["pkg", "d_choices", "w_choices", "split"])
+@pytest.mark.parametrize("grouping", ["partial", "pkg", "d_choices", "w_choices", "cut"])
 def test_a_grouping_over_several_slots_needs_state_that_can_be_merged(grouping: Any) -> None:
     rows = Flow("f").source(ListSource("k bigint, x double", []))
 
@@ -420,23 +420,42 @@ def test_one_owner_a_key_is_good_for_all_operators() -> None:
     flow = Flow("f")
     rows = flow.source(ListSource("k bigint, x double", []))
 
-    rows.key_by("k", grouping="dkg").process(Sum("x"), name="sums").to_memory("out")
+    for number, grouping in enumerate(("auto", "hash", "dkg")):
+        rows.key_by("k", grouping=grouping).process(Sum("x"), name=f"sums{number}")
+    rows.globally(grouping="hash").process(Sum("x"), name="all")
 
-    assert flow.graph().edges[0].grouping.key == ("k",)
-    assert flow.graph().edges[0].grouping.kind == "fields"
+    assert [edge.grouping.by for edge in flow.graph().edges] == ["auto", "hash", "dkg", "hash"]
+    assert flow.graph().edges[2].grouping.key == ("k",)
+    assert flow.graph().edges[2].grouping.kind == "fields"
+
+
+@pytest.mark.parametrize(
+    ("split", "instead"),
+    [
+        (True, r"give key_by\(..., grouping='partial'\) or globally\(grouping='partial'\)"),
+        (False, r"give key_by\(..., grouping='hash'\)"),
+        ("auto", r"give key_by\(..., grouping='auto'\)"),
+    ],
+)
+def test_words_that_other_words_replaced_say_so(split: Any, instead: str) -> None:
+    rows = Flow("f").source(ListSource("k bigint, x double", []))
+
+    with pytest.raises(DeclarationError, match=rf"process takes no split=; {instead}"):
+        rows.key_by("k").process(Count(), split=split)
+    with pytest.raises(DeclarationError, match="process takes no nam=; did you mean name="):
+        rows.key_by("k").process(Count(), nam=split)
+    old: Any = "split"
+    with pytest.raises(DeclarationError, match=r"give grouping='cut' .* or 'partial'"):
+        rows.key_by("k", grouping=old)
 
 
 def test_groupings_that_make_no_sense_are_refused() -> None:
     rows = Flow("f").source(ListSource("k bigint, x double", []))
     unknown: Any = "three"
 
-    with pytest.raises(DeclarationError, match="there are hash, pkg, d_choices"):
+    with pytest.raises(DeclarationError, match="there are hash, auto, partial, dkg"):
         rows.key_by("k", grouping=unknown)
-    with pytest.raises(DeclarationError, match="leave one of the two out"):
-        rows.key_by("k", grouping="pkg").process(Count(), split=True)
-    with pytest.raises(DeclarationError, match="choose True, False or 'auto'"):
-        rows.key_by("k").process(Count(), split=unknown)
-    with pytest.raises(DeclarationError, match=r"cannot be split.*leave out split='auto'"):
-        rows.key_by("k").process(Sum("x"), split="auto")
+    with pytest.raises(DeclarationError, match="only one key; choose hash, auto, partial"):
+        rows.globally(grouping="pkg")  # type: ignore[arg-type]
     with pytest.raises(DeclarationError, match="for keys with state, and map keeps none"):
         rows.key_by("k", grouping="pkg").map(lambda batch: batch, "k bigint, x double")

@@ -26,8 +26,10 @@ def run(
     spark = spark_query.session(slots)
     flow = Flow("chain")
     pairs = flow.source(spark_query.source(spark, epochs))
-    first = pairs.key_by("k1").process(Count(emit="rows"), name="by_k1", split=split)
-    first.key_by("k2").process(Count(), name="by_k2", split=split)
+    first = pairs.key_by("k1", grouping="partial" if split else "hash").process(
+        Count(emit="rows"), name="by_k1"
+    )
+    first.key_by("k2", grouping="partial" if split else "hash").process(Count(), name="by_k2")
     query = flow.start(
         spark,
         slots=slots,

@@ -1,7 +1,7 @@
 """Zipf keys over 16 slots: how even groupings for hot keys make the load, and what they pay.
 
 Rows go through the code that a flow runs: routing tables, choosers that start from nothing in every
-source task, and, for `dkg` and `split`, the decisions of `HotKeys` on bounded counts of the epochs
+source task, and, for `dkg` and `cut`, the decisions of `HotKeys` on bounded counts of the epochs
 before. Only operators and state are left out. That this changes nothing is checked: some epochs run
 through the engine as well, and loads per slot must be the same, row for row, and so must results.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +36,7 @@ from headgate.testing import ListSource, LocalRun, run
 from headgate.topology.graph import KeyGrouping
 
 Say = Callable[[str], None]
-GROUPINGS: tuple[KeyGrouping, ...] = get_args(KeyGrouping)
+GROUPINGS: tuple[KeyGrouping, ...] = ("hash", "pkg", "d_choices", "w_choices", "dkg", "cut")
 OPERATOR = "count"
 
 
@@ -143,7 +143,7 @@ class GroupedStream:
         decision = hot.propose(observed, View({OPERATOR: self.table}, self.slots))
         self.route = Route(
             decision.tables.get(OPERATOR, self.table),
-            decision.dispatch.get(OPERATOR, self.route.dispatch),
+            (decision.dispatch or {}).get(OPERATOR, self.route.dispatch),
         )
 
 
