@@ -16,7 +16,7 @@ from headgate.routing.chooser import Chooser, deal, least_loaded
 from headgate.routing.hashing import mix
 from headgate.routing.route import Choose, Route, Shares, Spread
 from headgate.routing.table import BUCKETS, hash_table
-from headgate.topology.graph import SEVERAL_SLOTS, KeyGrouping
+from headgate.topology.graph import SEVERAL_SLOTS, TO_OWNERS, KeyGrouping
 from strategies import examples
 
 WORD = (1 << 64) - 1
@@ -224,7 +224,7 @@ def test_a_key_that_got_hot_since_the_spread_was_made_goes_to_any_slot() -> None
 
 
 def test_there_is_a_chooser_for_every_grouping_with_several_slots() -> None:
-    assert set(SEVERAL_SLOTS) | {"hash", "dkg"} == set(get_args(KeyGrouping))
+    assert {*SEVERAL_SLOTS, *TO_OWNERS, "dkg", "partial"} == set(get_args(KeyGrouping))
     for grouping in SEVERAL_SLOTS:
         chooser = chooser_of(grouping, 1)
         nothing = chooser.choose(np.empty(0, np.uint64), np.empty(0, np.int32))
