@@ -16,7 +16,8 @@ from pathlib import Path
 
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 ARCHIVE = Path(sys.prefix) / f"spark-{version('pyspark')}.jsa"
-QUICK_JVM = f"{QUICK} -XX:SharedArchiveFile={ARCHIVE} -Xlog:cds=off" if ARCHIVE.exists() else QUICK
+SILENT = "-Xlog:cds=off -Xlog:cds+dynamic=off"  # else it tells on stdout that it goes without
+QUICK_JVM = f"{QUICK} -XX:SharedArchiveFile={ARCHIVE} {SILENT}" if ARCHIVE.exists() else QUICK
 
 SESSION = """
 import sys
@@ -42,7 +43,7 @@ jvm.wait()
 def make_archive() -> None:
     with tempfile.TemporaryDirectory(dir=ARCHIVE.parent) as folder:
         made = Path(folder) / "made.jsa"
-        options = f"{QUICK} -XX:ArchiveClassesAtExit={made} -Xlog:cds=off -Xlog:cds+dynamic=off"
+        options = f"{QUICK} -XX:ArchiveClassesAtExit={made} {SILENT}"
         told = subprocess.run(
             [sys.executable, "-c", SESSION, options, folder],
             check=False,

@@ -35,7 +35,13 @@ def write(folder: Path, files: Iterable[int], seed: int = 0, rows: int = 100) ->
 
 
 def start(
-    spark: SparkSession, folder: Path, operator: Any, *, sink: Any = None, **options: Any
+    spark: SparkSession,
+    folder: Path,
+    operator: Any,
+    *,
+    sink: Any = None,
+    tick: bool | None = None,
+    **options: Any,
 ) -> FlowQuery:
     flow = hg.Flow("ticks")
     rows = flow.source(read_files(spark, folder / "in", SCHEMA), event_time="ts", name="rows")
@@ -43,6 +49,7 @@ def start(
     counts.to_table("table")
     if sink is not None:
         counts.to(sink, name="sink")
+    options["options"] = hg.Options(tick=tick)
     return flow.start(spark, slots=2, checkpoint=str(folder / "checkpoint"), **options)
 
 
