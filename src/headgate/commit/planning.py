@@ -126,7 +126,8 @@ class Planning:
     def take(self, slots: int) -> Decision | None:
         """The decision that is ready, if there is one. A planner that failed changes nothing.
 
-        Of a decision that was made for another number of slots only what it says is left.
+        Of a decision that was made for another number of slots only what it says is left, and what
+        has nothing to do with slots: rows per epoch.
         """
         if self._under_way is None or not self._under_way.done():
             return None
@@ -142,7 +143,7 @@ class Planning:
         if plan is not None:
             overtaken = f"made for {self._slots} slots, there are {slots} now"
             plan = replace(plan, overtaken=overtaken)
-        return Decision(plan=plan, outcome=decision.outcome)
+        return replace(decision, tables={}, plan=plan, slots=None, dispatch=None)
 
     def close(self) -> None:
         if self._thread is not None:

@@ -87,7 +87,8 @@ def test_a_decision_made_for_other_slots_is_void_but_told() -> None:
     class Mover(Thinker):
         def step(self, observed: Any, tables: Any) -> Decision:
             plan, outcome = PlanFacts(why="moved"), OutcomeFacts(error=0)
-            return Decision(tables, plan, outcome, slots=7, dispatch={"op": TO_OWNER})
+            dispatch = {"op": TO_OWNER}
+            return Decision(tables, plan, outcome, slots=7, dispatch=dispatch, rows_per_epoch=9)
 
     planning = Planning(Mover(), beside=False)
     planning.observe(epoch(0), TABLES)
@@ -96,6 +97,7 @@ def test_a_decision_made_for_other_slots_is_void_but_told() -> None:
     assert decision is not None
     assert (dict(decision.tables), decision.slots, decision.dispatch) == ({}, None, None)
     assert decision.outcome == OutcomeFacts(error=0)
+    assert decision.rows_per_epoch == 9, "sources are told whatever the slots"
     assert decision.plan == PlanFacts(why="moved", overtaken="made for 2 slots, there are 3 now")
 
 
