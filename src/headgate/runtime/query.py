@@ -141,7 +141,7 @@ class FlowQuery:
     def sparkQuery(self) -> StreamingQuery | None:
         """Spark's own query underneath; None for a batch source.
 
-        With `batch="auto"` another one takes its place when rows per epoch change.
+        Another one takes its place when rows per epoch change.
         """
         return None if self._stream is None else self._stream.query
 

@@ -60,8 +60,8 @@ class FlowBuilder:
         """Read from a DataFrame (streaming or batch), or from a function SparkSession -> DataFrame.
 
         A function needs `schema`, since declaring runs nothing; one of two arguments is also told
-        how many rows an epoch should have (None: no wish), for `start(batch="auto")`. A `Reader` is
-        such a function for Spark's own formats. `event_time`
+        how many rows an epoch should have (None: no wish), as `start(rows_per_epoch=)` says or
+        the flow chooses. A `Reader` is such a function for Spark's own formats. `event_time`
         names the column of event times; `watermark` is how late rows may come. A source that
         brings no row for `idle_after` epochs no longer holds the watermark back.
         """
