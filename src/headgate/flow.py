@@ -12,8 +12,8 @@ from headgate.commit.planning import Decides
 from headgate.commit.settings import Options
 from headgate.control.settings import Manager, Scaling
 from headgate.errors import DeclarationError
+from headgate.topology.arguments import unknown_name
 from headgate.topology.builder import FlowBuilder
-from headgate.topology.declared import unknown_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

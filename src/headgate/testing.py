@@ -48,11 +48,10 @@ from headgate.slot.task import Services
 from headgate.slot.wire import BatchTuple, Kind, decode, encode
 from headgate.state.storage import Storage
 from headgate.state.store import StateStore
-from headgate.topology.arrow_types import SchemaLike, to_schema
+from headgate.topology.arguments import absolute, check_count
 from headgate.topology.builder import FlowBuilder
-from headgate.topology.declared import check_count
 from headgate.topology.graph import Node
-from headgate.topology.place import absolute
+from headgate.topology.schema import SchemaLike, to_schema
 
 __all__ = ["ImpureTask", "ListSource", "LocalRun", "ManualClock", "run"]
 

@@ -19,7 +19,7 @@ from tests.scenario.restless import Restless
 import headgate as hg
 from headgate.slot.compile import compile_flow
 from headgate.testing import LocalRun, ManualClock, run
-from headgate.topology.arrow_types import to_schema
+from headgate.topology.schema import to_schema
 
 BUCKETS = 16
 WAYS = ("hash", "hash", "partial", "auto", "pkg", "d_choices", "w_choices", "cut", "dkg")

@@ -20,7 +20,7 @@ from headgate.flow import Flow
 from headgate.runtime.query import FlowQuery
 from headgate.slot.compile import compile_flow
 from headgate.state.store import StateStore
-from headgate.topology.arrow_types import to_schema
+from headgate.topology.schema import to_schema
 
 ONCE = {"availableNow": True}
 

@@ -17,8 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headgate.errors import HeadgateError
-from headgate.topology.json_text import json_text
-from headgate.topology.plain_text import plain_text
+from headgate.topology.text import json_text, plain_text
 
 STDOUT = Path("-")
 INTERRUPTED = 130  # the exit code of shells for Ctrl-C

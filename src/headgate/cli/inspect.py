@@ -16,7 +16,7 @@ from headgate.cli.console import STDOUT, columns, fail, plain_errors, safe, spea
 from headgate.commit.facts import EpochFacts
 from headgate.commit.inspection import FoundKey, Inspection, OperatorState
 from headgate.offline.views import EpochView, short
-from headgate.topology.plain_text import plain_text
+from headgate.topology.text import plain_text
 
 _FIELD_CHARS = 160  # of a value or record; --json has all of it
 

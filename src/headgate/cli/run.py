@@ -142,7 +142,7 @@ def _run(
     settings: dict[str, str],
     json_file: Path | None,
 ) -> None:
-    from headgate.topology.place import absolute
+    from headgate.topology.arguments import absolute
 
     console = speaker(json_file)
     found = load_target(target)  # before Spark starts: a typo should not cost ten seconds

@@ -44,7 +44,7 @@ def calibrate(
     """Probe the engine: what a message, a byte, a task and an epoch cost."""
     from headgate.runtime.calibration import QUICK
     from headgate.runtime.calibration import calibrate as measure
-    from headgate.topology.place import absolute
+    from headgate.topology.arguments import absolute
 
     with plain_errors():
         console = speaker(json_file)
@@ -118,7 +118,7 @@ def tune(
     from headgate.runtime.calibration import cores_of
     from headgate.runtime.sources import takes_rows
     from headgate.runtime.tune_probe import probe_flow
-    from headgate.topology.place import absolute
+    from headgate.topology.arguments import absolute
 
     with plain_errors():
         console = speaker(json_file)

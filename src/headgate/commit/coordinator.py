@@ -46,7 +46,7 @@ from headgate.slot.plan import Control, EpochPlan, batching_of
 from headgate.slot.program import Program
 from headgate.slot.statistics import TaskStatistics
 from headgate.slot.task import Timing
-from headgate.topology.declared import check_count
+from headgate.topology.arguments import check_count
 
 ATTEMPTS_MAX = 4  # at an epoch, as many as Spark makes at a task by default
 

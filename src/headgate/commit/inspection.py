@@ -32,8 +32,8 @@ from headgate.routing.table import RoutingTable, hash_table
 from headgate.state.layout import StateSchema, shown_names
 from headgate.state.state_file import Chain
 from headgate.state.store import StateStore
-from headgate.topology.arrow_types import split_outside_brackets
-from headgate.topology.place import absolute, scheme_of
+from headgate.topology.arguments import absolute, scheme_of
+from headgate.topology.schema import split_outside_brackets
 
 NULL = r"\N"
 _LISTS: dict[str, Callable[[pa.Field], pa.DataType]] = {

@@ -27,7 +27,7 @@ from headgate.routing.table import Moves, RoutingTable, hash_table, moves_betwee
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
 from headgate.slot.statistics import TaskStatistics
-from headgate.topology.cost import CostOptions
+from headgate.topology.graph import CostOptions
 
 log = logging.getLogger("headgate")
 

@@ -12,7 +12,7 @@ from headgate.planner.tuning.cost_model import Calibration
 from headgate.routing.identity import Identity
 from headgate.routing.table import BUCKETS, RoutingTable
 from headgate.slot.plan import BYTE_S, MESSAGE_S, BatchRows, Scheme
-from headgate.topology.declared import check_count, named_fields
+from headgate.topology.arguments import check_count, named_fields
 
 
 @named_fields

@@ -20,11 +20,11 @@ from headgate.commit.manifest import Manifest
 from headgate.commit.ownership import Generation
 from headgate.commit.publishing import places_of
 from headgate.errors import HeadgateError, SinkFailed, StateFileError
-from headgate.operator.user_code import reason_of
 from headgate.slot.program import Program
 from headgate.state.digest import DamagedFile, check_named
 from headgate.state.storage import Storage
 from headgate.topology.graph import Node
+from headgate.topology.text import reason_of
 
 Files = Sequence[Mapping[str, Any]]
 

@@ -13,8 +13,7 @@ from headgate.planner.allocation.model import Balance
 from headgate.planner.placing import OWN
 from headgate.planner.registry import registered, why_unknown
 from headgate.routing.table import RoutingTable
-from headgate.topology.declared import check_count, named_fields
-from headgate.topology.duration import duration_us
+from headgate.topology.arguments import check_count, duration_us, named_fields
 
 SLOTS_MAX = 1 << 16  # as many as a routing table can have buckets
 

@@ -23,7 +23,7 @@ from headgate.errors import (
 )
 from headgate.offline.analyze_pairs import Shape
 from headgate.routing.hashing import is_hashable
-from headgate.topology.arrow_types import from_spark_json
+from headgate.topology.schema import from_spark_json
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -22,7 +22,7 @@ from headgate.errors import DeclarationError, SchemaMismatch, UnknownColumn
 from headgate.operator.rows import EpochClock, KeyedRows, Partials
 from headgate.state.layout import StateSchema, layout_of
 from headgate.state.session import StateSession
-from headgate.topology.duration import ttl_ms
+from headgate.topology.arguments import ttl_ms
 
 Emit = Literal["updates", "rows", "running"]
 

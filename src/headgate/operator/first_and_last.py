@@ -46,8 +46,7 @@ from headgate.operator.rows import EpochClock, Groups, KeyedRows, Partials
 from headgate.operator.window import Tumbling
 from headgate.state.rows import Held, StateRows
 from headgate.state.session import StateSession
-from headgate.topology.declared import check_count
-from headgate.topology.duration import positive_us, ttl_ms
+from headgate.topology.arguments import check_count, positive_us, ttl_ms
 
 BY = "@by"  # state column: the `by` value of the row that Last keeps
 

@@ -21,7 +21,7 @@ from headgate.operator.window import BOUNDS, START, SUB_KEY, Tumbling, check_win
 from headgate.routing.hashing import is_hashable
 from headgate.state.rows import StateRows
 from headgate.state.session import StateSession
-from headgate.topology.declared import check_count
+from headgate.topology.arguments import check_count
 
 RANK = pa.field("rank", pa.int64())
 

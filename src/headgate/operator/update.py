@@ -14,9 +14,9 @@ import pyarrow as pa
 from headgate.errors import DeclarationError, OperatorFailed
 from headgate.operator.base import Output, StateFields, StatefulOperator
 from headgate.operator.rows import EpochClock, Groups, KeyedRows
-from headgate.operator.user_code import describe, reason_of
 from headgate.state.session import StateSession
-from headgate.topology.arrow_types import to_schema
+from headgate.topology.schema import to_schema
+from headgate.topology.text import describe, reason_of
 
 RowsAs = Literal["batch", "dicts"]
 STATE = "state"

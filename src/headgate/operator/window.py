@@ -26,7 +26,7 @@ from headgate.operator.base import Output, require_column
 from headgate.operator.rows import EpochClock, Groups, KeyedRows
 from headgate.state.rows import StateRows
 from headgate.state.session import StateSession
-from headgate.topology.duration import positive_us
+from headgate.topology.arguments import positive_us
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 START, END = "window_start", "window_end"

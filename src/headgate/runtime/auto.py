@@ -32,8 +32,8 @@ from headgate.runtime.sources import takes_rows
 from headgate.slot.compile import compile_flow
 from headgate.slot.wire import PAYLOAD_BYTES_MAX
 from headgate.state.storage import Storage
+from headgate.topology.arguments import absolute
 from headgate.topology.builder import FlowBuilder
-from headgate.topology.place import absolute
 
 Say = Callable[[str], object]
 AT_START = ProbeSizes(messages=4_000, mega_bytes=12, levels=2, rounds=1, warm_ups=3)

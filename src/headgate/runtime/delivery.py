@@ -31,10 +31,10 @@ from headgate.commit.published import (
 from headgate.commit.publishing import publish, published_glob, staging_uri
 from headgate.slot.program import Program
 from headgate.state.storage import Storage
+from headgate.topology.arguments import absolute, spark_uri
 from headgate.topology.graph import FlowGraph, Node
-from headgate.topology.place import absolute, spark_uri
-from headgate.topology.plain_text import plain_text
-from headgate.topology.sink_types import as_spark_reads
+from headgate.topology.schema import as_spark_reads
+from headgate.topology.text import plain_text
 
 
 def sink_uris(program: Program, checkpoint: Checkpoint) -> dict[str, str]:

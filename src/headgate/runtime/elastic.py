@@ -24,7 +24,7 @@ from headgate.errors import EngineError
 from headgate.runtime.engine import SparkEngine
 from headgate.runtime.executors import Executor, Executors, enough_for
 from headgate.runtime.rehearsal import Rehearsal, Warming
-from headgate.topology.declared import check_count
+from headgate.topology.arguments import check_count
 
 log = logging.getLogger("headgate")
 

@@ -19,9 +19,9 @@ from pyspark.sql.types import StructType
 from headgate.errors import DeclarationError
 from headgate.runtime.worker import SOURCE_TAG
 from headgate.slot.program import Program
-from headgate.topology.arrow_types import from_spark_json
 from headgate.topology.graph import FlowGraph, Node
 from headgate.topology.reader import Reader
+from headgate.topology.schema import from_spark_json
 
 TICK = -1  # the tag of rows that only made time pass
 

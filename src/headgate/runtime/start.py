@@ -42,10 +42,8 @@ from headgate.runtime.sources import Input, read_sources, takes_rows
 from headgate.runtime.stream import IDLE_S, EpochStream
 from headgate.slot.compile import compile_flow
 from headgate.slot.plan import BYTE_S, MESSAGE_S
+from headgate.topology.arguments import absolute, check_count, duration_us, spark_uri
 from headgate.topology.builder import FlowBuilder
-from headgate.topology.declared import check_count
-from headgate.topology.duration import duration_us
-from headgate.topology.place import absolute, spark_uri
 
 log = logging.getLogger("headgate")
 BATCH_QUERY = "batch"

@@ -21,8 +21,7 @@ from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
 from headgate.slot.rows import Rows, concat, in_order
 from headgate.slot.run_operator import run_stateless
-from headgate.topology.cost import CostOptions
-from headgate.topology.graph import Edge, Grouping, Node
+from headgate.topology.graph import CostOptions, Edge, Grouping, Node
 
 WINDOW_ROWS = 16_384  # scheduled together, what takes long first; held in memory until then
 Scheduled = tuple[Edge, Rows, I32]

@@ -15,10 +15,9 @@ import pyarrow as pa
 
 from headgate import errors
 from headgate.arrays import I64
-from headgate.operator.user_code import Reason, describe, reason_of, without_addresses
 from headgate.slot.plan import EpochPlan
 from headgate.topology.builder import DEAD_LETTER_SCHEMA
-from headgate.topology.json_text import json_text
+from headgate.topology.text import Reason, describe, json_text, reason_of, without_addresses
 
 SAMPLE_CHARACTERS_MAX = 500  # of a row in an error, and of a reason in a dead letter
 WAY_OUT = "fix the operator (or add flow.dead_letters() to set bad rows aside)"

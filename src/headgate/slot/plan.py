@@ -22,7 +22,7 @@ from headgate.routing.identity import Identity
 from headgate.routing.route import Here, Route
 from headgate.routing.table import Moves
 from headgate.state.state_file import Chain
-from headgate.topology.declared import check_count
+from headgate.topology.arguments import check_count
 from headgate.topology.graph import Edge, FlowGraph
 
 MASK = (1 << 64) - 1

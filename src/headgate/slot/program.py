@@ -30,9 +30,9 @@ from headgate.routing.route import (
 from headgate.slot.rows import wire_schema
 from headgate.slot.sharing import AT, ShareGroup, share_groups
 from headgate.state.layout import StateSchema
-from headgate.topology import duration
-from headgate.topology.declared import merged
+from headgate.topology import arguments
 from headgate.topology.graph import TO_OWNERS, Edge, FlowGraph, KeyGrouping, Node
+from headgate.topology.schema import merged
 
 ORDER = "order"
 
@@ -241,7 +241,7 @@ def is_ordered(node: Node) -> bool:
 
 
 def ttl_ms(operator: StatefulOperator) -> int | None:
-    return duration.ttl_ms(operator.ttl)
+    return arguments.ttl_ms(operator.ttl)
 
 
 def usual_dispatch(graph: FlowGraph, node: Node) -> Dispatch:

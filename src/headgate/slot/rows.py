@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from headgate.arrays import I64, U64
 from headgate.routing.hashing import hash_columns
-from headgate.topology.declared import merged
+from headgate.topology.schema import merged
 
 LINEAGE_PREFIX = "__hg_"
 

@@ -18,13 +18,13 @@ import pyarrow.compute as pc
 from headgate.arrays import I64
 from headgate.operator.base import Output, as_output
 from headgate.operator.rows import KeyedRows, Partials
-from headgate.operator.user_code import describe, reason_of
 from headgate.slot.failure import DeadLetters, find_bad_rows
 from headgate.slot.plan import EpochPlan
 from headgate.slot.program import Program
 from headgate.slot.rows import Rows, joined
 from headgate.state.session import StateSession
 from headgate.topology.graph import Node
+from headgate.topology.text import describe, reason_of
 
 AFTER_ALL = np.int64(np.iinfo(np.int64).max)  # the place of rows made when all others are in
 

@@ -23,7 +23,7 @@ from pyarrow import fs
 
 from headgate.errors import CheckpointError, StorageFailed, StorageFull, UnsafeName
 from headgate.state.local_files import LocalFiles, check_folder, flush_all
-from headgate.topology.place import scheme_of
+from headgate.topology.arguments import scheme_of
 
 Data = Any  # bytes, a pa.Buffer, or a sequence of them written one after the other
 

@@ -8,33 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
+from itertools import count
 from typing import Any
 
 import pyarrow as pa
 
 from headgate.errors import DeclarationError, NameClash, SchemaMismatch
-from headgate.topology.arrow_types import SchemaLike
-from headgate.topology.declared import (
-    check_count,
+from headgate.topology.arguments import check_count, check_name, duration_us
+from headgate.topology.graph import (
+    Edge,
+    FlowGraph,
+    Grouping,
+    Node,
+    SourceSpec,
     check_event_time,
-    check_name,
-    column_of,
-    source_schema,
+    without_needless_shuffles,
 )
-from headgate.topology.duration import duration_us
-from headgate.topology.fusion import without_needless_shuffles
-from headgate.topology.graph import Edge, FlowGraph, Grouping, Node, SourceSpec
+from headgate.topology.schema import SchemaLike, column_of, source_schema, to_schema
 from headgate.topology.stream import Stream
 
-DEAD_LETTER_SCHEMA = pa.schema(
-    [
-        ("operator", pa.string()),
-        ("slot", pa.int32()),
-        ("epoch", pa.int64()),
-        ("reason", pa.string()),
-        ("row", pa.string()),
-    ]
-)
+DEAD_LETTER_SCHEMA = to_schema("operator string, slot int, epoch bigint, reason string, row string")
 
 
 class FlowBuilder:
@@ -100,20 +93,12 @@ class FlowBuilder:
         return FlowGraph(self.name, tuple(self._nodes), edges, self._dead_letters)
 
     def _add(
-        self,
-        kind: Any,
-        name: str | None,
-        schema: pa.Schema,
-        spec: Any,
-        key: tuple[str, ...] = (),
+        self, kind: Any, name: str | None, schema: pa.Schema, spec: Any, key: tuple[str, ...] = ()
     ) -> int:
         taken = {n.name for n in self._nodes}
         if name is None:
             stem = kind if kind != "stateful" else type(spec).__name__.lower()
-            number = 1
-            while f"{stem}_{number}" in taken:
-                number += 1
-            name = f"{stem}_{number}"
+            name = next(n for i in count(1) if (n := f"{stem}_{i}") not in taken)
         check_name(name, kind)
         if name in taken:
             raise NameClash(

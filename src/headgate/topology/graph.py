@@ -5,14 +5,14 @@ The same object is validated, drawn, compiled for an engine and compared with a 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, Literal
 
 import pyarrow as pa
 
-from headgate.errors import CyclicFlow, NameClash
-from headgate.topology.cost import CostOptions
+from headgate.errors import CyclicFlow, DeclarationError
 
 GroupingKind = Literal["fields", "shuffle", "cost", "local", "all", "global"]
 NullKeys = Literal["key", "drop", "error"]
@@ -20,6 +20,31 @@ KeyGrouping = Literal["hash", "auto", "partial", "dkg", "pkg", "d_choices", "w_c
 TO_OWNERS = ("hash", "auto")  # rows go to the one owner of their key, unless a plan keeps them
 SEVERAL_SLOTS = ("pkg", "d_choices", "w_choices", "cut")
 NodeKind = Literal["source", "map", "filter", "flat_map", "stateful", "sink"]
+STATELESS = ("map", "filter", "flat_map")
+Schedule = Literal["batch", "online"]
+SinkFunction = Callable[[Any, int], None]
+
+
+@dataclass(frozen=True)
+class CostOptions:
+    """How a cost-aware shuffle estimates and schedules.
+
+    `schedule`: "batch" places what takes long first, over all rows of a task's window; "online"
+    places row after row, as Rivetti et al. 2016 do. `epsilon` and `delta` give the sketches their
+    size: a value's frequency is over by more than epsilon of all rows with probability delta.
+    """
+
+    schedule: Schedule = "batch"
+    epsilon: float = 0.0005
+    delta: float = 0.05
+
+    def __post_init__(self) -> None:
+        if self.schedule not in ("batch", "online"):
+            raise DeclarationError(f"schedule={self.schedule!r}; choose 'batch' or 'online'")
+        if not (1e-6 <= self.epsilon < 1 and 1e-6 <= self.delta < 1):
+            raise DeclarationError(
+                f"epsilon={self.epsilon}, delta={self.delta}; both lie between 0.000001 and 1"
+            )
 
 
 @dataclass(frozen=True)
@@ -52,6 +77,9 @@ class Grouping:
     def exchanges(self) -> bool:
         """May rows of this edge leave their slot?"""
         return self.kind != "local"
+
+
+LOCAL = Grouping("local")
 
 
 @dataclass(frozen=True)
@@ -117,16 +145,19 @@ class FlowGraph:
     order: tuple[int, ...] = field(init=False, default=())
 
     def __post_init__(self) -> None:
-        seen: set[str] = set()
-        for node in self.nodes:
-            if node.name in seen:
-                raise NameClash(
-                    f"two operators of flow {self.name!r} are called {node.name!r}; "
-                    "give one of them another name=",
-                    name=node.name,
-                )
-            seen.add(node.name)
-        object.__setattr__(self, "order", _topological_order(self))
+        names = [node.name for node in self.nodes]
+        assert len(set(names)) == len(names), f"two operators of one name: {names}"
+        producers = {node.id: [e.producer for e in self.inputs(node.id)] for node in self.nodes}
+        try:
+            order = tuple(TopologicalSorter(producers).static_order())
+        except CycleError as cycle:
+            loop = [names[node] for node in sorted(set(cycle.args[1]))]
+            raise CyclicFlow(
+                f"flow {self.name!r} feeds back into itself through {', '.join(loop)}; "
+                "a flow must be acyclic",
+                operators=loop,
+            ) from None
+        object.__setattr__(self, "order", order)
 
     def node(self, name: str) -> Node:
         for node in self.nodes:
@@ -148,25 +179,45 @@ class FlowGraph:
         return [n for n in self.nodes if n.kind == kind]
 
 
-def _topological_order(graph: FlowGraph) -> tuple[int, ...]:
-    waiting = {n.id: len(graph.inputs(n.id)) for n in graph.nodes}
-    ready = [n for n, count in waiting.items() if count == 0]
-    order: list[int] = []
-    while ready:
-        node = ready.pop(0)
-        order.append(node)
-        for edge in graph.outputs(node):
-            waiting[edge.consumer] -= 1
-            if waiting[edge.consumer] == 0:
-                ready.append(edge.consumer)
-    if len(order) < len(graph.nodes):
-        names = [n.name for n in graph.nodes if n.id not in order]
-        raise CyclicFlow(
-            f"flow {graph.name!r} feeds back into itself through {', '.join(names)}; "
-            "a flow must be acyclic",
-            operators=names,
+# The two passes below rely on nodes being declared before the ones they feed.
+
+
+def check_event_time(nodes: Sequence[Node], edges: Iterable[Edge]) -> None:
+    """Raise if a window has no source with event times before it: it would never close."""
+    timed = {n.id for n in nodes if n.kind == "source" and n.spec.event_time is not None}
+    for edge in sorted(edges, key=lambda e: e.consumer):
+        if edge.producer in timed:
+            timed.add(edge.consumer)
+    for node in nodes:
+        if node.kind == "stateful" and node.id not in timed and node.spec.held_from(0) is not None:
+            raise DeclarationError(
+                f"{node.name!r} has windows, but no source before it has event times: they would "
+                "never close. Give its source event_time='...'",
+                operator=node.name,
+            )
+
+
+def without_needless_shuffles(nodes: Sequence[Node], edges: Sequence[Edge]) -> tuple[Edge, ...]:
+    """The edges, with shuffles of rows that are spread evenly already made local.
+
+    A shuffle deals rows round robin over the slots. Stateless steps behind it keep about even
+    numbers in every slot, so a second shuffle would cost an exchange and even out nothing; without
+    it the steps run as a chain in one task. It stays an exchange if rows come any other way too, or
+    if the user gave it a batch size. No result depends on it: stateless steps do not know their
+    slot.
+    """
+    even: set[int] = set()  # nodes whose rows are spread evenly
+    for node in nodes:
+        inputs = [edge for edge in edges if edge.consumer == node.id]
+        evenly = all(
+            edge.grouping.kind == "shuffle" or (edge.grouping == LOCAL and edge.producer in even)
+            for edge in inputs
         )
-    return tuple(order)
-
-
-SinkFunction = Callable[[Any, int], None]
+        if node.kind in STATELESS and inputs and evenly:
+            even.add(node.id)
+    return tuple(
+        replace(edge, grouping=LOCAL)
+        if edge.grouping == Grouping("shuffle") and edge.producer in even
+        else edge
+        for edge in edges
+    )

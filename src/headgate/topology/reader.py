@@ -17,8 +17,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from headgate.errors import DeclarationError
-from headgate.topology.declared import check_count
-from headgate.topology.place import absolute
+from headgate.topology.arguments import absolute, check_count
 
 log = logging.getLogger("headgate")
 

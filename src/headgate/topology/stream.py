@@ -5,43 +5,41 @@ A stream is a value: each call returns another one and leaves this one as it was
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Never, get_args
 
 import pyarrow as pa
 
 from headgate.errors import DeclarationError, MissingKey, NameClash
-from headgate.topology.arrow_types import SchemaLike, to_schema
-from headgate.topology.cost import CostOptions, Schedule
-from headgate.topology.declared import (
-    check_columns,
-    check_count,
-    check_grouping,
-    check_key_type,
-    check_mergeable,
-    check_operator,
-    check_predicate,
-    check_union,
-    merged,
-    names_of,
-    why_no_keyword,
-)
+from headgate.topology.arguments import check_count, unknown_name
 from headgate.topology.graph import (
+    LOCAL,
+    SEVERAL_SLOTS,
     TO_OWNERS,
+    CostOptions,
     Grouping,
     KeyGrouping,
     NullKeys,
+    Schedule,
     SinkFunction,
     SinkSpec,
     StatelessSpec,
 )
-from headgate.topology.sink_types import check_sink
+from headgate.topology.schema import (
+    SchemaLike,
+    check_columns,
+    check_predicate,
+    check_sink,
+    check_union,
+    key_of,
+    merged,
+    names_of,
+    to_schema,
+)
 
 if TYPE_CHECKING:
     from headgate.topology.builder import FlowBuilder
-
-LOCAL = Grouping("local")
 
 
 @dataclass(frozen=True)
@@ -80,12 +78,10 @@ class Stream:
         """
         if not columns:
             raise MissingKey("key_by() needs at least one column; use globally() for one key")
-        key = names_of(self.schema, columns, "key_by")
-        for column in key:
-            check_key_type(self.schema.field(column))
+        key = key_of(self.schema, columns, "key_by")
         if nulls not in ("key", "drop", "error"):
             raise DeclarationError(f"nulls={nulls!r}; choose 'key', 'drop' or 'error'")
-        check_grouping(grouping, get_args(KeyGrouping))
+        _check_grouping(grouping, get_args(KeyGrouping))
         return self._grouped(Grouping("fields", key, nulls, grouping))
 
     def shuffle(
@@ -117,9 +113,7 @@ class Stream:
                 "shuffle(grouping='cost') needs attribute=, the column that what a row costs "
                 "depends on"
             )
-        columns = names_of(self.schema, columns, "shuffle(attribute=...)")
-        for column in columns:
-            check_key_type(self.schema.field(column))
+        columns = key_of(self.schema, columns, "shuffle(attribute=...)")
         options = CostOptions(schedule, epsilon, delta)
         return self._grouped(Grouping("cost", columns, cost=options))
 
@@ -133,7 +127,7 @@ class Stream:
 
     def globally(self, *, grouping: Literal["hash", "auto", "partial"] = "hash") -> Stream:
         """Everything to one slot, as one key (global grouping); `grouping` as in `key_by`."""
-        check_grouping(grouping, ("hash", "auto", "partial"))
+        _check_grouping(grouping, ("hash", "auto", "partial"))
         return self._grouped(Grouping("global", by=grouping))
 
     def batched(self, rows: int) -> Stream:
@@ -217,22 +211,24 @@ class Stream:
     def process(self, operator: Any, *, name: str | None = None, **unknown: Never) -> Stream:
         """Run a stateful operator; the stream must be keyed (`key_by` or `globally`) before."""
         self._refuse_dead_letters()
-        wrong: Mapping[str, object] = unknown
-        for option, value in wrong.items():
-            raise DeclarationError(why_no_keyword(option, value), option=option)
-        check_operator(operator)
+        _check_operator(operator, unknown)
+        who, key = name or type(operator).__name__, self.grouping.key
         if not self.grouping.keyed:
             raise MissingKey(
                 f"{type(operator).__name__} keeps state per key, but its input is not keyed; "
                 "put key_by(...) or globally() before process(...)",
-                operator=name or type(operator).__name__,
+                operator=who,
             )
-        key = self.grouping.key
         schema = check_columns(operator.declared(self.schema, key), f"what {operator!r} returns")
-        check_mergeable(operator, self.schema, self.grouping, name)
-        node = self.flow._add("stateful", name, schema, operator, key)
-        self.flow._connect(self.producers, node, self.grouping)
-        return Stream(self.flow, (node,), schema)
+        in_pieces = self.grouping.by in ("partial", *SEVERAL_SLOTS)
+        if in_pieces and (operator.ordered or not operator.mergeable(self.schema, key)):
+            raise DeclarationError(
+                f"{operator!r} cannot be folded into partials: "
+                f"{operator.why_not_mergeable(self.schema, key)}. "
+                f"Change that, or leave out grouping={self.grouping.by!r}",
+                operator=who,
+            )
+        return self._into("stateful", name, schema, operator, key)
 
     # --- sinks -----------------------------------------------------------------------------
     def to(self, function: SinkFunction, *, name: str | None = None) -> None:
@@ -278,8 +274,12 @@ class Stream:
             raise DeclarationError(f"{kind}(...) takes a function, not {type(function).__name__}")
         if is_expression:
             check_predicate(function, self.schema)
-        check_columns(schema, f"what {kind}(...) returns")
-        node = self.flow._add(kind, name, schema, spec)
+        return self._into(kind, name, check_columns(schema, f"what {kind}(...) returns"), spec)
+
+    def _into(
+        self, kind: str, name: str | None, schema: pa.Schema, spec: Any, key: tuple[str, ...] = ()
+    ) -> Stream:
+        node = self.flow._add(kind, name, schema, spec, key)
         self.flow._connect(self.producers, node, self.grouping)
         return Stream(self.flow, (node,), schema)
 
@@ -287,12 +287,11 @@ class Stream:
         if self.grouping != LOCAL:
             raise DeclarationError("a sink writes rows where they arise; drop the grouping")
         check_sink(name or spec.kind, spec.kind, self.schema)
-        node = self.flow._add("sink", name, self.schema, spec)
+        if self.dead_letters and self.flow._dead_letters is not None:
+            raise NameClash("the flow already has a dead-letter sink", name=name)
+        node = self._into("sink", name, self.schema, spec).producers[0]
         if self.dead_letters:
-            if self.flow._dead_letters is not None:
-                raise NameClash("the flow already has a dead-letter sink", name=name)
             self.flow._dead_letters = node
-        self.flow._connect(self.producers, node, LOCAL)
 
     def _refuse_dead_letters(self) -> None:
         if self.dead_letters:
@@ -305,3 +304,42 @@ class _Select:
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch.select(list(self.columns))
+
+
+def _check_operator(operator: Any, options: Mapping[str, object]) -> None:
+    """Raise unless it is a stateful operator, without options, and say what to write instead."""
+    for name, value in options.items():
+        said = unknown_name("process", name, ["name"])
+        if name == "split":
+            word = "auto" if value == "auto" else "partial" if value else "hash"
+            before = f"key_by(..., grouping={word!r}) or globally(grouping={word!r})"
+            said = f"process takes no split=; give {before} before it"
+        raise DeclarationError(said, option=name)
+    if isinstance(operator, type):
+        who = operator.__name__
+        raise DeclarationError(f"process({who}) got a class; make an operator of it: {who}(...)")
+    if hasattr(operator, "declared"):
+        return
+    if callable(operator):
+        raise DeclarationError(
+            f"process(...) got the function {getattr(operator, '__name__', operator)!r}; wrap it: "
+            "process(hg.Update(function, output='k string, ...'))"
+        )
+    raise DeclarationError(
+        f"process(...) takes a stateful operator such as hg.Count(), not {operator!r}"
+    )
+
+
+def _check_grouping(grouping: object, known: Sequence[str]) -> None:
+    """Raise unless it is one of the words for how rows find the slots of their keys."""
+    if grouping == "split":
+        raise DeclarationError(
+            "grouping='split' has another name: give grouping='cut' to share the rows of heavy "
+            "keys among several slots, or 'partial' to fold all rows in the task that has them"
+        )
+    if grouping in get_args(KeyGrouping) and grouping not in known:
+        raise DeclarationError(
+            f"globally(grouping={grouping!r}): there is only one key; choose {', '.join(known)}"
+        )
+    if grouping not in known:
+        raise DeclarationError(f"grouping={grouping!r}; there are {', '.join(known)}")

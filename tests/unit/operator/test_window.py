@@ -8,7 +8,7 @@ import pytest
 
 from headgate.errors import DeclarationError
 from headgate.operator import Tumbling
-from headgate.topology.duration import positive_us
+from headgate.topology.arguments import positive_us
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from headgate.errors import SchemaMismatch
-from headgate.topology.arrow_types import from_spark_json, to_schema, to_type
+from headgate.topology.schema import from_spark_json, to_schema, to_type
 
 UTC_TIME = pa.timestamp("us", tz="UTC")
 

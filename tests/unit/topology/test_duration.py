@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 
 from headgate.errors import DeclarationError
-from headgate.topology import duration
-from headgate.topology.duration import duration_us
+from headgate.topology import arguments
+from headgate.topology.arguments import duration_us
 
 
 @pytest.mark.parametrize(
@@ -40,4 +40,4 @@ def test_durations_that_make_no_sense_are_refused(given: str | timedelta) -> Non
 
 
 def test_the_examples_in_the_docstring_run() -> None:
-    assert doctest.testmod(duration).failed == 0
+    assert doctest.testmod(arguments).failed == 0

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.topology.json_text import json_text
+from headgate.topology.text import json_text
 
 NUMBERS = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
 VALUES = st.recursive(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headgate.errors import DeclarationError
-from headgate.topology.place import absolute, spark_uri
+from headgate.topology.arguments import absolute, spark_uri
 
 
 @pytest.mark.parametrize(

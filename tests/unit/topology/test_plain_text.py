@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.topology.plain_text import plain_text
+from headgate.topology.text import plain_text
 
 ANY = st.text(st.characters(exclude_categories=()))
 

@@ -12,7 +12,7 @@ import pytest
 import headgate as hg
 from headgate.errors import SchemaMismatch
 from headgate.testing import ListSource
-from headgate.topology.sink_types import as_spark_reads
+from headgate.topology.schema import as_spark_reads
 
 NOON = dt.datetime(2024, 5, 1, 12, 0, 0, 250_000)
 REFUSED: list[tuple[pa.DataType, Any, pa.DataType]] = [

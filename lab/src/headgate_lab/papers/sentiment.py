@@ -4,7 +4,7 @@
           -> att -> norm -> stopWord -> SA -> html -> res
 
 Names are those of the paper's Table II; a shuffle is declared between any two steps, as there. All
-but the first are left out (`topology.fusion`), so the steps run as a chain in one task. What the
+but the first are left out (`topology.graph`), so the steps run as a chain in one task. What the
 paper's steps do in detail is not published: these are ours. A sentence travels as columns of lists,
 a value per word. Steps work on the words of all rows at once and put the lists back together; words
 are tagged and stemmed once each. Only the language of a text is asked for text by text.

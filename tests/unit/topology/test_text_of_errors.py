@@ -11,10 +11,10 @@ import pytest
 
 import headgate as hg
 from headgate.errors import OperatorFailed, SinkFailed
-from headgate.operator.user_code import LINE_CHARACTERS_MAX, describe, reason_of
 from headgate.testing import ListSource, run
+from headgate.topology.text import LINE_CHARACTERS_MAX, describe, reason_of
 
-HERE = "test_user_code.py"
+HERE = "test_text_of_errors.py"
 ROWS = [{"k": k % 3, "v": k} for k in range(10)]
 SCHEMA = "k bigint, v bigint"
 
