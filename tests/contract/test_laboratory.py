@@ -11,11 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from headgate import Manager
+from headgate.cli.main import app
 from headgate.errors import DeclarationError, HeadgateError
 from headgate.offline.replay_planners import ReplayOptions, make_planner
-from headgate.offline.report import write_report
 from headgate.planner import registry
 from headgate.planner.allocation.plan import make_allocator
 from headgate.planner.placing import Task, make_placing
@@ -103,5 +104,7 @@ def test_without_matplotlib_a_report_is_refused_with_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
 
-    with pytest.raises(HeadgateError, match=r'pip install "headgate\[figures\]"'):
-        write_report(str(tmp_path), tmp_path / "report.html")
+    refused = CliRunner().invoke(app, ["report", str(tmp_path)])
+
+    assert refused.exit_code == 1
+    assert 'pip install "headgate[figures]"' in " ".join(refused.output.replace("│", " ").split())

@@ -20,8 +20,8 @@ import headgate as hg
 from headgate.demo.workload import trends, write_epochs
 from headgate.errors import HeadgateError, UnknownColumn, UnknownSlot
 from headgate.offline.analyze import Analysis, AnalyzeOptions, analyze, write
-from headgate.offline.analyze_data import shape_of
-from headgate.offline.analyze_pairs import CountedPairs, count_pairs, hashes_of
+from headgate.offline.analyze_input import shape_of
+from headgate.offline.pairs import CountedPairs, count_pairs, hashes_of
 
 SLOTS = 3
 
@@ -104,7 +104,7 @@ def test_few_pairs_here_are_the_heaviest_and_the_figures_still_count_all(
     rows = trends(4_000, seed=5, epoch=0)
     pq.write_table(rows, path)
     shape = shape_of(["region", "hashtag"])
-    exact = count_pairs(hashes_of(rows.select(shape.columns), shape.positions), shape.edges)
+    exact = count_pairs(hashes_of(rows, shape.keys), shape.edges)
 
     few, complete = analysed(spark, path, max_edges=100), analysed(spark, path)
 
@@ -133,7 +133,7 @@ def test_text_formats_fewer_keys_than_slots_and_what_cannot_be_read(
     assert few.expected.locality == typed.expected.locality == 1.0
     assert (few.types["b"], typed.types["b"]) == ("int", "string")
     assert "b has 2 keys for 3 slots" in " ".join(few.notes)
-    h = hashes_of(rows.select(["b"]), [[0]])[0]
+    h = hashes_of(rows, [["b"]])[0]
     assert typed.tables["b"].is_pinned(h).all() and not few.tables["b"].is_pinned(h).any()
 
     with pytest.raises(UnknownColumn, match="no column 'c'; its columns are a, b"):
@@ -153,7 +153,7 @@ def test_source_partitions_draw_keys_and_the_flow_gets_what_is_promised_behind_t
     rows = _rows(0)
     plain = write_epochs([rows], tmp_path / "plain")
     ignored = analysed(spark, plain.directory)
-    h = hashes_of(rows.select(["region"]), [[0]])[0]
+    h = hashes_of(rows, [["region"]])[0]
     gate = ignored.tables["region"].route(h)
     at = (gate + 1) % SLOTS
     rows = rows.append_column("gate", pa.array(gate)).append_column("at", pa.array(at))

@@ -11,7 +11,7 @@ from rich.console import Console
 from headgate.cli.console import columns, plain_errors, safe, speaker, write_json
 from headgate.cli.launch import Conf, Master, session, spark_settings
 from headgate.errors import HeadgateError
-from headgate.offline.views import percent, times
+from headgate.offline.views import need_figures, percent, times
 from headgate.routing.table import check_folder
 
 if TYPE_CHECKING:
@@ -83,8 +83,7 @@ def analyze(
     `headgate run APP --tables DIR` starts a flow with them.
     """
     from headgate.offline.analyze import MAX_EDGES, AnalyzeOptions
-    from headgate.offline.analyze_data import format_of, shape_of
-    from headgate.offline.report import need_figures
+    from headgate.offline.analyze_input import format_of, shape_of
     from headgate.planner.key_graph import CAP
 
     with plain_errors():

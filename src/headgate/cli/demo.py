@@ -28,6 +28,7 @@ from headgate.offline.views import (
     plan_views,
     short,
     times,
+    why_no_figures,
 )
 
 _TOP = 8  # keys of a ranking
@@ -82,8 +83,8 @@ class Phases:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "hash": RunView.of(self.before).to_json() if self.before else None,
-            "managed": RunView.of(self.after).to_json() if self.after else None,
+            "hash": asdict(RunView.of(self.before)) if self.before else None,
+            "managed": asdict(RunView.of(self.after)) if self.after else None,
             "plans": [asdict(plan) for plan in self.plans],
             "predicted_locality_error": mean_error(self.plans),
         }
@@ -120,7 +121,6 @@ def demo(
 
 def _run(options: Any, console: Console, json_file: Path | None) -> None:
     from headgate.demo.tour import check, clear, start_demo, write_input
-    from headgate.offline.report import why_no_figures, write_report
     from headgate.planner.compiling import compile_kernels
 
     begun = time.perf_counter()
@@ -153,12 +153,14 @@ def _run(options: Any, console: Console, json_file: Path | None) -> None:
     plans = plan_views(query.journal())
     phases = Phases.of(views, options.hash_epochs, plans)
     _print_result(console, run, verdict, clock, phases)
-    extra = ("What came out", _html(options, verdict))
+    extra = {} if why_no_figures() else {"What came out": _html(options, verdict)}
     report = f"Report: [bold]{options.report}[/]"
     if why := why_no_figures():
         report = f"No report: {safe(why)}."
     else:
-        write_report(str(options.checkpoint), options.report, title="Trends demo", extras=[extra])
+        from headgate.offline.report import write_report
+
+        write_report(str(options.checkpoint), options.report, title="Trends demo", extras=extra)
     clock["total_seconds"] = time.perf_counter() - begun
     console.print(f"\n{report}   [dim]{clock['total_seconds']:.0f} s in all")
     console.print(f"[dim]Look inside: headgate inspect {safe(options.checkpoint)}[/]")
@@ -224,7 +226,7 @@ def _json(
         "command": "demo",
         "options": options.to_json(),
         "machine": asdict(Machine.here()),
-        "run": run.to_json() | clock,
+        "run": asdict(run) | clock,
         "check": verdict.to_json(),
         "top_hashtags": dict(verdict.by_hashtag.most_common(_TOP)),
         "epochs": [view.to_json() for view in views],

@@ -15,6 +15,7 @@ from headgate.cli.inspect import inspect
 from headgate.cli.replay import replay
 from headgate.cli.run import run
 from headgate.cli.tune import calibrate, tune
+from headgate.offline.views import need_figures
 
 _EPILOG = """
 **Start here**
@@ -70,9 +71,10 @@ def report(
     title: Annotated[str | None, typer.Option(help="Heading. [default: the flow's name]")] = None,
 ) -> None:
     """Draw a flow's journal as one self-contained HTML file; works beside a running flow."""
-    from headgate.offline.report import write_report
-
     with plain_errors():
+        need_figures()
+        from headgate.offline.report import write_report
+
         typer.echo(str(write_report(checkpoint, out, title=title)))
 
 

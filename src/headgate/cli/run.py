@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -162,7 +163,7 @@ def _run(
         console.print(f"[dim]Ctrl-C stops it; Spark's log is in {LOG}[/]\n")
         views, stopped = _follow(flow, spark, start | {"checkpoint": place}, epochs, console)
     _print_result(console, views, place)
-    run = RunView.of(views).to_json()
+    run = asdict(RunView.of(views))
     write_json(json_file, {"run": run, "epochs": [view.to_json() for view in views]})
     if stopped:
         raise typer.Exit(INTERRUPTED)

@@ -1,8 +1,12 @@
-"""Offline analysis: count all pairs of a data set, place its keys, and say what that will bring.
+"""Offline analysis: count all pairs of a data set, place its keys, and say what that will achieve.
 
 The promised locality and loads come from routing every counted pair with the tables that are
 written, so a flow that starts with them on the same rows gets exactly these figures. On later rows
 it gets what drift leaves of them.
+
+The partitions of a source, if named, are vertices of the key graph in given slots. A key whose rows
+come mostly from one partition is drawn to that partition's slot, so fewer rows change place on
+their first hop. Partitions weigh nothing: the bound of every operator is as without them.
 """
 
 from __future__ import annotations
@@ -11,34 +15,24 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headgate.arrays import I64, U64
 from headgate.errors import HeadgateError
-from headgate.offline.analyze_data import check_columns, read_data, spark_errors
-from headgate.offline.analyze_pairs import (
-    CountedPairs,
-    Pairs,
-    Shape,
-    Tables,
-    graph_of,
-    key_texts,
-    local_share,
-    slot_loads,
-)
-from headgate.offline.analyze_source import (
+from headgate.offline.analyze_input import (
     Source,
+    check_columns,
     find_partitions,
-    place_with_source,
+    read_data,
     source_of,
-    without_source,
+    spark_errors,
 )
-from headgate.planner.key_graph import CAP, KeyGraph, to_tables
-from headgate.planner.partition import Partition, Quality, partition
+from headgate.offline.pairs import CountedPairs, Outlook, Pairs, Shape, Tables, key_texts
+from headgate.planner.key_graph import CAP, FREE, KeyGraph, to_tables
+from headgate.planner.partition import Partition, Quality, best_matching, improve, partition
 from headgate.routing.table import hash_table, save_tables
 
 if TYPE_CHECKING:
@@ -48,7 +42,6 @@ TOP_PAIRS = 24  # shown in a report
 MAX_EDGES = 5_000_000  # pairs that the driver holds: 24 bytes each, and as much again to plan
 # More seeds than a manager takes, which plans between two epochs: 4 while that is seconds.
 TRIES, MANY_EDGES = 4, 1_000_000
-
 
 Progress = Callable[[str, str, float], None]
 """Called with a stage when it begins (""), and again with what it found and its seconds."""
@@ -62,7 +55,8 @@ class AnalyzeOptions:
     """What to analyse and how; `max_edges` bounds what the driver holds, `max_pins` a table.
 
     `source_slot` is the column with the slot of a row's source partition; without it they are
-    dealt. `source_weight` is what a row of the first hop is worth against one between operators.
+    dealt in turn. `source_weight` is what a row of the first hop is worth against one between
+    operators.
     """
 
     data: str
@@ -79,13 +73,15 @@ class AnalyzeOptions:
     source_slot: str | None = None
     source_weight: float = 1.0
 
-    def how(self, graph: KeyGraph) -> dict[str, Any]:
-        """Named arguments of `partition` for this graph."""
-        tries = TRIES if graph.edges <= MANY_EDGES else None
-        return {"alpha": self.alpha, "seed": self.seed, "quality": self.quality, "tries": tries}
-
     def plan(self, graph: KeyGraph) -> Partition:
-        return partition(graph, self.slots, **self.how(graph))
+        return partition(
+            graph,
+            self.slots,
+            alpha=self.alpha,
+            seed=self.seed,
+            quality=self.quality,
+            tries=TRIES if graph.edges <= MANY_EDGES else None,
+        )
 
     def tables(self, graph: KeyGraph, plan: Partition) -> Tables:
         return to_tables(graph, plan.slot, self.slots, cap=self.max_pins)
@@ -101,53 +97,6 @@ class TopPair:
     rows: int
     slot_a: int
     slot_b: int
-
-
-@dataclass(frozen=True)
-class Outlook:
-    """What tables bring on the counted rows: rows per edge from slot i to slot j.
-
-    `first_hop` is the same from the slots of the source's partitions to the first operators.
-    """
-
-    shape: Shape
-    traffic: tuple[I64, ...]
-    first_hop: tuple[I64, ...] = ()
-
-    @property
-    def locality(self) -> float:
-        return local_share(self.traffic)
-
-    @property
-    def first_hop_locality(self) -> float:
-        return local_share(self.first_hop)
-
-    @property
-    def edge_locality(self) -> dict[str, float]:
-        named = zip(self.shape.edge_names, self.traffic, strict=True)
-        return {name: local_share([matrix]) for name, matrix in named}
-
-    @property
-    def hop_locality(self) -> dict[str, float]:
-        """Of every edge, those from the source too."""
-        named = zip(self.shape.counted.edge_names, self.matrices, strict=True)
-        return {name: local_share([matrix]) for name, matrix in named}
-
-    @property
-    def matrices(self) -> tuple[I64, ...]:
-        """Of every edge, in the order of `shape.counted`."""
-        return *self.traffic, *self.first_hop
-
-    @property
-    def loads(self) -> dict[str, list[int]]:
-        return slot_loads(self.traffic, self.shape)
-
-    @property
-    def imbalance(self) -> dict[str, float]:
-        """Busiest slot over the mean, per operator."""
-        return {
-            op: max(by_slot) * len(by_slot) / sum(by_slot) for op, by_slot in self.loads.items()
-        }
 
 
 @dataclass(frozen=True)
@@ -179,8 +128,7 @@ class Analysis:
     @property
     def notes(self) -> list[str]:
         """What a reader should know before trusting the figures."""
-        slots, alpha = self.options.slots, self.options.alpha
-        notes = []
+        slots, alpha, notes = self.options.slots, self.options.alpha, []
         for name, count in self.keys.items():
             got, low = self.expected.imbalance[name], self.floor[name]
             if count < slots:
@@ -232,8 +180,8 @@ class Analysis:
             "hash_imbalance": self.hashed.imbalance,
             "floor": self.floor,
             "loads": self.expected.loads,
-            "edge_locality": self.expected.edge_locality,
-            "hash_edge_locality": self.hashed.edge_locality,
+            "edge_locality": {e: self.expected.edge_locality[e] for e in shape.edge_names},
+            "hash_edge_locality": {e: self.hashed.edge_locality[e] for e in shape.edge_names},
             "source": self._source_facts(),
             "curve": [{"edges": k, "locality": share} for k, share in self.curve],
             "top_pairs": [asdict(pair) for pair in self.top],
@@ -247,7 +195,7 @@ class Analysis:
         return {
             "columns": list(self.options.shape.source),
             "weight": self.options.source_weight,
-            "partitions": self.source.partitions,
+            "partitions": len(self.source.texts),
             "first_hop_locality": self.expected.first_hop_locality,
             "hash_first_hop_locality": self.hashed.first_hop_locality,
             "without": {
@@ -262,60 +210,66 @@ class Analysis:
 
 def analyze(spark: SparkSession, options: AnalyzeOptions, progress: Progress = _ignore) -> Analysis:
     """Count, plan, and judge the plan. Nothing is written."""
-    shape, seconds = options.shape, dict[str, float]()
+    shape, source, without = options.shape, None, None
+    seconds: dict[str, float] = {}
+    curve: list[tuple[int, float]] = []
     with spark_errors(options.data, options.form), _stage("count", progress, seconds) as found:
         frame = read_data(spark, options.data, options.form, options.schema)
         types = check_columns(frame, shape.counted, options.data)
-        source = _source(frame, options)
+        if shape.source:
+            parts = find_partitions(frame, shape.source, options.source_slot, options.data)
+            source = source_of(shape.source, options.source_slot, parts, options.slots)
         pairs = CountedPairs(frame, shape.counted, options.max_edges)
-        known = pairs.heaviest
         if not pairs.rows:
             raise HeadgateError(f"{options.data} has no rows", data=options.data)
         found.append(f"{pairs.rows:,} rows, {sum(pairs.pair_counts):,} pairs")
+
+    def outlook(tables: Tables) -> Outlook:
+        at_source = {} if source is None else {shape.counted.operators[-1]: source.table}
+        return Outlook(shape, pairs.traffic({**tables, **at_source}))
+
     with pairs:
         with _stage("partition", progress, seconds) as found:
             fixed = {} if source is None else {len(shape.operators): (source.h, source.slot)}
-            whole = graph_of(known, shape.counted, pairs.loads, fixed)
+            whole = pairs.graph(fixed)
             graph = whole if source is None else without_source(whole)
             plan = options.plan(graph)
             tables = options.tables(graph, plan)
-            expected = _outlook(pairs, shape, tables, source)
-            hashed = _outlook(pairs, shape, hash_tables(shape.operators, options.slots), source)
+            expected = outlook(tables)
+            hashed = outlook(hash_tables(shape.operators, options.slots))
             found.append(f"locality {expected.locality:.1%}, hash {hashed.locality:.1%}")
-        without = None
         if source is not None:
             with _stage("source", progress, seconds) as found:
                 without = expected
-                plan = place_with_source(whole, plan, options.source_weight, **options.how(whole))
+                plan = place_with_source(whole, plan, options)
                 tables = options.tables(whole, plan)
-                expected = _outlook(pairs, shape, tables, source)
+                expected = outlook(tables)
                 found.append(
-                    f"{source.partitions:,} partitions, first hop "
+                    f"{len(source.texts):,} partitions, first hop "
                     f"{expected.first_hop_locality:.1%} local, "
                     f"{without.first_hop_locality:.1%} if ignored"
                 )
-        curve: list[tuple[int, float]] = []
         if options.curve:
             with _stage("curve", progress, seconds) as found:
                 # Caneill et al. 2016, figure 12: how many pairs are worth keeping?
                 *fewer, everything = steps_to(graph.edges)
                 for k in fewer:
                     some = graph.top_edges(k)
-                    routed = options.tables(some, options.plan(some))
-                    curve.append((k, _outlook(pairs, shape, routed, source).locality))
+                    routed = outlook(options.tables(some, options.plan(some)))
+                    curve.append((k, routed.locality))
                 curve.append((everything, (without or expected).locality))  # the plan itself
                 found.append(f"{len(curve)} plans from fewer pairs")
         with spark_errors(options.data, options.form), _stage("names", progress, seconds) as found:
-            top = _top_pairs(frame, known.before(len(shape.edges)), shape, tables)
+            top = _top_pairs(frame, pairs.heaviest, shape, tables)
             found.append(f"of the {len(top)} heaviest pairs")
         return Analysis(
             options=options,
             types=types,
             rows=pairs.rows,
-            keys=dict(zip(shape.operators, pairs.key_counts, strict=False)),
+            keys=dict(zip(shape.operators, pairs.key_counts(whole), strict=False)),
             pairs=dict(zip(shape.counted.edge_names, pairs.pair_counts, strict=True)),
-            left_out_pairs=sum(pairs.pair_counts) - len(known),
-            left_out_rows=pairs.rows * len(shape.counted.edges) - int(known.n.sum()),
+            left_out_pairs=sum(pairs.pair_counts) - len(pairs.heaviest),
+            left_out_rows=pairs.rows * len(pairs.pair_counts) - int(pairs.heaviest.n.sum()),
             plan=plan,
             tables=tables,
             expected=expected,
@@ -366,7 +320,38 @@ def steps_to(edges: int, *, first: int = 10, per_decade: int = 2) -> list[int]:
     return [int(k) for k in steps if k < 0.75 * edges] + [edges]
 
 
-# --- inside ---------------------------------------------------------------------------------
+def without_source(graph: KeyGraph) -> KeyGraph:
+    """The same keys and loads, and only the pairs between operators; the source comes last."""
+    end = int(graph.starts[-2])
+    kept = graph.u < end
+    keys = (graph.op[:end], graph.h[:end], graph.load[:end])
+    return KeyGraph(graph.operators[:-1], *keys, graph.u[kept], graph.v[kept], graph.w[kept])
+
+
+def place_with_source(graph: KeyGraph, without: Partition, options: AnalyzeOptions) -> Partition:
+    """The better of two: the plan `without` the source, renamed and refined, and a fresh one.
+
+    Better has more local rows, where a row of the first hop counts `source_weight`. So the source
+    never costs more rows than it saves. O(a partition).
+    """
+    slots, end = without.slots, int(graph.starts[-2])
+    first = graph.u >= end
+    part, home = without.slot[graph.v[first]], graph.fixed[graph.u[first]]
+    assert not (home == FREE).any()
+    # Name the plan's slots so that most rows of the first hop stay.
+    stays = np.zeros((slots, slots))
+    np.add.at(stays, (part, home), graph.w[first])
+    named = np.concatenate([best_matching(stays)[without.slot], graph.fixed[end:]])
+    graph = replace(graph, w=np.where(first, options.source_weight * graph.w, graph.w))
+    method = f"{options.quality}, renamed"
+    refined = improve(
+        graph, named.astype(np.int32), slots, options.alpha, options.seed, method=method
+    )
+    refined.check(graph)
+    plans = (refined, options.plan(graph))
+    return min(plans, key=lambda plan: (not plan.bound_holds, -plan.locality))
+
+
 @contextmanager
 def _stage(name: str, progress: Progress, seconds: dict[str, float]) -> Iterator[list[str]]:
     """Time a stage, and report when it begins, what it found and how long it took."""
@@ -378,38 +363,16 @@ def _stage(name: str, progress: Progress, seconds: dict[str, float]) -> Iterator
     progress(name, ", ".join(found), seconds[name])
 
 
-def _source(frame: DataFrame, options: AnalyzeOptions) -> Source | None:
-    columns, slot = options.shape.source, options.source_slot
-    if not columns:
-        return None
-    found = find_partitions(frame, columns, slot, options.data)
-    return source_of(options.shape.counted.operators[-1], columns, slot, found, options.slots)
-
-
-def _outlook(pairs: CountedPairs, shape: Shape, tables: Tables, source: Source | None) -> Outlook:
-    found = pairs.traffic(tables if source is None else {**tables, source.name: source.table})
-    edges = len(shape.edges)
-    return Outlook(shape, tuple(found[:edges]), tuple(found[edges:]))
-
-
-def _top_pairs(frame: Any, known: Pairs, shape: Shape, tables: Tables) -> tuple[TopPair, ...]:
-    top = known.heaviest(TOP_PAIRS)
-    wanted: list[U64] = [np.empty(0, np.uint64) for _ in shape.operators]
-    ends = [shape.edges[edge] for edge in top.edge]
-    for (a, b), ha, hb in zip(ends, top.a, top.b, strict=True):
-        wanted[a], wanted[b] = np.append(wanted[a], ha), np.append(wanted[b], hb)
-    texts = key_texts(frame, shape, wanted)
+def _top_pairs(frame: DataFrame, pairs: Pairs, shape: Shape, tables: Tables) -> tuple[TopPair, ...]:
+    between = pairs.at(np.flatnonzero(pairs.edge < len(shape.edges)))
+    top = between.heaviest(TOP_PAIRS)
+    texts = key_texts(frame, shape, np.concatenate([top.a, top.b]))
     found = []
-    for number, (a, b) in enumerate(ends):
-        ha, hb = top.a[number : number + 1], top.b[number : number + 1]
-        found.append(
-            TopPair(
-                shape.edge_names[top.edge[number]],
-                texts[a].get(int(ha[0]), "?"),
-                texts[b].get(int(hb[0]), "?"),
-                int(top.n[number]),
-                int(tables[shape.operators[a]].route(ha)[0]),
-                int(tables[shape.operators[b]].route(hb)[0]),
-            )
+    for edge, a, b, rows in zip(top.edge, top.a, top.b, top.n.tolist(), strict=True):
+        slots = (
+            int(tables[shape.operators[op]].route(np.array([h]))[0])
+            for op, h in zip(shape.edges[edge], (a, b), strict=True)
         )
+        names = texts.get(int(a), "?"), texts.get(int(b), "?")
+        found.append(TopPair(shape.edge_names[edge], *names, rows, *slots))
     return tuple(found)

@@ -1,18 +1,37 @@
-"""A journal as one HTML file: no script, no link, nothing to install; light and dark."""
+"""A journal as one HTML file: no script, no link, nothing to install; light and dark.
+
+A figure without data is left out, so a journal without timings shows fewer figures.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
-from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from matplotlib.axes import Axes
+from matplotlib.patches import FancyBboxPatch
+
 from headgate.commit.facts import EpochFacts, Json, StartFacts, StateSize, facts_of
 from headgate.commit.inspection import Inspection
-from headgate.errors import HeadgateError
-from headgate.offline.diagram import draw
-from headgate.offline.page import PAGE, figures_html, section, table, tiles_html
+from headgate.offline.page import (
+    GRID,
+    REFERENCE,
+    SERIES,
+    WHOLE,
+    card,
+    cut,
+    figure,
+    figures,
+    lines,
+    load_bars,
+    page,
+    table,
+    y_ticks,
+)
 from headgate.offline.views import (
     EPOCH_COLUMNS,
     EpochView,
@@ -28,33 +47,17 @@ from headgate.offline.views import (
 
 _SHOWN_EPOCHS = 200  # rows of a table, the newest; the journal has the others
 _SHOWN_MOVES = 24
-
-
-Extra = tuple[str, str]
-"""A section that a command adds: a heading and its HTML, already escaped."""
-
-
-def why_no_figures() -> str:
-    """What is missing and how to get it; empty where figures can be drawn.
-
-    Figures are an extra: matplotlib is large, and a flow runs without it.
-    """
-    if find_spec("matplotlib") is not None:
-        return ""
-    return 'figures need matplotlib, which is not installed; pip install "headgate[figures]"'
-
-
-def need_figures() -> None:
-    """Refuse, before any work is done, what could not be drawn in the end."""
-    if why := why_no_figures():
-        raise HeadgateError(why, extra="figures")
+_REST = "Spark and waiting"
 
 
 def write_report(
-    checkpoint: str, out: Path, *, title: str | None = None, extras: Sequence[Extra] = ()
+    checkpoint: str,
+    out: Path,
+    *,
+    title: str | None = None,
+    extras: Mapping[str, str] | None = None,
 ) -> Path:
     """Write the report of a checkpoint's journal; returns the file."""
-    need_figures()
     seen = Inspection(checkpoint)
     out.parent.mkdir(parents=True, exist_ok=True)
     text = render(seen.describe, seen.journal, title=title or seen.flow, extras=extras)
@@ -67,27 +70,43 @@ def render(
     journal: Sequence[Json],
     *,
     title: str,
-    extras: Sequence[Extra] = (),
+    extras: Mapping[str, str] | None = None,
 ) -> str:
-    """The whole page, from a flow's description and its journal."""
+    """The whole page, from a flow's description and its journal.
+
+    `extras` are sections that a command adds: HTML, already escaped, by heading.
+    """
     epochs = each_epoch(journal)
     views = [EpochView.of(facts) for facts in epochs]
     run = RunView.of(views)
-    return PAGE.substitute(
-        title=escape(title),
-        subtitle=_subtitle(describe, journal, views),
-        tiles=_tiles(run),
-        diagram=draw(describe, epochs),
-        extras="".join(section(*extra) for extra in extras),
-        figures=_figures(epochs, views, run),
-        operators=_operators(describe, epochs),
-        events=_plans(journal) + _events(journal),
-        epochs=table(list(EPOCH_COLUMNS), [v.cells for v in views[-_SHOWN_EPOCHS:]], words=0),
-        epoch_count=len(views),
+    moved = run.bytes_local + run.bytes_shuffled
+    rows = table(list(EPOCH_COLUMNS), [v.cells for v in views[-_SHOWN_EPOCHS:]], words=0)
+    return page(
+        title,
+        _subtitle(describe, journal, views),
+        [
+            ("rows", short(run.rows), f"in {run.epochs} epochs"),
+            ("rows per second", number(run.rows_per_second_median), "median epoch"),
+            ("seconds per epoch", number(run.epoch_seconds_median, "s"), "median"),
+            ("stay in their slot", percent(run.locality), "of rows between operators"),
+            ("imbalance", times(run.imbalance_median), "busiest slot over mean"),
+            ("shuffled", short(run.bytes_shuffled, "B"), f"of {short(moved, 'B')} moved"),
+        ],
+        {
+            "The flow": card(_diagram(describe, epochs)),
+            **(extras or {}),
+            "Over time": _figures(epochs, views, run),
+            "Operators": _operators(describe, epochs),
+            "What the manager did": _plans(journal),
+            "Events": _events(journal),
+            "Epochs": f"<details><summary>All {len(views)} epochs as a table</summary>{rows}"
+            "</details>",
+        },
+        "Made from the flow's journal by <code>headgate report</code>. Times are advisory: a task "
+        "that Spark ran twice counts twice.",
     )
 
 
-# --- inside ---------------------------------------------------------------------------------
 def _subtitle(
     describe: Mapping[str, Any], journal: Sequence[Json], views: Sequence[EpochView]
 ) -> str:
@@ -96,72 +115,19 @@ def _subtitle(
         parts.append(f"epochs {views[0].epoch} to {views[-1].epoch}")
         parts.append(f"{views[-1].slots} slots")
     versions = [facts.spark for facts in facts_of(journal) if isinstance(facts, StartFacts)]
-    if versions:
-        parts.append(f"Spark {versions[-1]}")
-    return escape(" · ".join(parts))
+    return " · ".join([*parts, *(f"Spark {version}" for version in versions[-1:])])
 
 
-def _tiles(run: RunView) -> str:
-    moved = run.bytes_local + run.bytes_shuffled
-    tiles = [
-        ("rows", short(run.rows), f"in {run.epochs} epochs"),
-        ("rows per second", number(run.rows_per_second_median), "median epoch"),
-        ("seconds per epoch", number(run.epoch_seconds_median, "s"), "median"),
-        ("stay in their slot", percent(run.locality), "of rows between operators"),
-        ("imbalance", times(run.imbalance_median), "busiest slot over mean"),
-        ("shuffled", short(run.bytes_shuffled, "B"), f"of {short(moved, 'B')} moved"),
-    ]
-    return tiles_html(tiles)
-
-
-def _figures(epochs: Sequence[EpochFacts], views: Sequence[EpochView], run: RunView) -> str:
-    from headgate.offline import figure
-
-    drawn = [
-        (
-            "Rows per second",
-            "Source rows over an epoch's planning and job.",
-            figure.rows_per_second(views, run.rows_per_second_median),
-        ),
-        (
-            "Where the time goes",
-            "The longest task of each level, as measured inside the Python workers.",
-            figure.time_spent(epochs),
-        ),
-        (
-            "Locality",
-            "Rows whose next key lives in the slot they are in: they skip the shuffle.",
-            figure.locality(epochs),
-        ),
-        (
-            "Imbalance",
-            "The busiest slot's rows over the mean of all slots; 1× is even.",
-            figure.imbalance(epochs),
-        ),
-        (
-            "Bytes moved",
-            "Through Spark's shuffle, or in memory from operator to operator.",
-            figure.bytes_moved(views),
-        ),
-        (
-            "Load per slot",
-            "Rows over the whole run against an even share.",
-            figure.slot_loads(epochs),
-        ),
-    ]
-    return figures_html(drawn)
-
-
+# --- tables -----------------------------------------------------------------------------------
 def _operators(describe: Mapping[str, Any], epochs: Sequence[EpochFacts]) -> str:
     head = ["operator", "kind", "key", "state rows", "state bytes", "rows in", "time per row"]
     rows = []
     for name, operator in describe["operators"].items():
         state: dict[int, StateSize] = {}
-        seen, spent_ms = 0, 0.0
         for facts in epochs:
             state |= facts.state.get(name, {})
-            seen += sum(facts.loads.get(name, ()))
-            spent_ms += sum(facts.operator_ms.get(name, ()))
+        seen = sum(sum(facts.loads.get(name, ())) for facts in epochs)
+        spent_ms = sum(sum(facts.operator_ms.get(name, ())) for facts in epochs)
         rows.append(
             [
                 name,
@@ -177,7 +143,7 @@ def _operators(describe: Mapping[str, Any], epochs: Sequence[EpochFacts]) -> str
 
 
 def _plans(journal: Sequence[Json]) -> str:
-    """What the manager moved and why, what it promised and what came of it."""
+    """What the manager moved and why, what it promised and what that achieved."""
     plans = plan_views(journal)
     if not plans:
         return ""
@@ -191,22 +157,19 @@ def _plans(journal: Sequence[Json]) -> str:
         ]
         for plan in plans[-_SHOWN_EPOCHS:]
     ]
-    head = ["epoch", "why", "keys moved", "predicted locality", "achieved"]
-    error = mean_error(plans)
-    aside = "" if error is None else f"Mean error of the predicted locality: {error:.3f}. "
+    html = table(["epoch", "why", "keys moved", "predicted locality", "achieved"], rows, words=2)
+    if (error := mean_error(plans)) is not None:
+        html += f'<p class="aside">Mean error of the predicted locality: {error:.3f}.</p>'
     moves = [line for plan in plans for line in plan.top_moves][:_SHOWN_MOVES]
-    listed = "".join(f"<li>{escape(line)}</li>" for line in moves)
-    if listed:
-        listed = f"<p>The heaviest moves, first plans first:</p><ul>{listed}</ul>"
-    html = f'<p class="aside">{escape(aside)}</p>' + table(head, rows, words=2) + listed
-    return section("What the manager did", html)
+    if moves:
+        items = "".join(f"<li>{escape(line)}</li>" for line in moves)
+        html += f'<p class="aside">The heaviest moves, first plans first:</p><ul>{items}</ul>'
+    return html
 
 
 def _events(journal: Sequence[Json]) -> str:
     """Everything but epochs, starts and plans: retries, scalings."""
     others = [r for r in journal if r["kind"] not in ("epoch", "start", "plan", "outcome")]
-    if not others:
-        return ""
     hidden = ("schema", "kind", "epoch")
     rows = [
         [
@@ -216,4 +179,191 @@ def _events(journal: Sequence[Json]) -> str:
         ]
         for r in others[-_SHOWN_EPOCHS:]
     ]
-    return section("Events", table(["epoch", "kind", "facts"], rows, words=3))
+    return table(["epoch", "kind", "facts"], rows, words=3) if rows else ""
+
+
+# --- figures ----------------------------------------------------------------------------------
+def _figures(epochs: Sequence[EpochFacts], views: Sequence[EpochView], run: RunView) -> str:
+    def over_epochs(axes: Axes) -> None:
+        axes.set_xlabel("epoch")
+        for before, after in pairwise(views):
+            if (before.slots, before.routing_version) != (after.slots, after.routing_version):
+                axes.axvline(after.epoch - 0.5, **REFERENCE | {"linewidth": 1})
+
+    def rates(axes: Axes) -> None:
+        over_epochs(axes)
+        axes.bar(list(rate), list(rate.values()), 0.72, color=SERIES[0])
+        median = run.rows_per_second_median
+        if median is not None:
+            axes.axhline(median, **REFERENCE, label=f"median {short(median)}")
+
+    def shares(axes: Axes) -> None:
+        over_epochs(axes)
+        lines(axes, stayed)
+        axes.set_ylim(0, 1)
+        y_ticks(axes, "%")
+
+    def ratios(axes: Axes) -> None:
+        over_epochs(axes)
+        lines(axes, uneven)
+        axes.set_ylim(1, max(1.25, axes.get_ylim()[1]))
+        y_ticks(axes, "×")
+
+    def loads(axes: Axes) -> None:
+        load_bars(axes, busy)
+        axes.axhline(1, **REFERENCE)
+
+    def stacked(name: str, parts: Mapping[str, Mapping[int, float]], unit: str) -> str:
+        def paint(axes: Axes) -> None:
+            over_epochs(axes)
+            floor: Counter[int] = Counter()
+            for i, (label, values) in enumerate(parts.items()):
+                ink = SERIES[-1] if label == _REST else SERIES[i % len(SERIES)]
+                bottom = [floor[epoch] for epoch in values]
+                axes.bar(list(values), list(values.values()), 0.72, bottom, color=ink, label=label)
+                floor.update(values)
+            y_ticks(axes, unit)
+
+        return figure(name, paint) if any(any(v.values()) for v in parts.values()) else ""
+
+    rate = {v.epoch: v.rows_per_second for v in views if v.rows_per_second is not None}
+    stayed: dict[str, list[tuple[float, float]]] = {}
+    uneven: dict[str, list[tuple[float, float]]] = {}
+    for facts in epochs:
+        for name, edge in facts.edges.items():
+            if edge.between_slots and edge.locality is not None:
+                stayed.setdefault(name, []).append((facts.epoch, edge.locality))
+        for name, ratio in facts.imbalance.items():
+            if ratio is not None:
+                uneven.setdefault(name, []).append((facts.epoch, ratio))
+    moved = {
+        "shuffled": {v.epoch: float(v.bytes_shuffled) for v in views},
+        "local, in memory": {v.epoch: float(v.bytes_local) for v in views},
+    }
+    busy = _loads(epochs)
+    return figures(
+        [
+            (
+                "Rows per second",
+                "Source rows over an epoch's planning and job.",
+                figure("rate", rates) if rate else "",
+            ),
+            (
+                "Where the time goes",
+                "The longest task of each level, as measured inside the Python workers.",
+                stacked("time", _time_spent(epochs), "s"),
+            ),
+            (
+                "Locality",
+                "Rows whose next key lives in the slot they are in: they skip the shuffle.",
+                figure("locality", shares) if stayed else "",
+            ),
+            (
+                "Imbalance",
+                "The busiest slot's rows over the mean of all slots; 1× is even.",
+                figure("imbalance", ratios) if uneven else "",
+            ),
+            (
+                "Bytes moved",
+                "Through Spark's shuffle, or in memory from operator to operator.",
+                stacked("bytes", moved, "B"),
+            ),
+            (
+                "Load per slot",
+                "Rows over the whole run against an even share.",
+                figure("loads", loads) if busy else "",
+            ),
+        ]
+    )
+
+
+def _time_spent(epochs: Sequence[EpochFacts]) -> dict[str, dict[int, float]]:
+    """Seconds of planning, of the longest task of each level, and of the rest, by epoch."""
+    timed = {f.epoch: f.engine for f in epochs if f.engine.job_ms is not None}
+    parts = {"planning": {e: (engine.plan_ms or 0.0) / 1e3 for e, engine in timed.items()}}
+    for level in sorted({level for engine in timed.values() for level in engine.levels_ms}):
+        name = "route (level 0)" if level == 0 else f"level {level}"
+        parts[name] = {e: engine.levels_ms.get(level, 0.0) / 1e3 for e, engine in timed.items()}
+    parts[_REST] = {
+        e: max(0.0, (engine.job_ms or 0.0) - sum(engine.levels_ms.values())) / 1e3
+        for e, engine in timed.items()
+    }
+    return parts
+
+
+def _loads(epochs: Sequence[EpochFacts]) -> dict[str, list[int]]:
+    """Rows per slot of each operator, over the epochs with the last number of slots."""
+    sums: dict[str, list[int]] = {}
+    for facts in epochs:
+        for name, loads in facts.loads.items():
+            if len(loads) == epochs[-1].slots:
+                so_far = sums.get(name, [0] * len(loads))
+                sums[name] = [a + b for a, b in zip(so_far, loads, strict=True)]
+    return {name: loads for name, loads in sums.items() if any(loads)}
+
+
+# --- the flow ---------------------------------------------------------------------------------
+def _diagram(describe: Mapping[str, Any], epochs: Sequence[EpochFacts]) -> str:
+    """Sources left, sinks right, and on each edge the rows that it carried."""
+    notes = dict.fromkeys(describe["sources"], "source")
+    notes |= dict.fromkeys(describe["stateless"], "stateless")
+    for name, operator in describe["operators"].items():
+        kind, key = operator["settings"].get("operator", "stateful"), ", ".join(operator["key"])
+        notes[name] = f"{kind} by {key or 'one key'}"
+    notes |= {name: f"{kind} sink" for name, kind in describe["sinks"].items()}
+    edges = [(edge["producer"], edge["consumer"]) for edge in describe["edges"]]
+    column = dict.fromkeys(notes, 0)
+    for _ in notes:  # the longest way from a source; a flow has no cycles, so this ends
+        for producer, consumer in edges:
+            column[consumer] = max(column[consumer], column[producer] + 1)
+    members: dict[int, list[str]] = {}
+    for name, at in column.items():
+        members.setdefault(at, []).append(name)
+    place = {
+        name: (2.5 * at, 0.85 * ((len(names) - 1) / 2 - row))
+        for at, names in members.items()
+        for row, name in enumerate(names)
+    }
+    height = 0.85 * max(map(len, members.values()))
+    width = max(WHOLE, 2.5 * len(members))
+
+    def paint(axes: Axes) -> None:
+        for producer, consumer in edges:
+            (x1, y1), (x2, y2) = place[producer], place[consumer]
+            arrow = {"arrowstyle": "-|>", "color": SERIES[-1], "linewidth": 1.2}
+            axes.annotate("", (x2 - 0.77, y2), (x1 + 0.77, y1), arrowprops=arrow)
+            above, below = _carried(f"{producer}->{consumer}", consumer, epochs)
+            middle = ((x1 + x2) / 2, (y1 + y2) / 2)
+            axes.annotate(above, middle, (0, 4), textcoords="offset points", ha="center", size=9)
+            axes.annotate(below, middle, (0, -12), textcoords="offset points", ha="center", size=9)
+        for name, (x, y) in place.items():
+            stateful = name in describe["operators"]
+            box = _rounded(x, y, SERIES[0] if stateful else GRID)
+            axes.add_patch(box)
+            axes.text(x, y + 0.04, cut(name, 18), ha="center", va="bottom", weight="bold")
+            axes.text(x, y - 0.04, cut(notes[name], 24), ha="center", va="top", size=9)
+        axes.set_axis_off()
+        centre = 2.5 * (len(members) - 1) / 2
+        axes.set_xlim(centre - width / 2, centre + width / 2)
+        axes.set_ylim(-height / 2, height / 2)
+
+    return figure("flow", paint, (width, height))
+
+
+def _rounded(x: float, y: float, ink: str) -> FancyBboxPatch:
+    style = "round,pad=0,rounding_size=0.1"
+    corner = (x - 0.75, y - 0.28)
+    return FancyBboxPatch(
+        corner, 1.5, 0.56, boxstyle=style, fill=False, edgecolor=ink, linewidth=1.6
+    )
+
+
+def _carried(edge: str, consumer: str, epochs: Sequence[EpochFacts]) -> tuple[str, str]:
+    """How many rows went along an edge, and which share of them stayed in their slot."""
+    facts = [epoch.edges[edge] for epoch in epochs if edge in epoch.edges]
+    local, remote = sum(f.local_rows for f in facts), sum(f.remote_rows for f in facts)
+    rows = local + remote or sum(epoch.sink_rows.get(consumer, 0) for epoch in epochs)
+    if not rows:
+        return "", ""
+    between = any(f.between_slots for f in facts)
+    return f"{short(rows)} rows", f"{local / (local + remote):.0%} stay" if between else ""

@@ -1,15 +1,17 @@
-"""The few numbers of an epoch that people look at, derived from its facts.
+"""The few numbers of an epoch, a run and a plan that people look at.
 
-Every view (terminal, report, JSON) takes them from here, so they agree.
+Terminal, report and JSON all take them from here, so they agree.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from statistics import median
 
 from headgate.commit.facts import EpochFacts, Json, OutcomeFacts, PlanFacts, epochs_of, facts_of
+from headgate.errors import HeadgateError
 
 EPOCH_COLUMNS = {
     "epoch": 6,
@@ -26,7 +28,11 @@ EPOCH_COLUMNS = {
 
 @dataclass(frozen=True)
 class EpochView:
-    """One epoch. What the engine did not measure is None (the testing kit has no job times)."""
+    """One epoch. What the engine did not measure is None (the testing kit has no job times).
+
+    `seconds` is planning and job: what the epoch costs before it is committed. `imbalance` is that
+    of the operator whose busiest slot is furthest above its mean.
+    """
 
     epoch: int
     rows: int
@@ -41,19 +47,13 @@ class EpochView:
 
     @classmethod
     def of(cls, facts: EpochFacts) -> EpochView:
-        """The view of an epoch; a replayed one has almost no facts.
-
-        `seconds` is planning and job: what the epoch costs before it is committed. `imbalance` is
-        that of the operator whose busiest slot is furthest above its mean.
-        """
         timed = facts.engine.plan_ms is not None or facts.engine.job_ms is not None
-        uneven = [x for x in facts.imbalance.values() if x is not None]
         return cls(
             epoch=facts.epoch,
             rows=facts.rows,
             seconds=facts.engine.seconds if timed else None,
             locality=facts.locality,
-            imbalance=max(uneven, default=None),
+            imbalance=max((x for x in facts.imbalance.values() if x is not None), default=None),
             bytes_shuffled=facts.bytes_shuffled,
             bytes_local=facts.bytes_local,
             slots=facts.slots,
@@ -100,20 +100,26 @@ class RunView:
     @classmethod
     def of(cls, views: Sequence[EpochView]) -> RunView:
         busy = [view for view in views if view.rows]
+        known = [(view.locality, view.rows) for view in busy if view.locality is not None]
+        rows = sum(rows for _, rows in known)
         return cls(
             epochs=len(views),
             rows=sum(view.rows for view in views),
             rows_per_second_median=_median(view.rows_per_second for view in busy),
             epoch_seconds_median=_median(view.seconds for view in busy),
-            locality=_mean_locality(busy),
+            locality=sum(share * n for share, n in known) / rows if rows else None,
             imbalance_median=_median(view.imbalance for view in busy),
             bytes_shuffled=sum(view.bytes_shuffled for view in views),
             bytes_local=sum(view.bytes_local for view in views),
             retries=sum(view.attempts - 1 for view in views),
         )
 
-    def to_json(self) -> Json:
-        return asdict(self)
+    @property
+    def sentence(self) -> str:
+        said = f"{self.epochs} epochs, {self.rows:,} rows"
+        if self.rows_per_second_median is None:
+            return said
+        return f"{said}, median {short(self.rows_per_second_median)} rows/s"
 
 
 def each_epoch(journal: Iterable[Json]) -> list[EpochFacts]:
@@ -127,16 +133,9 @@ def _median(values: Iterable[float | None]) -> float | None:
     return median(known) if known else None
 
 
-def _mean_locality(views: Sequence[EpochView]) -> float | None:
-    """Weighted by rows, so that it is the share of all rows that stayed."""
-    known = [(view.locality, view.rows) for view in views if view.locality is not None]
-    rows = sum(count for _, count in known)
-    return sum(share * count for share, count in known) / rows if rows else None
-
-
 @dataclass(frozen=True)
 class PlanView:
-    """One decision: what moved with which epoch, why, what was promised and what came of it."""
+    """One decision: what moved with which epoch, why, what it promised and what it achieved."""
 
     epoch: int
     moved_keys: int
@@ -145,38 +144,44 @@ class PlanView:
     achieved_locality: float | None
     top_moves: tuple[str, ...]
 
-    @property
-    def error(self) -> float | None:
-        """Promised minus achieved; None while either is unknown."""
-        if self.predicted_locality is None or self.achieved_locality is None:
-            return None
-        return self.predicted_locality - self.achieved_locality
-
 
 def plan_views(journal: Iterable[Json]) -> list[PlanView]:
-    """The plans of a journal, in order, each with the first outcome told after it."""
+    """The plans of a journal, in order, each with the first outcome recorded after it."""
     views: list[PlanView] = []
     for facts in facts_of(journal):
         if isinstance(facts, OutcomeFacts) and views and views[-1].achieved_locality is None:
             views[-1] = replace(views[-1], achieved_locality=facts.achieved_locality)
         elif isinstance(facts, PlanFacts):
-            views.append(
-                PlanView(
-                    epoch=facts.epoch,
-                    moved_keys=sum(facts.moves.values()),
-                    why=facts.why or facts.failed or "the rest of an earlier plan",
-                    predicted_locality=facts.predicted_locality,
-                    achieved_locality=None,
-                    top_moves=facts.top_moves or (),
-                )
-            )
+            why = facts.why or facts.failed or "the rest of an earlier plan"
+            moved, top = sum(facts.moves.values()), facts.top_moves or ()
+            views.append(PlanView(facts.epoch, moved, why, facts.predicted_locality, None, top))
     return views
 
 
 def mean_error(plans: Sequence[PlanView]) -> float | None:
     """Mean absolute error of the predicted locality, over the plans whose outcome is known."""
-    errors = [abs(plan.error) for plan in plans if plan.error is not None]
+    errors = [
+        abs(plan.predicted_locality - plan.achieved_locality)
+        for plan in plans
+        if plan.predicted_locality is not None and plan.achieved_locality is not None
+    ]
     return sum(errors) / len(errors) if errors else None
+
+
+def why_no_figures() -> str:
+    """What is missing and how to get it; empty where figures can be drawn.
+
+    Figures are an extra: matplotlib is large, and a flow runs without it.
+    """
+    if find_spec("matplotlib") is not None:
+        return ""
+    return 'figures need matplotlib, which is not installed; pip install "headgate[figures]"'
+
+
+def need_figures() -> None:
+    """Refuse, before any work is done, what could not be drawn in the end."""
+    if why := why_no_figures():
+        raise HeadgateError(why, extra="figures")
 
 
 def short(number: float, unit: str = "") -> str:
@@ -197,13 +202,13 @@ def short(number: float, unit: str = "") -> str:
     return f"{text} {unit}".strip()
 
 
+def number(value: float | None, unit: str = "") -> str:
+    return "–" if value is None else short(value, unit)
+
+
 def percent(share: float | None) -> str:
     return "–" if share is None else f"{share:.1%}"
 
 
 def times(ratio: float | None) -> str:
     return "–" if ratio is None else f"{ratio:.2f}×"
-
-
-def number(value: float | None, unit: str = "") -> str:
-    return "–" if value is None else short(value, unit)

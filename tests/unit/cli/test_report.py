@@ -56,7 +56,7 @@ def test_times_add_two_figures(tmp_path: Path) -> None:
 def test_what_users_name_is_escaped(tmp_path: Path) -> None:
     seen = Inspection(checkpoint(tmp_path))
 
-    page = render(seen.describe, seen.journal, title="<b>&", extras=[("<i>", "<p>x</p>")])
+    page = render(seen.describe, seen.journal, title="<b>&", extras={"<i>": "<p>x</p>"})
 
     assert "&lt;b&gt;&amp;" in page and "&lt;i&gt;" in page and "<p>x</p>" in page
 

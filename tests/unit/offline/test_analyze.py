@@ -21,25 +21,15 @@ from headgate.errors import DeclarationError, HeadgateError, UnknownColumn
 from headgate.offline.analyze import (
     Analysis,
     AnalyzeOptions,
-    Outlook,
     TopPair,
     check_solver,
     hash_tables,
     steps_to,
     write,
 )
-from headgate.offline.analyze_data import check_columns, format_of, shape_of
-from headgate.offline.analyze_pairs import (
-    Shape,
-    count_pairs,
-    graph_of,
-    hashes_of,
-    loads_of,
-    local_share,
-    slot_loads,
-    traffic,
-)
+from headgate.offline.analyze_input import check_columns, format_of, shape_of
 from headgate.offline.analyze_report import render
+from headgate.offline.pairs import Outlook, Shape, count_pairs, graph_of, hashes_of
 from headgate.planner.key_graph import to_tables
 from headgate.planner.partition import partition
 from headgate.routing.table import RoutingTable
@@ -51,9 +41,8 @@ JOIN = shape_of(["a", "b", "c"], edges=["a:c", "b:c"])
 
 def analysis_of(rows: pa.Table, shape: Shape, slots: int, *, cap: int = 10_000) -> Analysis:
     """What `analyze` gives, counted here instead of on Spark."""
-    pairs = count_pairs(hashes_of(rows.select(shape.columns), shape.positions), shape.edges)
-    loads = loads_of(pairs, shape)
-    graph = graph_of(pairs, shape, loads)
+    pairs = count_pairs(hashes_of(rows, shape.keys), shape.edges)
+    graph = graph_of(pairs, shape)
     plan = partition(graph, slots)
     tables = to_tables(graph, plan.slot, slots, cap=cap)
     hashed = hash_tables(shape.operators, slots)
@@ -61,14 +50,14 @@ def analysis_of(rows: pa.Table, shape: Shape, slots: int, *, cap: int = 10_000) 
         AnalyzeOptions("posts <1>.parquet", "parquet", shape, slots=slots, max_pins=cap),
         dict.fromkeys(shape.columns, "string"),
         rows.num_rows,
-        {name: len(loads[i][0]) for i, name in enumerate(shape.operators)},
+        dict(zip(shape.operators, np.diff(graph.starts).tolist(), strict=True)),
         {name: len(pairs.on(i)) for i, name in enumerate(shape.edge_names)},
         0,
         0,
         plan,
         tables,
-        Outlook(shape, tuple(traffic(pairs, shape, tables))),
-        Outlook(shape, tuple(traffic(pairs, shape, hashed))),
+        Outlook(shape, pairs.traffic(shape, tables)),
+        Outlook(shape, pairs.traffic(shape, hashed)),
         (TopPair(shape.edge_names[0], "<i>", "x", 7, 0, 1), TopPair("a->b", "y", "z", 5, 1, 1)),
         ((10, 0.3), (100, 0.5)),
     )
@@ -148,7 +137,7 @@ def random_rows(seed: int, rows: int = 200) -> pa.Table:
 @pytest.mark.parametrize("shape", [CHAIN, TREE, JOIN], ids=["chain", "tree", "join"])
 def test_traffic_is_what_routing_every_row_gives(shape: Shape, seed: int, slots: int) -> None:
     rows = random_rows(seed)
-    keys = hashes_of(rows, shape.positions)
+    keys = hashes_of(rows, shape.keys)
     pairs = count_pairs(keys, shape.edges)
     tables: dict[str, RoutingTable] = {}
     rng = np.random.default_rng(seed)
@@ -157,28 +146,31 @@ def test_traffic_is_what_routing_every_row_gives(shape: Shape, seed: int, slots:
         owners = rng.integers(0, slots, len(some)).astype(np.int32)
         tables[name] = hg.hash_table(slots).pin_hashes(some, owners)
 
-    found = traffic(pairs, shape, tables)
+    found = Outlook(shape, pairs.traffic(shape, tables))
 
     homes = [tables[name].route(h) for name, h in zip(shape.operators, keys, strict=True)]
-    for matrix, (a, b) in zip(found, shape.edges, strict=True):
+    for matrix, (a, b) in zip(found.traffic, shape.edges, strict=True):
         expected = Counter(zip(homes[a].tolist(), homes[b].tolist(), strict=True))
         assert {(i, j): matrix[i, j] for i, j in expected} == expected
         assert matrix.sum() == rows.num_rows
     stayed = sum(int((homes[a] == homes[b]).sum()) for a, b in shape.edges)
-    assert local_share(found) == stayed / (rows.num_rows * len(shape.edges))
-    loads = slot_loads(found, shape)
+    assert found.locality == stayed / (rows.num_rows * len(shape.edges))
     for number, name in enumerate(shape.operators):
         once = np.bincount(homes[number], minlength=slots) * shape.copies(number)
-        assert loads[name] == once.tolist()
+        assert found.loads[name] == once.tolist()
 
 
 @pytest.mark.parametrize("shape", [CHAIN, TREE, JOIN], ids=["chain", "tree", "join"])
-def test_measured_loads_are_those_the_pairs_imply(shape: Shape) -> None:
-    pairs = count_pairs(hashes_of(random_rows(1), shape.positions), shape.edges).sorted()
+def test_loads_are_the_rows_that_reach_each_key(shape: Shape) -> None:
+    rows = random_rows(1)
+    keys = hashes_of(rows, shape.keys)
 
-    measured = graph_of(pairs, shape, loads_of(pairs, shape))
+    graph = graph_of(count_pairs(keys, shape.edges).sorted(), shape)
 
-    assert measured.load.tolist() == graph_of(pairs, shape, {}).load.tolist()
+    for number, h in enumerate(keys):
+        once = np.unique(h, return_counts=True)[1] * shape.copies(number)
+        mine = slice(graph.starts[number], graph.starts[number + 1])
+        assert graph.load[mine].tolist() == once.tolist()
 
 
 def test_the_plan_beats_hash_and_holds_its_bound() -> None:
@@ -207,8 +199,7 @@ def test_a_missing_solver_is_told_before_counting() -> None:
 def test_no_pairs_known_is_hash_routing() -> None:
     shape = shape_of(["region", "hashtag"])
     rows = trends(2_000, seed=1, epoch=0).select(shape.columns)
-    pairs = count_pairs(hashes_of(rows, shape.positions), shape.edges)
-    graph = graph_of(pairs, shape, loads_of(pairs, shape))
+    graph = graph_of(count_pairs(hashes_of(rows, shape.keys), shape.edges), shape)
 
     unknown = graph.top_edges(0)
     none = to_tables(unknown, partition(unknown, 4).slot, 4)
@@ -259,6 +250,3 @@ def test_all_is_written_and_the_tables_are_those_of_the_plan(tmp_path: Path) -> 
     }
     loaded = hg.load_tables(tmp_path / "deep" / "out")
     assert all(loaded[name].same_routes(table) for name, table in found.tables.items())
-
-
-# --- the bench ------------------------------------------------------------------------------

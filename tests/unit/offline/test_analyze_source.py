@@ -11,20 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import HeadgateError, SchemaMismatch, UnknownSlot
-from headgate.offline import analyze_source
-from headgate.offline.analyze import Analysis, AnalyzeOptions, Outlook, TopPair, hash_tables
-from headgate.offline.analyze_data import shape_of
-from headgate.offline.analyze_pairs import (
-    Pairs,
-    Shape,
-    count_pairs,
-    graph_of,
-    hashes_of,
-    loads_of,
-    traffic,
+from headgate.offline import analyze_input
+from headgate.offline.analyze import (
+    Analysis,
+    AnalyzeOptions,
+    TopPair,
+    hash_tables,
+    place_with_source,
+    without_source,
 )
+from headgate.offline.analyze_input import Source, shape_of, source_of
 from headgate.offline.analyze_report import render
-from headgate.offline.analyze_source import Source, place_with_source, source_of, without_source
+from headgate.offline.pairs import Outlook, Pairs, Shape, count_pairs, graph_of, hashes_of
 from headgate.planner.key_graph import KeyGraph, to_tables
 from headgate.planner.partition import Partition, partition
 from strategies import examples
@@ -49,17 +47,18 @@ def worlds(seed: int, rows: int = 600, stray: float = 0.1) -> pa.Table:
 
 def counted(rows: pa.Table, shape: Shape) -> tuple[Pairs, KeyGraph, Source]:
     whole = shape.counted
-    pairs = count_pairs(hashes_of(rows.select(whole.columns), whole.positions), whole.edges)
+    pairs = count_pairs(hashes_of(rows, whole.keys), whole.edges)
     found = rows.group_by(list(shape.source)).aggregate([])
-    source = source_of(whole.operators[-1], shape.source, None, found, SLOTS)
+    source = source_of(shape.source, None, found, SLOTS)
     fixed = {len(shape.operators): (source.h, source.slot)}
-    return pairs, graph_of(pairs, whole, loads_of(pairs, whole), fixed), source
+    return pairs, graph_of(pairs, whole, None, fixed), source
 
 
 def planned(rows: pa.Table, weight: float) -> tuple[Partition, Partition, KeyGraph]:
     _, graph, _ = counted(rows, CHAIN)
     without = partition(without_source(graph), SLOTS, seed=1)
-    return place_with_source(graph, without, weight, seed=1), without, graph
+    options = AnalyzeOptions("", "", CHAIN, slots=SLOTS, seed=1, source_weight=weight)
+    return place_with_source(graph, without, options), without, graph
 
 
 def local(graph: KeyGraph, slot: Any, *, first_hop: bool) -> float:
@@ -75,7 +74,7 @@ def local(graph: KeyGraph, slot: Any, *, first_hop: bool) -> float:
 # --- partitions and their slots ---------------------------------------------------------------
 def test_partitions_are_dealt_over_the_slots_in_their_order() -> None:
     found = pa.table({"p": ["c", None, "a", "b"]})
-    source = source_of("source:p", ("p",), None, found, SLOTS)
+    source = source_of(("p",), None, found, SLOTS)
 
     assert source.slot_by_text == [("a", 0), ("b", 1), ("c", 2), ("null", 0)]
     assert source.table.route(source.h).tolist() == [0, 1, 2, 0]
@@ -83,7 +82,7 @@ def test_partitions_are_dealt_over_the_slots_in_their_order() -> None:
 
 def test_a_column_may_say_where_a_partition_is() -> None:
     found = pa.table({"p": [7, 5], "q": ["x", "y"], "at": pa.array([2, 1], pa.int16())})
-    source = source_of("source:p,q", ("p", "q"), "at", found, SLOTS)
+    source = source_of(("p", "q"), "at", found, SLOTS)
 
     assert [slot for _, slot in source.slot_by_text] == [1, 2]
 
@@ -99,19 +98,19 @@ def test_a_column_may_say_where_a_partition_is() -> None:
 def test_slots_that_cannot_be_are_told(slots: list[Any], kind: type, told: str) -> None:
     found = pa.table({"p": [1, 2], "at": slots})
     with pytest.raises(kind, match=told):
-        source_of("source:p", ("p",), "at", found, SLOTS)
+        source_of(("p",), "at", found, SLOTS)
 
 
 def test_a_partition_is_at_one_slot() -> None:
     found = pa.table({"p": [1, 2, 2], "at": [0, 1, 2]})
     with pytest.raises(UnknownSlot, match="several slots for partition 2"):
-        source_of("source:p", ("p",), "at", found, SLOTS)
+        source_of(("p",), "at", found, SLOTS)
 
 
 def test_a_column_of_rows_is_no_column_of_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(analyze_source, "MOST_PARTITIONS", 3)
+    monkeypatch.setattr(analyze_input, "MOST_PARTITIONS", 3)
     with pytest.raises(HeadgateError, match="more than 3 distinct values"):
-        source_of("source:p", ("p",), None, pa.table({"p": range(4)}), SLOTS)
+        source_of(("p",), None, pa.table({"p": range(4)}), SLOTS)
 
 
 def test_the_source_feeds_the_operators_that_nobody_else_does() -> None:
@@ -156,16 +155,17 @@ def test_no_table_is_made_for_the_source_and_the_report_tells_of_it() -> None:
     rows = worlds(5)
     pairs, graph, source = counted(rows, CHAIN)
     blind = partition(without_source(graph), SLOTS)
-    plan = place_with_source(graph, blind)
+    options = AnalyzeOptions("posts.parquet", "parquet", CHAIN, slots=SLOTS)
+    plan = place_with_source(graph, blind, options)
 
     def outlook(tables: Any) -> Outlook:
-        found = traffic(pairs, CHAIN.counted, {**tables, source.name: source.table})
-        return Outlook(CHAIN, tuple(found[:1]), tuple(found[1:]))
+        tables = {**tables, CHAIN.counted.operators[-1]: source.table}
+        return Outlook(CHAIN, pairs.traffic(CHAIN.counted, tables))
 
     tables = to_tables(graph, plan.slot, SLOTS)
     without = outlook(to_tables(without_source(graph), blind.slot, SLOTS))
     analysis = Analysis(
-        AnalyzeOptions("posts.parquet", "parquet", CHAIN, slots=SLOTS),
+        options,
         dict.fromkeys(CHAIN.counted.columns, "string"),
         rows.num_rows,
         {"a": 30, "b": 60},

@@ -22,17 +22,7 @@ from headgate.arrays import U64
 from headgate.demo.tour import Machine
 from headgate.demo.workload import trends
 from headgate.offline.analyze import hash_tables, steps_to
-from headgate.offline.analyze_pairs import (
-    Pairs,
-    Shape,
-    count_pairs,
-    graph_of,
-    hashes_of,
-    loads_of,
-    local_share,
-    slot_loads,
-    traffic,
-)
+from headgate.offline.pairs import Outlook, Pairs, Shape, count_pairs, graph_of, hashes_of
 from headgate.planner.key_graph import to_tables
 from headgate.planner.partition import partition
 
@@ -74,7 +64,7 @@ def run_edges(options: EdgesOptions, say: Say, data: Path | None = None) -> dict
         uneven[str(slots)] = [[worst for _, worst in line] for line in told]
         plain = hash_tables(shape.operators, slots)
         hashed[str(slots)] = float(
-            np.mean([local_share(traffic(after, shape, plain)) for _, after in windows])
+            np.mean([Outlook(shape, after.traffic(shape, plain)).locality for _, after in windows])
         )
         means = ", ".join(f"{share:.1%}" for share in np.mean(raw[str(slots)], axis=0))
         say(f"{slots} slots: {means} (hash {hashed[str(slots)]:.1%})")
@@ -108,7 +98,7 @@ def read_keys(options: EdgesOptions, data: Path | None, say: Say) -> tuple[str, 
         )
         name = "trends (generated)"
     shape = Shape(columns, tuple((column,) for column in columns), ((0, 1),))
-    return name, shape, hashes_of(rows, shape.positions)
+    return name, shape, hashes_of(rows, shape.keys)
 
 
 def data_folder() -> Path:
@@ -129,14 +119,12 @@ def _judge(
     before: Pairs, after: Pairs, shape: Shape, slots: int, steps: list[int], options: EdgesOptions
 ) -> list[tuple[float, float]]:
     """Locality and worst imbalance on the rows after, for each number of pairs known."""
-    graph = graph_of(before, shape, loads_of(before, shape))
+    graph = graph_of(before, shape)
     found = []
     for k in [*steps, graph.edges]:
         known = graph.top_edges(k)
         plan = partition(known, slots, alpha=options.alpha, seed=options.seed)
         tables = to_tables(known, plan.slot, slots)
-        rows = traffic(after, shape, tables)
-        loads = slot_loads(rows, shape).values()
-        worst = max(max(by_slot) * slots / sum(by_slot) for by_slot in loads)
-        found.append((local_share(rows), worst))
+        judged = Outlook(shape, after.traffic(shape, tables))
+        found.append((judged.locality, max(judged.imbalance.values())))
     return found
