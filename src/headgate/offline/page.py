@@ -110,7 +110,7 @@ def figure(
 
 
 def svg(name: str, paint: Callable[[Figure], None], size: tuple[float, float], **style: Any) -> str:
-    """SVG for the inside of a page: no prolog, no links, the page's colours (its CSS sets the font)."""
+    """SVG for the inside of a page, in its colours: no prolog, no links. CSS sets the font."""
     out = io.StringIO()
     settings: Any = {"svg.hashsalt": name, **style}
     with mpl.rc_context(settings, fname=str(_HOME / "page.mplstyle")):
