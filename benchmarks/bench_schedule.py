@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headgate.routing.cost_model import CostModel, greedy, longest_first
-from headgate.routing.cost_sketch import CostSketch, SketchShape
+from headgate.routing.costs import CostModel, CostSketch, SketchShape
 from headgate.routing.hashing import group_rows, hash_columns
+from headgate.slot.cost_shuffle import greedy, longest_first
 from headgate_lab.osg.reach import FollowerGraph, follower_graph
 
 WINDOW_ROWS = 16_384  # as slot.cost_routing cuts them

@@ -46,7 +46,7 @@ from headgate.commit.routing_in_use import cost_shapes
 from headgate.commit.settings import Settings
 from headgate.control.tuning_file import SavedTuning, load_tuning, save_tuning
 from headgate.planner.tuning.cost_model import Calibration, EngineCosts
-from headgate.routing.cost_sketch import CostSketch
+from headgate.routing.costs import CostSketch
 from headgate.routing.hashing import mix
 from headgate.routing.identity import Identity
 from headgate.slot.compile import compile_flow

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.errors import StateFileError
-from headgate.routing.cost_model import CostModel
+from headgate.routing.costs import CostModel
 from headgate.routing.table import RoutingTable
 from headgate.state.digest import DamagedFile, digest_of, is_strong, read_named
 from headgate.state.storage import Storage

@@ -20,14 +20,12 @@ from collections.abc import Collection, Iterable, Mapping
 from headgate.commit.facts import CostFacts
 from headgate.commit.plan_files import CostFiles, Names, TableFiles
 from headgate.errors import ForeignCheckpoint, StateFileError, UnknownSlot
-from headgate.routing.cost_model import CostModel
-from headgate.routing.cost_sketch import CostSketch, InstanceCosts, SketchShape
+from headgate.routing.costs import CostModel, CostSketch, InstanceCosts, SketchShape
 from headgate.routing.route import TO_OWNER, Dispatch, Here, Route
 from headgate.routing.table import Moves, RoutingTable, hash_table, moves_between
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
 from headgate.slot.statistics import TaskStatistics
-from headgate.topology.graph import CostOptions
 
 log = logging.getLogger("headgate")
 
@@ -247,8 +245,6 @@ class CostsInUse:
         self.models[operator], self.names[operator] = model, name
         for slot in range(model.instances):
             sketch = CostSketch(model.shape, model.frequency[slot], model.time_ms[slot])
-            sketch.rows = float(model.rows[slot])
-            sketch.total_ms = float(model.time_ms[slot].sum() / model.shape.depth)
             instance = InstanceCosts(model.shape)
             instance.adopt(sketch)
             self._instances[operator][slot] = instance
@@ -272,7 +268,7 @@ def cost_shapes(program: Program) -> dict[str, SketchShape]:
     shapes = {}
     for edge in program.graph.edges:
         if edge.grouping.kind == "cost":
-            options = edge.grouping.cost or CostOptions()
+            options = edge.grouping.cost
             operator = program.graph.nodes[edge.consumer].name
             shapes[operator] = SketchShape.within(options.epsilon, options.delta)
     return shapes

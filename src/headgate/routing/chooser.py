@@ -87,7 +87,7 @@ def deal(at, starts, slots, upto, turn, offset, targets):  # type: ignore[no-unt
 def assign(times, group, busy, first):  # type: ignore[no-untyped-def]
     """Each tuple to the instance that is done with it first; `busy` grows with it.
 
-    Same targets as `cost_model._loop`, bit by bit: same order of additions and comparisons.
+    Same targets as `cost_shuffle.greedy`, bit by bit: same order of additions and comparisons.
     """
     k = len(busy)
     targets = np.empty(len(group), np.int32)

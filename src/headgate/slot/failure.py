@@ -7,8 +7,8 @@ where a whole batch failed) and set aside, and the rest goes on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,22 +16,25 @@ import pyarrow as pa
 from headgate import errors
 from headgate.arrays import I64
 from headgate.slot.plan import EpochPlan
+from headgate.slot.rows import Rows
+from headgate.state.session import StateSession
 from headgate.topology.builder import DEAD_LETTER_SCHEMA
 from headgate.topology.text import Reason, describe, json_text, reason_of, without_addresses
 
 SAMPLE_CHARACTERS_MAX = 500  # of a row in an error, and of a reason in a dead letter
+Made = TypeVar("Made")
 WAY_OUT = "fix the operator (or add flow.dead_letters() to set bad rows aside)"
 
 
 class DeadLetters:
-    """Rows set aside in one task, as rows of the dead-letter sink."""
+    """Rows set aside in one task, as rows of the dead-letter sink; `wanted`: the flow has one."""
 
     def __init__(self, plan: EpochPlan, slot: int, *, wanted: bool) -> None:
         self.plan, self.slot, self.wanted = plan, slot, wanted
         self._rows: list[dict[str, Any]] = []
         self.counts: dict[str, int] = {}
 
-    def refuse(self, operator: str, batch: pa.RecordBatch, reasons: dict[int, str]) -> None:
+    def refuse(self, operator: str, batch: pa.RecordBatch, reasons: Mapping[int, str]) -> None:
         """Set rows of `batch` aside, or stop the flow if nobody takes dead letters."""
         if not reasons:
             return
@@ -51,6 +54,45 @@ class DeadLetters:
                 }
             )
 
+    def run(
+        self,
+        operator: str,
+        rows: Rows,
+        work: Callable[[Rows], Made],
+        session: StateSession | None = None,
+        function: Callable[..., Any] | None = None,
+    ) -> tuple[Rows, Made]:
+        """Work on rows; those it fails on are set aside and it works on the others, or the flow
+        stops. Returns the rows it has worked on, too; there may be none.
+
+        Writes of failed work to `session` are undone.
+        """
+        if session is not None and self.wanted:
+            session.mark()
+        try:
+            made = work(rows)
+        except Exception as problem:
+            undo = None if session is None else session.rollback
+            if undo is not None and self.wanted:
+                undo()
+            elif session is not None:
+                session.mark()  # what the call has written is never committed, nor undone
+
+            def attempt(part: I64) -> None:
+                work(rows.take(part))
+
+            if not self.wanted:
+                raise self.blame(
+                    operator, rows.batch, problem, attempt, undo, function
+                ) from problem
+            bad = dict(bad_rows(len(rows), attempt, undo))
+            self.refuse(operator, rows.batch, bad)
+            rows = rows.take(np.setdiff1d(np.arange(len(rows)), np.fromiter(bad, np.int64)))
+            made = work(rows)
+        if session is not None and self.wanted:
+            session.release()
+        return rows, made
+
     def blame(
         self,
         operator: str,
@@ -62,8 +104,8 @@ class DeadLetters:
     ) -> errors.HeadgateError:
         """The error that stops the flow, with a row that `attempt` fails on as its sample."""
         if is_of_user_code(problem):
-            row = first_bad_row(batch.num_rows, attempt, undo)
-            batch = batch.slice(row or 0, 1)
+            row, _ = next(bad_rows(batch.num_rows, attempt, undo), (0, ""))
+            batch = batch.slice(row, 1)
         return from_exception(problem, operator, self.plan, self.slot, batch, function)
 
     def batch(self) -> pa.RecordBatch | None:
@@ -72,52 +114,30 @@ class DeadLetters:
         return pa.RecordBatch.from_pylist(self._rows, schema=DEAD_LETTER_SCHEMA)
 
 
-def find_bad_rows(
+def bad_rows(
     rows: int, attempt: Callable[[I64], None], undo: Callable[[], None] | None = None
-) -> dict[int, str]:
-    """Rows on which `attempt(row numbers)` fails, found by halving.
+) -> Iterator[tuple[int, str]]:
+    """Rows on which `attempt(row numbers)` fails alone, in order, and why; found by halving.
 
     `attempt` must be free of effects, or `undo` takes them back. About 2 b log2(n) calls for b
-    bad rows of n.
+    bad rows of n; the first is found in two passes over the rows.
     """
-    bad: dict[int, str] = {}
     pending = [np.arange(rows, dtype=np.int64)] if rows else []
     while pending:
         part = pending.pop()
+        reason = ""
         try:
             attempt(part)
         except Exception as problem:
-            if len(part) == 1:
-                bad[int(part[0])] = describe(problem)
-            else:
-                half = len(part) // 2
-                pending += [part[half:], part[:half]]
+            reason = describe(problem)
         finally:
             if undo is not None:
                 undo()
-    return dict(sorted(bad.items()))
-
-
-def first_bad_row(
-    rows: int, attempt: Callable[[I64], None], undo: Callable[[], None] | None = None
-) -> int | None:
-    """A row on which `attempt` fails alone, or None. Costs one more pass over the rows at most."""
-
-    def fails(part: I64) -> bool:
-        try:
-            attempt(part)
-        except Exception:
-            return True
-        finally:
-            if undo is not None:
-                undo()
-        return False
-
-    part = np.arange(rows, dtype=np.int64)
-    while len(part) > 1:
-        half = len(part) // 2
-        part = part[:half] if fails(part[:half]) else part[half:]
-    return int(part[0]) if len(part) and fails(part) else None
+        if reason and len(part) == 1:
+            yield int(part[0]), reason
+        elif reason:
+            half = len(part) // 2
+            pending += [part[half:], part[:half]]
 
 
 def operator_failed(
@@ -182,32 +202,25 @@ def from_exception(
     """The error to report for an exception that came out of user code; it names the place."""
     if isinstance(problem, errors.OperatorFailed) and "sample" in problem.fields:
         return problem
-    if not is_of_user_code(problem):
-        assert isinstance(problem, errors.HeadgateError)
-        return _placed(problem, operator, plan, slot)
-    reason = reason_of(problem, function)
+    if isinstance(problem, errors.HeadgateError) and not is_of_user_code(problem):
+        place = {"operator": operator, "slot": slot, "epoch": plan.epoch}
+        missing = {name: fact for name, fact in place.items() if name not in problem.fields}
+        if not missing:
+            return problem
+        where = ", ".join(f"{name} {fact!r}" for name, fact in missing.items())
+        return type(problem)(f"{problem.message} ({where})", **problem.fields, **missing)
+    reason, more = reason_of(problem, function), {}
     if isinstance(problem, errors.OperatorFailed):
         own = Reason(problem.message)
         own.where, own.trace = reason.where, reason.trace
-        return operator_failed(operator, plan, slot, own, sample, more=problem.fields)
-    return operator_failed(operator, plan, slot, reason, sample)
+        reason, more = own, problem.fields
+    return operator_failed(operator, plan, slot, reason, sample, more=more)
 
 
 def is_of_user_code(problem: Exception) -> bool:
     """Or is it a fact about storage or the engine, which no row can be blamed for?"""
     of_users = (errors.OperatorFailed, errors.DeclarationError)
     return isinstance(problem, of_users) or not isinstance(problem, errors.HeadgateError)
-
-
-def _placed(
-    problem: errors.HeadgateError, operator: str, plan: EpochPlan, slot: int
-) -> errors.HeadgateError:
-    place = {"operator": operator, "slot": slot, "epoch": plan.epoch}
-    missing = {name: fact for name, fact in place.items() if name not in problem.fields}
-    if not missing:
-        return problem
-    where = ", ".join(f"{name} {fact!r}" for name, fact in missing.items())
-    return type(problem)(f"{problem.message} ({where})", **problem.fields, **missing)
 
 
 def to_record(problem: errors.HeadgateError) -> dict[str, Any]:

@@ -14,11 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headgate.arrays import I32, U64
-from headgate.routing.cost_model import round_robin
 from headgate.routing.hashing import hash_columns
 from headgate.routing.route import Choose, HereUnlessPinned, Route, Shares, Stop
 from headgate.routing.table import RoutingTable
-from headgate.slot.cost_shuffle import CostRouting
+from headgate.slot.cost_shuffle import CostRouting, round_robin
 from headgate.slot.failure import operator_failed
 from headgate.slot.plan import Control, EpochPlan, add_counts, pair
 from headgate.slot.program import Program

@@ -17,7 +17,7 @@ import numpy as np
 from headgate.arrays import I32
 from headgate.errors import DeclarationError
 from headgate.operator.rows import EpochClock
-from headgate.routing.cost_model import CostModel
+from headgate.routing.costs import CostModel
 from headgate.routing.identity import Identity
 from headgate.routing.route import Here, Route
 from headgate.routing.table import Moves

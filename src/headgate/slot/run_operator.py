@@ -7,7 +7,7 @@ aside, and it runs again on the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from headgate.arrays import I64
 from headgate.operator.base import Output, as_output
 from headgate.operator.rows import KeyedRows, Partials
-from headgate.slot.failure import DeadLetters, find_bad_rows
+from headgate.slot.failure import DeadLetters
 from headgate.slot.plan import EpochPlan
 from headgate.slot.program import Program
 from headgate.slot.rows import Rows, joined
@@ -47,26 +47,12 @@ def run_stateless(
     if node.spec.per_row:
         return _run_per_row(node, rows, dead, clock_ns, spent_ns)
 
-    def attempt(part: I64) -> None:
-        _run_vectorised(node, rows.take(part))
+    def work(some: Rows) -> Rows:
+        if not len(some):  # all were bad: user code gets no empty batch
+            return some.derived(pa.RecordBatch.from_pylist([], schema=node.schema), None)
+        return _run_vectorised(node, some)
 
-    try:
-        return _run_vectorised(node, rows)
-    except Exception as problem:
-        if not dead.wanted:
-            raise dead.blame(
-                node.name, rows.batch, problem, attempt, function=node.spec.function
-            ) from problem
-    bad = find_bad_rows(len(rows), attempt)
-    dead.refuse(node.name, rows.batch, bad)
-    good = _others(rows, bad)
-    if not len(good):
-        return rows.derived(pa.RecordBatch.from_pylist([], schema=node.schema), good)
-    return _run_vectorised(node, rows.take(good))
-
-
-def _others(rows: Rows, bad: Iterable[int]) -> I64:
-    return np.setdiff1d(np.arange(len(rows)), np.fromiter(bad, np.int64))
+    return dead.run(node.name, rows, work, function=node.spec.function)[1]
 
 
 def _run_vectorised(node: Node, rows: Rows) -> Rows:
@@ -175,37 +161,18 @@ class StatefulRunner:
         self, node: Node, rows: Rows, session: StateSession
     ) -> tuple[Rows | None, Output, KeyedRows]:
         """Give rows to the operator: what it passes on, all it answered, and what it was given."""
-        dead, clock = self._dead, self._plan.clock_of(node.name)
+        clock, identity = self._plan.clock_of(node.name), self._plan.identity
 
-        def attempt(some: Rows) -> tuple[Rows | None, Output, KeyedRows]:
-            keyed = KeyedRows(some.batch, node.key, some.hashes_by(node.key), self._plan.identity)
+        def work(some: Rows) -> tuple[Rows | None, Output, KeyedRows]:
+            keyed = KeyedRows(some.batch, node.key, some.hashes_by(node.key), identity)
             output = Output()
             if len(some):
                 output = as_output(node.spec.process(keyed, session, clock))
             output = self._with_carry(node, output)
             return self._made(node, some, output), output, keyed
 
-        def attempt_some(part: I64) -> None:
-            attempt(rows.take(part))
-
-        if dead.wanted:
-            session.mark()
-        try:
-            answer = attempt(rows)
-        except Exception as problem:
-            if not dead.wanted:
-                session.mark()  # what the call has written is never committed, nor undone
-                raise dead.blame(
-                    node.name, rows.batch, problem, attempt_some, session.rollback
-                ) from problem
-            session.rollback()
-            bad = find_bad_rows(len(rows), attempt_some, session.rollback)
-            dead.refuse(node.name, rows.batch, bad)
-            rows = rows.take(_others(rows, bad))
-            answer = attempt(rows)
-        dead.refuse(node.name, rows.batch, answer[1].dead)
-        if dead.wanted:
-            session.release()
+        rows, answer = self._dead.run(node.name, rows, work, session)
+        self._dead.refuse(node.name, rows.batch, answer[1].dead)
         return answer
 
     def absorb(

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from headgate.arrays import U64
 from headgate.operator.rows import Groups
-from headgate.routing.cost_sketch import CostSketch
+from headgate.routing.costs import CostSketch
 from headgate.routing.space_saving import PairSketch
 from headgate.routing.table import RoutingTable
 

@@ -66,7 +66,7 @@ class Grouping:
     key: tuple[str, ...] = ()
     nulls: NullKeys = "key"
     by: KeyGrouping = "hash"
-    cost: CostOptions | None = None
+    cost: CostOptions = field(default_factory=CostOptions)
     batch_rows: int | None = None
 
     @property

@@ -14,7 +14,7 @@ from headgate import Flow
 from headgate.commit.plan_files import CostFiles
 from headgate.commit.routing_in_use import CostsInUse, cost_shapes
 from headgate.errors import StateFileError
-from headgate.routing.cost_sketch import CostSketch
+from headgate.routing.costs import CostSketch
 from headgate.routing.hashing import mix
 from headgate.slot.plan import Control
 from headgate.slot.statistics import TaskStatistics

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from headgate.arrays import F64, U64
-from headgate.routing.cost_sketch import CostSketch
+from headgate.routing.costs import CostSketch
 
 
 def frequency_of(sketch: CostSketch, h: U64) -> F64:

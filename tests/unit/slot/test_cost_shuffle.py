@@ -14,8 +14,7 @@ from tests.unit.routing.count_min import estimate_ms
 from tests.unit.slot.parts import compiled, plan_for, source
 
 from headgate import Flow
-from headgate.routing.cost_model import CostModel
-from headgate.routing.cost_sketch import CostSketch, SketchShape
+from headgate.routing.costs import CostModel, CostSketch, SketchShape
 from headgate.routing.hashing import hash_columns
 from headgate.slot import cost_shuffle
 from headgate.slot.cost_shuffle import CostRouting, CostTiming, cut

@@ -18,9 +18,9 @@ import numpy as np
 
 from headgate.arrays import F64, I32
 from headgate.routing.chooser import assign
-from headgate.routing.cost_model import CostModel, round_robin
-from headgate.routing.cost_sketch import CostSketch, InstanceCosts, Phase, SketchShape, Stability
+from headgate.routing.costs import CostModel, CostSketch, InstanceCosts, SketchShape, Stability
 from headgate.routing.hashing import mix
+from headgate.slot.cost_shuffle import round_robin
 from headgate_lab.osg.stream_kernel import finish_times
 
 BLOCK = 8
@@ -135,7 +135,7 @@ class Online:
 
     def _window(self, instance: _Instance) -> int:
         stability = self._settings.stability
-        watching = instance.costs.phase is Phase.WATCHING
+        watching = instance.costs.is_stable
         return stability.watch_rows if watching else stability.window_rows
 
     def _settle(self, j: int, instance: _Instance, until_ms: float, rows: int) -> None:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from headgate.arrays import F64, I32
-from headgate.routing.cost_model import round_robin
 from headgate.routing.hashing import mix
+from headgate.slot.cost_shuffle import round_robin
 from headgate_lab.osg.online import Online, OnlineSettings
 from headgate_lab.osg.reach import FollowerGraph
 from headgate_lab.osg.stream_kernel import (

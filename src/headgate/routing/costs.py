@@ -1,0 +1,370 @@
+"""Execution times by attribute value: measured in sketches, and what a model expects of them.
+
+An instance of an operator measures in two Count-Min matrices of one shape and one set of hashes
+(Rivetti et al. 2016, after Cormode and Muthukrishnan 2005): F counts tuples, W adds up their
+execution times. A value has one cell per row of the matrix; other values may share it, so F never
+says too little. The row with the least F has the least company, and W / F of that cell estimates
+the value's mean execution time. Everything is linear: sketches add up, in any order.
+
+A slow host is slow for all values, and a value that costs much in one instance does in all. So a
+`CostModel` starts from what all instances know of a value together, times the *speed* of the
+instance, and gives way to what the instance itself has measured as that grows. The paper keeps the
+instances apart: each then has to see every value by itself (docs/decisions/0012).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headgate.arrays import F64, I32, I64, U64
+
+EPSILON, DELTA, SEED = 0.0005, 0.05, 7  # a sketch of 3 x 5,437 cells, 261 kB
+_HALF = np.uint64(32)
+
+
+@dataclass(frozen=True)
+class SketchShape:
+    """Rows and columns of a sketch, and the seed of its hash functions."""
+
+    depth: int
+    width: int
+    seed: int = SEED
+
+    def __post_init__(self) -> None:
+        if self.depth < 1 or self.width < 1:
+            raise ValueError(
+                f"a sketch of {self.depth} x {self.width} cells; it needs one at least"
+            )
+
+    @classmethod
+    def within(
+        cls, epsilon: float = EPSILON, delta: float = DELTA, seed: int = SEED
+    ) -> SketchShape:
+        """Counts are over by more than epsilon of the total with probability delta at most.
+
+        Examples:
+            >>> SketchShape.within(epsilon=0.7, delta=0.25)
+            SketchShape(depth=2, width=4, seed=7)
+        """
+        if not (0 < epsilon < 1 and 0 < delta < 1):
+            raise ValueError(f"epsilon={epsilon}, delta={delta}; both lie between 0 and 1")
+        return cls(math.ceil(math.log(1 / delta)), math.ceil(math.e / epsilon), seed)
+
+    @cached_property
+    def _factors(self) -> U64:
+        draw = np.random.default_rng(self.seed)
+        return draw.integers(0, 1 << 64, (3, self.depth, 1), np.uint64)
+
+    def cells(self, h: U64) -> I64:
+        """Where values lie: `cells[row, i]`, numbered through the whole matrix.
+
+        Pair-multiply-shift (Thorup): pairwise independent in the upper 32 bits, which are then
+        scaled to the width.
+        """
+        a, b, c = self._factors
+        spread = ((a + h) * (b + (h >> _HALF)) + c) >> _HALF
+        columns = (spread * np.uint64(self.width)) >> _HALF
+        first = np.arange(self.depth, dtype=np.int64)[:, None] * self.width
+        placed: I64 = columns.astype(np.int64) + first
+        return placed
+
+
+@dataclass
+class CostSketch:
+    """Frequencies F and cumulated execution times W (milliseconds) of hashed attribute values.
+
+    Guarantee: the least F of a value's cells is never below the truth, and above it by more than
+    epsilon times the total with probability at most delta; so is the time in that cell. W / F lies
+    between the least and the largest mean cost of the values that share it. Memory: 16 bytes a
+    cell. Cost of an update: about 0.1 microseconds a tuple.
+    """
+
+    shape: SketchShape
+    frequency: F64 = field(default_factory=lambda: np.empty(0))
+    time_ms: F64 = field(default_factory=lambda: np.empty(0))
+
+    def __post_init__(self) -> None:
+        if not len(self.frequency):
+            self.frequency = np.zeros(self.shape.depth * self.shape.width)
+            self.time_ms = np.zeros(self.shape.depth * self.shape.width)
+
+    @property
+    def rows(self) -> float:
+        return float(self.frequency.sum() / self.shape.depth)
+
+    @property
+    def total_ms(self) -> float:
+        return float(self.time_ms.sum() / self.shape.depth)
+
+    def update(self, h: U64, time_ms: F64, count: F64 | None = None) -> None:
+        """Add tuples; with `count`, entry i stands for so many tuples that took `time_ms[i]`."""
+        size = len(self.frequency)
+        for cells in self.shape.cells(h):
+            self.frequency += np.bincount(cells, count, size)
+            self.time_ms += np.bincount(cells, time_ms, size)
+
+    def merge(self, other: CostSketch) -> None:
+        """Add another instance's, task's or epoch's sketch of the same shape."""
+        if other.shape != self.shape:
+            raise ValueError(f"cannot add a sketch of {other.shape} to one of {self.shape}")
+        self.frequency += other.frequency
+        self.time_ms += other.time_ms
+
+    def decay(self, factor: float) -> None:
+        """Make what was seen so far weigh less than what will be; estimates stay as they are."""
+        self.frequency *= factor
+        self.time_ms *= factor
+
+    def copy(self) -> CostSketch:
+        return CostSketch(self.shape, self.frequency.copy(), self.time_ms.copy())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled by the cells that are not zero: a task that saw few values sends few bytes."""
+        at = np.flatnonzero(self.frequency)
+        return _from_cells, (self.shape, at.astype(np.int32), self.frequency[at], self.time_ms[at])
+
+    def held_against(self, known: CostSketch) -> tuple[F64, F64]:
+        """Per cell that both know: the time spent, and what `known` says of as many tuples."""
+        both = np.flatnonzero((self.frequency > 0) & (known.frequency > 0))
+        expected = self.frequency[both] * known.time_ms[both] / known.frequency[both]
+        return self.time_ms[both], expected
+
+
+def _from_cells(shape: SketchShape, at: I32, frequency: F64, time_ms: F64) -> CostSketch:
+    sketch = CostSketch(shape)
+    sketch.frequency[at], sketch.time_ms[at] = frequency, time_ms
+    return sketch
+
+
+def change(sketch: CostSketch, before: CostSketch) -> float:
+    """Mean relative change of W / F over the cells that both know, weighted by time."""
+    spent, expected = sketch.held_against(before)
+    total = spent.sum()
+    return float(np.abs(spent - expected).sum() / total) if total > 0.0 else 1.0
+
+
+def surprise(window: CostSketch, known: CostSketch) -> tuple[float, float]:
+    """How far a window's times are from those known: in total, and cell by cell."""
+    spent, expected = window.held_against(known)
+    larger = max(spent.sum(), expected.sum())
+    if larger <= 0.0:
+        return 0.0, 0.0
+    drift = abs(spent.sum() - expected.sum()) / larger
+    return float(drift), float(np.abs(spent - expected).sum() / larger)
+
+
+@dataclass(frozen=True)
+class Stability:
+    """Tuples between two looks, and how much change is none.
+
+    `window_rows` while it becomes stable, `watch_rows` after that: a few tuples often differ from
+    what was sent, many do not.
+    `tolerance`: mean relative change of W / F, weighted by time, below which a sketch is stable.
+    `drift`: relative error of a window's total time above which times have changed;
+    `scatter`: growth of the error cell by cell, over its usual size, which also means that.
+    `kept_share`: what the past counts after a change, of a window's weight.
+    """
+
+    window_rows: int = 16
+    watch_rows: int = 128
+    tolerance: float = 0.25
+    drift: float = 0.25
+    scatter: float = 1.5
+    kept_share: float = 0.25
+
+    def __post_init__(self) -> None:
+        if (
+            min(self.window_rows, self.watch_rows) < 1
+            or min(self.tolerance, self.drift) <= 0
+            or self.scatter < 1
+        ):
+            raise ValueError(f"{self}: window and tolerances are positive, scatter at least 1")
+
+
+class InstanceCosts:
+    """What one instance has measured, and when it is sent: `add` says when `sent` is new.
+
+    Looked at once per window of tuples (after Rivetti et al. 2016). Where the paper sends whenever
+    the sketch is stable and then forgets everything, this one stays silent while the times are as
+    sent, sends again whenever it knows twice as many tuples, and starts over, with little weight on
+    the past, when a window surprises it. So messages grow with the logarithm of the stream and with
+    the number of changes.
+    """
+
+    def __init__(self, shape: SketchShape, settings: Stability | None = None) -> None:
+        self.settings = settings or Stability()
+        self.is_stable = False  # sent, and new windows are held against what was sent
+        self.sketch = CostSketch(shape)
+        self.sent: CostSketch | None = None
+        self._window = CostSketch(shape)
+        self._snapshot = CostSketch(shape)
+        self._usual: float | None = None
+
+    def add(self, measured: CostSketch) -> bool:
+        """Take in what the instance measured; True if `sent` is new."""
+        self._window.merge(measured)
+        send = self._watch() if self.is_stable else self._stabilize()
+        if send:
+            self.sent = self.sketch.copy()
+            self.sent.merge(self._window)
+            self.is_stable = True
+        return send
+
+    def adopt(self, sent: CostSketch) -> None:
+        """Go on from what was sent before a restart."""
+        self.sent, self.sketch = sent, sent.copy()
+        self.is_stable = sent.rows > 0
+
+    def _stabilize(self) -> bool:
+        """Add a window; stable if it changes little. The first changes everything."""
+        if self._window.rows < self.settings.window_rows:
+            return False
+        before = self._snapshot
+        self._take_window()
+        return before.rows > 0 and change(self.sketch, before) <= self.settings.tolerance
+
+    def _watch(self) -> bool:
+        """Hold a window against what was sent; send again if so much more is known."""
+        assert self.sent is not None
+        window = self._window
+        if window.rows >= self.settings.watch_rows:
+            if self._surprised(window):
+                self.is_stable = False
+                kept = self.settings.kept_share * window.rows / self.sketch.rows
+                self.sketch.decay(min(1.0, kept))
+                self._usual = None
+                self._take_window()
+                return False
+            self._take_window()
+        return self.sketch.rows + self._window.rows >= 2 * self.sent.rows
+
+    def _take_window(self) -> None:
+        self.sketch.merge(self._window)
+        self._window = CostSketch(self._window.shape)
+        self._snapshot = self.sketch.copy()
+
+    def _surprised(self, window: CostSketch) -> bool:
+        assert self.sent is not None
+        drift, scatter = surprise(window, self.sent)
+        usual = self._usual
+        self._usual = scatter if usual is None else 0.75 * usual + 0.25 * scatter
+        grown = usual is not None and scatter > self.settings.scatter * usual + 0.05
+        return drift > self.settings.drift or grown
+
+
+# --- what a tuple will take in each instance ------------------------------------------------------
+
+OWN_ROWS = 16.0  # so many tuples of a value in an instance weigh as much as what all know of it
+PRIOR_ROWS = 0.25  # a value counts as the mean one until it was seen, or if that is long forgotten
+SPEED_ROWS = 32.0  # so many tuples say that an instance is as fast as the others
+SPEED_ROUNDS = 8  # of fitting costs and speeds in turn: enough to agree in three digits
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """Sketches of k instances side by side: `frequency[j]` and `time_ms[j]` of instance j.
+
+    It is frozen: every attempt of a task must schedule alike. Memory: k times that of a sketch. An
+    estimate takes about 0.2 microseconds a value and 10 ns an instance.
+
+    Examples:
+        >>> shape = SketchShape.within(0.01, 0.1)
+        >>> fast, slow = CostSketch(shape), CostSketch(shape)
+        >>> h = np.array([1, 2], np.uint64)
+        >>> for _ in range(1000):
+        ...     fast.update(h, np.array([1.0, 10.0]))
+        ...     slow.update(h, np.array([3.0, 30.0]))
+        >>> CostModel.of([fast, slow]).times_ms(h).round(1).tolist()
+        [[1.0, 3.0], [10.0, 30.0]]
+    """
+
+    shape: SketchShape
+    frequency: F64
+    time_ms: F64
+
+    @classmethod
+    def of(cls, sketches: Sequence[CostSketch]) -> CostModel:
+        return cls(
+            sketches[0].shape,
+            np.stack([sketch.frequency for sketch in sketches]),
+            np.stack([sketch.time_ms for sketch in sketches]),
+        )
+
+    @property
+    def instances(self) -> int:
+        return len(self.frequency)
+
+    @cached_property
+    def speed(self) -> F64:
+        """Time of an instance over the mean one: 3 is three times slower.
+
+        Measured on the same values: time(value, j) = cost(value) * speed(j), costs and speeds
+        fitted in turn. The mean speed over all tuples is 1.
+        """
+        counted, spent = self.frequency.sum(axis=1), self.time_ms.sum(axis=1)
+        speed = np.ones(len(counted))
+        if counted.sum() <= 0.0 or spent.sum() <= 0.0:
+            return speed
+        floor = self.shape.depth * SPEED_ROWS * spent.sum() / counted.sum()
+        together = np.maximum(self.frequency.sum(axis=0), 1e-300)
+        for _ in range(SPEED_ROUNDS):
+            cost = (self.time_ms / speed[:, None]).sum(axis=0) / together
+            # Not `@`: tasks on different processors must get the same bits.
+            speed = (spent + floor) / ((self.frequency * cost).sum(axis=1) + floor)
+            speed /= (speed * counted).sum() / counted.sum()
+        return speed
+
+    @cached_property
+    def _pooled(self) -> tuple[F64, F64, float]:
+        frequency = self.frequency.sum(axis=0)
+        time_ms = (self.time_ms / self.speed[:, None]).sum(axis=0)
+        return frequency, time_ms, float(time_ms.sum() / max(1e-300, frequency.sum()))
+
+    def times_ms(self, h: U64) -> F64:
+        """`[i, j]`: what a tuple of value i takes in instance j. Never seen: the mean tuple."""
+        frequency, time_ms, mean_ms = self._pooled
+        cells = self.shape.cells(h)
+        chosen = np.take_along_axis(cells, frequency[cells].argmin(axis=0)[None], axis=0)[0]
+        known = (time_ms[chosen] + PRIOR_ROWS * mean_ms) / (frequency[chosen] + PRIOR_ROWS)
+        expected = known[:, None] * self.speed
+        own, spent = self.frequency[:, chosen].T, self.time_ms[:, chosen].T
+        estimate: F64 = (spent + OWN_ROWS * expected) / (own + OWN_ROWS)
+        return estimate
+
+    def resized(self, instances: int) -> CostModel:
+        """For another number of instances: new ones know nothing and count as mean ones."""
+        more = ((0, max(0, instances - self.instances)), (0, 0))
+        return CostModel(
+            self.shape,
+            np.pad(self.frequency[:instances], more),
+            np.pad(self.time_ms[:instances], more),
+        )
+
+    def to_arrow(self) -> pa.Table:
+        """The cells that are not zero, instance by instance."""
+        instance, cell = np.nonzero(self.frequency)
+        columns = {
+            "instance": instance.astype(np.int32),
+            "cell": cell.astype(np.int32),
+            "frequency": self.frequency[instance, cell],
+            "time_ms": self.time_ms[instance, cell],
+        }
+        shape = f"{self.shape.depth} {self.shape.width} {self.shape.seed}"
+        return pa.table(columns, metadata={"shape": shape, "instances": str(self.instances)})
+
+    @classmethod
+    def from_arrow(cls, table: pa.Table) -> CostModel:
+        facts = table.schema.metadata
+        depth, width, seed = map(int, facts[b"shape"].split())
+        frequency = np.zeros((int(facts[b"instances"]), depth * width))
+        time_ms = np.zeros_like(frequency)
+        at = table["instance"].to_numpy(), table["cell"].to_numpy()
+        frequency[at], time_ms[at] = table["frequency"].to_numpy(), table["time_ms"].to_numpy()
+        return cls(SketchShape(depth, width, seed), frequency, time_ms)
