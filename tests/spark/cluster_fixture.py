@@ -38,12 +38,12 @@ from headgate.runtime.exchange import (
     Anchor,
     anchored,
     build_anchor,
+    live_executors,
     preferred_hosts,
     slot_labels,
     spread,
     with_conf,
 )
-from headgate.runtime.executors import live_executors
 
 LEVELS = 3
 NUMBERS = 6000
@@ -125,7 +125,7 @@ def place(spark: SparkSession, slots: int, previous: Anchor | None) -> Anchor:
 
 def job(spark: SparkSession, anchor: Anchor, markers: Path, gate: bool) -> None:
     markers.mkdir()
-    labels = slot_labels(anchor.slots)
+    labels = slot_labels(len(anchor.hosts))
     data: DataFrame = spark.range(0, NUMBERS, numPartitions=2).mapInArrow(
         make_stage(0, labels, str(markers), source=True), SCHEMA
     )
@@ -161,7 +161,7 @@ def main(slots: int, markers: Path) -> None:
         elif command == "where":
             here = {
                 "hosts": sorted(set(live_executors(spark).values())),
-                "slots": preferred_hosts(anchor.frame, anchor.slots),
+                "slots": preferred_hosts(anchor.frame, len(anchor.hosts)),
             }
             print(json.dumps(here), flush=True)
     spark.stop()

@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 from tests.spark.feeding import read_files, write_epoch
 
 import headgate as hg
-from headgate.runtime.executors import Executor, Executors
+from headgate.runtime.elastic import WarmUp
+from headgate.runtime.exchange import Executor
 from headgate.runtime.query import FlowQuery
-from headgate.runtime.rehearsal import Rehearsal
 
 SCHEMA = "a long, b long"
 ROWS = 300
@@ -95,24 +95,20 @@ def test_newcomers_practise_reading_and_do_without_if_they_must(
     query = flow.start(spark, slots=1, checkpoint=str(tmp_path / "c"), manager=None)
     try:
         query.processAllAvailable()
-        rehearsal = Rehearsal(query._engine, Executors(spark))
         plan = query.coordinator.rehearsal(2)
-        told = len(_accumulatorRegistry)
+        accumulators = len(_accumulatorRegistry)
         here = Executor("driver", "localhost", cores=1)
-        assert rehearsal.practice(plan).part is not None
+        assert WarmUp(query._engine, plan).partition is not None
 
-        reading = rehearsal.take(rehearsal.practice(plan), [here])
-        reading.wait()
+        reading = WarmUp(query._engine, plan).take([here]).result()
         for file in (tmp_path / "in").glob("*.parquet"):
             file.unlink()
-        idle = rehearsal.take(rehearsal.practice(plan), [here])
-        idle.wait()
-        assert len(_accumulatorRegistry) == told, "PySpark keeps every accumulator for good"
-        assert query._engine._unheard.value == []
+        idle = WarmUp(query._engine, plan).take([here]).result()
+        assert len(_accumulatorRegistry) == accumulators, "PySpark keeps every one for good"
     finally:
         query.stop()
 
-    assert (reading.read_source, idle.read_source) == (True, False)
+    assert (reading[1], idle[1]) == (True, False)
     assert {r["a"]: r["count"] for r in query.state("first").to_pylist()} == load.a
     assert len([r for r in query.journal() if r["kind"] == "epoch"]) == 1
 

@@ -174,22 +174,3 @@ def test_ticks_are_turned_on_and_off_with_the_same_checkpoint(
         assert rows_read(run_once(spark, tmp_path, hg.Count(), tick=tick)) == [100]
 
     assert rows_read(run_once(spark, tmp_path, hg.Count())) == []
-
-
-def test_a_checkpoint_with_a_tick_among_its_sources_goes_on_file_by_file(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Up to manifests of format 3 a tick was a source of Spark's, whose offsets stay."""
-    setting = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
-    before = spark.conf.get(setting)
-    write(tmp_path / "in", [0])
-    with monkeypatch.context() as old:
-        old.setattr("headgate.runtime.start.has_old_tick", lambda place, wanted: True)
-        run_once(spark, tmp_path, hg.Count(window=MINUTE))
-    write(tmp_path / "in", range(1, 4))
-
-    query = run_once(spark, tmp_path, hg.Count(window=MINUTE), tick=False)
-
-    assert [rows for rows in rows_read(query) if rows] == [100] * 3
-    assert windows_of(query.table("table")) == natively(spark, tmp_path)
-    assert spark.conf.get(setting) == before

@@ -116,7 +116,7 @@ def tune(
     """
     from headgate.runtime.calibration import calibrate as measure
     from headgate.runtime.calibration import cores_of
-    from headgate.runtime.sources import takes_rows
+    from headgate.runtime.connectors import takes_rows
     from headgate.runtime.tune_probe import probe_flow
     from headgate.topology.arguments import absolute
 

@@ -27,8 +27,8 @@ from headgate.control.tuner import Tuner
 from headgate.control.tuning_file import SavedTuning, load_tuning, read_calibration, save_tuning
 from headgate.planner.tuning.cost_model import Calibration, EngineCosts, same_engine
 from headgate.runtime.calibration import ProbeSizes, calibrate, cores_of, engine_of
-from headgate.runtime.executors import Executors
-from headgate.runtime.sources import takes_rows
+from headgate.runtime.connectors import takes_rows
+from headgate.runtime.elastic import are_ours_to_change
 from headgate.slot.compile import compile_flow
 from headgate.slot.wire import PAYLOAD_BYTES_MAX
 from headgate.state.storage import Storage
@@ -74,7 +74,7 @@ def resolve(
 ) -> AutoStart:
     """Choose what is left to choose: slots within limits, rows per epoch unless they are given."""
     storage = Checkpoint(absolute(checkpoint)).storage
-    cores, elastic = cores_of(spark), Executors(spark).ours_to_change
+    cores, elastic = cores_of(spark), are_ours_to_change(spark)
     limits = slots if isinstance(slots, Scaling) else None
     saved, calibrated = known_costs(
         load_tuning(storage),

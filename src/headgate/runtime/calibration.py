@@ -28,11 +28,12 @@ from headgate.runtime.exchange import (
     apply_stage,
     arrow_stage,
     build_anchor,
+    executors,
+    live_executors,
     slot_labels,
     spread,
     with_conf,
 )
-from headgate.runtime.executors import Executors, live_executors
 from headgate.runtime.worker import task_partition
 from headgate.slot.wire import (
     PAYLOAD_BYTES_MAX,
@@ -160,10 +161,9 @@ def cores_of(spark: SparkSession) -> int:
     )
     if local is not None:
         return max(1, local // cpus)
-    executors = Executors(spark)
-    if not executors.live():
+    if not executors(spark):
         spark.range(1).collect()
-    return max(1, sum(executor.cores // cpus for executor in executors.live()))
+    return max(1, sum(executor.cores // cpus for executor in executors(spark)))
 
 
 def local_cores(master: str, machine: int) -> int | None:

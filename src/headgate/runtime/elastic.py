@@ -1,34 +1,61 @@
 """More or fewer slots while the flow runs, without a restart and without a cold epoch.
 
-Growing: executors are asked for, each is warmed as it comes, the new slots get their hosts, and
-epochs without rows are rehearsed on them, all beside the running epochs; only then the slot count
-changes, at an epoch boundary. Shrinking: the slot count changes first, and state moves off the
-leaving slots with that epoch; when it is committed, executors that host no slot any more are
+Growing: executors are asked for and each is warmed up as it comes, the new slots get their hosts,
+and epochs without rows are rehearsed on them, all beside the running epochs; only then the slot
+count changes, at an epoch boundary. Shrinking: the slot count changes first, and state moves off
+the leaving slots with that epoch; when it is committed, executors that host no slot any more are
 given back, between two epochs, so that no task of one is lost with them.
 
-What fails on the way (no executors to be had, say) is told in the journal; the flow goes on.
+Executors are ours to change on a Spark standalone cluster. Elsewhere (local mode, dynamic
+allocation, other cluster managers) only slots change. What fails on the way (no executors to be
+had, say) is in the journal; the flow goes on.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import IntegerType, StructField, StructType
 
 from headgate.commit.coordinator import Coordinator
 from headgate.commit.facts import ElasticFacts
 from headgate.errors import EngineError
 from headgate.runtime.engine import SparkEngine
-from headgate.runtime.executors import Executor, Executors, enough_for
-from headgate.runtime.rehearsal import Rehearsal, Warming
+from headgate.runtime.exchange import (
+    TUPLE_TYPE,
+    Executor,
+    anchored,
+    apply_stage,
+    arrow_stage,
+    build_anchor,
+    executors,
+    rows_on_hosts,
+    slot_labels,
+)
+from headgate.runtime.worker import PLAN_PROPERTY, pack_plan, warming_stage
+from headgate.slot.plan import EpochPlan
+from headgate.slot.wire import anchor_row
 from headgate.topology.arguments import check_count
 
 log = logging.getLogger("headgate")
 
-WAIT_FOR_EXECUTORS_S = 120.0
+WAIT_FOR_EXECUTORS_S = 120.0  # for each round of them; they take seconds to come
+LOOK_FOR_EXECUTORS_S = 0.05  # between two looks, each a few py4j calls
+TAKEN_WITHIN_S = 3.0  # to give new executors their first task; then an epoch may begin anyway
+LOOK_FOR_TASKS_S = 0.005  # between two looks; an epoch waits for this
+# What the JVM compiles comes in steps: play again while a round takes under 0.7 of the one before.
+ROUNDS_MAX, MUCH_FASTER = 6, 0.7
+REHEARSALS = 2  # the second shows what the first has warmed up
+PLACE_TYPE = StructType([StructField("__hg_place", IntegerType(), nullable=False)])
 
 
 class Elastic:
@@ -36,8 +63,6 @@ class Elastic:
 
     def __init__(self, coordinator: Coordinator, engine: SparkEngine) -> None:
         self._coordinator, self._engine = coordinator, engine
-        self._executors = Executors(engine.spark)
-        self._rehearsal = Rehearsal(engine, self._executors)
         self._lock = threading.Lock()
         self._wish: tuple[int, str] | None = None
         self._thread: threading.Thread | None = None
@@ -71,7 +96,6 @@ class Elastic:
 
     # --- inside ----------------------------------------------------------------------------
     def _work(self) -> None:
-        coordinator = self._coordinator
         while True:
             with self._lock:
                 wish, self._wish = self._wish, None
@@ -85,7 +109,7 @@ class Elastic:
                     continue
                 log.exception("changing to %s slots failed; the flow goes on as it is", wish[0])
                 reason = f"{type(problem).__name__}: {problem}"[:500]
-                coordinator.journal.append(ElasticFacts(wish[0], failed=reason))
+                self._coordinator.journal.append(ElasticFacts(wish[0], failed=reason))
 
     def _change(self, slots: int, why: str) -> None:
         coordinator, before = self._coordinator, self._coordinator.slots
@@ -104,57 +128,256 @@ class Elastic:
             facts = replace(facts, released=self._release(slots))
         coordinator.journal.append(facts)
 
-    def _rehearse(self, slots: int, before: int) -> tuple[float, ...]:
-        """Seconds of each rehearsal, on the hosts that get their first slots."""
-        known = set(self._engine.hosts(before))
-        first = [host for host in self._engine.hosts(slots) if host not in known]
-        if not first:
-            return ()
-        played = self._rehearsal.play(self._coordinator.rehearsal(len(first)), first)
-        return tuple(round(seconds, 2) for seconds in played)
-
     def _make_room(self, facts: ElasticFacts) -> ElasticFacts:
-        """A core per slot, as far as the cluster has them, each warm.
+        """Ask for a core per slot, and warm up the executors that come.
 
-        Until they are, source tasks are no more than the cores there are: one that waited for a
-        core would be given to a cold executor in the moment it comes.
+        Each round asks for at most half as many again as there are, and ends when they are warm:
+        JVMs that start all at once would be felt where hosts are shared. Until then source tasks
+        are no more than the cores there are: one that waited for a core would be given to a cold
+        executor in the moment it comes.
         """
-        if not self._executors.ours_to_change:
-            return replace(facts, cores=self._executors.cores)
-        started, slots = time.monotonic(), facts.slots
-        came: list[Warming] = []
-        self._engine.source_tasks_max = max(1, self._executors.cores)
-        practice = self._rehearsal.practice(self._coordinator.rehearsal(slots))
-
-        def arrived(new: list[Executor]) -> Callable[[], None]:
-            came.append(self._rehearsal.take(practice, new))
-            return came[-1].wait
-
-        self._executors.bring(slots, arrived, timeout_s=WAIT_FOR_EXECUTORS_S)
-        live = self._executors.live()
-        cores = sum(executor.cores for executor in live)
-        new = {executor.id for warming in came for executor in warming.new}
+        spark, started = self._engine.spark, time.monotonic()
+        live = executors(spark)
+        if not are_ours_to_change(spark) or not live:
+            return replace(facts, cores=_cores(live))
+        self._engine.source_tasks_max = _cores(live)
+        warm_up = WarmUp(self._engine, self._coordinator.rehearsal(facts.slots))
+        known = before = {executor.id for executor in live}
+        warmed: list[tuple[float, bool]] = []
+        wanted = -(-facts.slots // live[0].cores)
+        while len(live) < wanted:
+            total = min(wanted, len(live) + max(1, len(live) // 2))
+            _ask_for(spark, total)
+            until, warming = time.monotonic() + WAIT_FOR_EXECUTORS_S, []
+            while len(live) < total and time.monotonic() < until:
+                time.sleep(LOOK_FOR_EXECUTORS_S)
+                live = executors(spark)
+                new = [executor for executor in live if executor.id not in known]
+                if new:
+                    known = known | {executor.id for executor in new}
+                    warming.append(warm_up.take(new))
+            warmed += [future.result() for future in warming]
+            if len(live) < total:
+                break  # no executor comes any more
         return replace(
             facts,
-            cores=cores,
+            cores=_cores(live),
             ready_s=round(time.monotonic() - started, 2),
-            arrived=tuple(executor.name for executor in live if executor.id in new),
-            warmed_s=tuple(round(warming.seconds, 2) for warming in came),
-            read_source=all(warming.read_source for warming in came),
+            arrived=tuple(executor.name for executor in live if executor.id not in before),
+            warmed_s=tuple(round(seconds, 2) for seconds, _ in warmed),
+            read_source=all(has_read for _, has_read in warmed),
         )
+
+    def _rehearse(self, slots: int, before: int) -> tuple[float, ...]:
+        """Run epochs without rows on the hosts that get their first slots; seconds of each.
+
+        Hosts that have slots already are left alone: they are warm, and busy with epochs.
+        """
+        known = set(self._engine.anchor(before).hosts)
+        first = [host for host in self._engine.anchor(slots).hosts if host not in known]
+        if not first:
+            return ()
+        plan = self._coordinator.rehearsal(len(first))
+        anchor = build_anchor(self._engine.own_session, first)
+        seconds = []
+        try:
+            for _ in range(REHEARSALS):
+                started = time.perf_counter()
+                tuples = _anchor_rows(self._engine, plan, first)
+                for function in self._engine.functions()[1:]:
+                    tuples = apply_stage(anchored(tuples, anchor), arrow_stage(function))
+                _collect(self._engine, tuples, plan, f"rehearsing on {plan.slots} slots")
+                seconds.append(round(time.perf_counter() - started, 2))
+        finally:
+            anchor.release()
+        return tuple(seconds)
 
     def _release(self, slots: int) -> tuple[str, ...]:
         """Give back what hosts no slot, once an epoch with the new slots is committed."""
+
+        def is_committed() -> bool:
+            last = self._coordinator.last
+            return last is not None and last.slots == slots
+
         with self._epoch_over:
-            self._epoch_over.wait_for(lambda: self._closed or self._committed_slots() == slots)
+            self._epoch_over.wait_for(lambda: self._closed or is_committed())
         if self._closed:
             return ()
         with self._engine.between_epochs:
-            slots_on = dict(Counter(self._engine.hosts(slots)))
-            stays = enough_for(slots_on, self._executors.live())
-            leaving = self._executors.give_back(stays)
+            slots_on = Counter(self._engine.anchor(slots).hosts)
+            stay = enough_for(slots_on, executors(self._engine.spark))
+            leaving = give_back(self._engine.spark, stay)
         return tuple(executor.name for executor in leaving)
 
-    def _committed_slots(self) -> int:
-        last = self._coordinator.last
-        return 0 if last is None else last.slots
+
+# --- executors of a standalone cluster ------------------------------------------------------
+def are_ours_to_change(spark: SparkSession) -> bool:
+    """Can this flow ask for executors and give them back?"""
+    conf = spark.sparkContext.getConf()
+    dynamic = conf.get("spark.dynamicAllocation.enabled", "false") == "true"
+    return str(spark.sparkContext.master).startswith("spark://") and not dynamic
+
+
+def give_back(spark: SparkSession, needed: Iterable[Executor]) -> list[Executor]:
+    """End all executors but these, if they are ours; returns those that go."""
+    if not are_ours_to_change(spark):
+        return []
+    stay = {executor.id for executor in needed}
+    leaving = [executor for executor in executors(spark) if executor.id not in stay]
+    if leaving:
+        context: Any = spark.sparkContext
+        ids = context._jvm.java.util.ArrayList()
+        for executor in leaving:
+            ids.add(executor.id)
+        context._jsc.sc().killExecutors(context._jvm.PythonUtils.toSeq(ids))
+    return leaving
+
+
+def enough_for(slots_on: Mapping[str, int], live: Iterable[Executor]) -> list[Executor]:
+    """The first executors of each host that have a core for each of its slots.
+
+    Examples:
+        >>> live = [Executor("0", "a", 2), Executor("1", "a", 2), Executor("2", "b", 2)]
+        >>> [executor.id for executor in enough_for({"a": 2}, live)]
+        ['0']
+    """
+    room = dict(slots_on)
+    stay = []
+    for executor in live:
+        if room.get(executor.host, 0) > 0:
+            room[executor.host] -= executor.cores
+            stay.append(executor)
+    return stay
+
+
+def _ask_for(spark: SparkSession, total: int) -> None:
+    """The total is absolute: a relative request counts from the last total asked for."""
+    context: Any = spark.sparkContext
+    nowhere = context._jvm.PythonUtils.toScalaMap(context._jvm.java.util.HashMap())
+    context._jsc.sc().requestTotalExecutors(total, 0, nowhere)
+
+
+def _cores(live: Iterable[Executor]) -> int:
+    return sum(executor.cores for executor in live)
+
+
+# --- executors are warm before rows depend on them ------------------------------------------
+class WarmUp:
+    """Keeps new executors busy until they are as fast as the others.
+
+    A cold executor has loaded no class, compiled no stage and started no Python worker: its first
+    tasks take many times what others take, and Spark gives it source tasks as soon as it is there.
+    So a new executor is *taken* at once, before the next epoch begins, by a task for each of its
+    cores. The task reads a partition of the last micro-batch (a cold source task is slowest at
+    reading), runs a slot's code without rows, and writes to a shuffle; until it ends Spark can
+    place nothing else there. No operator sees a row, no state is read or written, and what is
+    measured is dropped.
+
+    Stages are made before executors come: every second before they are taken counts.
+    """
+
+    def __init__(self, engine: SparkEngine, plan: EpochPlan) -> None:
+        self._engine, self._plan = engine, plan
+        level_1, batch = engine.functions()[1], engine.last_batch
+        self._idle = arrow_stage(level_1)
+        self._reading = arrow_stage(warming_stage(level_1, plan.slots))
+        self.partition = None if batch is None else _first_partition(batch)
+
+    def take(self, new: Sequence[Executor]) -> Future[tuple[float, bool]]:
+        """Returns when all cores of the new executors are busy with warming up: no epoch begins
+        before they are, as it could be given one of them.
+
+        The result comes when they are warm: in how many seconds, and whether they have read rows.
+        """
+        places = [executor.place for executor in new for _ in range(executor.cores)]
+        warming: Future[tuple[float, bool]] = Future()
+
+        def work() -> None:
+            started = time.perf_counter()
+            try:
+                has_read = self._warm(places)
+                warming.set_result((time.perf_counter() - started, has_read))
+            except BaseException as problem:
+                warming.set_exception(problem)
+
+        idle = self._engine.between_epochs.acquire(blocking=False)  # else an epoch is under way
+        try:
+            threading.Thread(target=work, name="headgate-warming", daemon=True).start()
+            until = time.monotonic() + TAKEN_WITHIN_S
+            while not (warming.done() or self._are_busy(new)) and time.monotonic() < until:
+                time.sleep(LOOK_FOR_TASKS_S)
+        finally:
+            if idle:
+                self._engine.between_epochs.release()
+        return warming
+
+    def _warm(self, places: Sequence[str]) -> bool:
+        """Have they read rows, too?"""
+        if self.partition is not None:
+            try:
+                # A source task goes where it likes; a product with rows that have a place prefers
+                # theirs.
+                session = self._engine.own_session
+                placed = rows_on_hosts(session, [(0,)] * len(places), places, PLACE_TYPE)
+                rows = placed.crossJoin(self.partition).drop(PLACE_TYPE.names[0])
+                _until_warm(lambda: self._shuffle(apply_stage(rows, self._reading)))
+                return True
+            except Exception:
+                log.warning("new executors cannot read the last batch again", exc_info=True)
+        self._shuffle(apply_stage(_anchor_rows(self._engine, self._plan, places), self._idle))
+        return False
+
+    def _shuffle(self, tuples: DataFrame) -> None:
+        shuffled = tuples.repartition(1, "label")  # the way into a shuffle is cold too
+        _collect(self._engine, shuffled, self._plan, "warming new executors")
+
+    def _are_busy(self, new: Sequence[Executor]) -> bool:
+        """As the scheduler counts tasks: Spark's status may lag by seconds."""
+        context: Any = self._engine.spark.sparkContext
+        running = context._jsc.sc().taskScheduler().runningTasksByExecutors()
+        tasks = dict(context._jvm.scala.jdk.javaapi.CollectionConverters.asJava(running))
+        return all(int(tasks.get(executor.id, 0)) >= executor.cores for executor in new)
+
+
+def _anchor_rows(engine: SparkEngine, plan: EpochPlan, places: Sequence[str]) -> DataFrame:
+    """A row per place, made in the JVM: `createDataFrame` would start Python workers of another
+    kind first, which kept the cores of all executors for four seconds.
+    """
+    labels = slot_labels(plan.slots)
+    slots = [i % plan.slots for i in range(len(places))]
+    rows = [anchor_row(slot, labels[slot]) for slot in slots]
+    return rows_on_hosts(engine.own_session, rows, places, TUPLE_TYPE)
+
+
+def _collect(engine: SparkEngine, tuples: DataFrame, plan: EpochPlan, what: str) -> None:
+    context = engine.spark.sparkContext
+    context.setLocalProperty(PLAN_PROPERTY, pack_plan(plan))
+    context.setJobDescription(f"{engine.program.graph.name}: {what}")
+    tuples.collect()
+
+
+def _until_warm(play: Callable[[], None]) -> None:
+    last_s = math.inf
+    for _ in range(ROUNDS_MAX):
+        started = time.perf_counter()
+        play()
+        seconds = time.perf_counter() - started
+        if seconds > MUCH_FASTER * last_s:
+            return
+        last_s = seconds
+
+
+def _first_partition(frame: DataFrame) -> DataFrame:
+    """A frame of the first partition alone; the others are not read."""
+    context: Any = frame.sparkSession.sparkContext
+    jvm = context._jvm
+    rows = frame._jdf.queryExecution().toRdd()
+    wanted = jvm.java.util.ArrayList()
+    for partition in range(rows.getNumPartitions()):
+        wanted.add(partition == 0)
+    pruning = jvm.org.apache.spark.rdd.PartitionPruningRDD  # a Scala Seq is a function of positions
+    first = pruning.create(rows, jvm.PythonUtils.toSeq(wanted))
+    session: Any = frame.sparkSession._jsparkSession
+    return DataFrame(
+        session.internalCreateDataFrame(first, frame._jdf.schema(), False), frame.sparkSession
+    )

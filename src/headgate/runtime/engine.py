@@ -11,13 +11,12 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 from py4j.protocol import Py4JError
 from pyspark import Accumulator, AccumulatorParam, cloudpickle
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -32,11 +31,12 @@ from headgate.runtime.exchange import (
     apply_stage,
     arrow_stage,
     build_anchor,
+    live_executors,
     spread,
+    tasks_at_once,
     with_conf,
 )
-from headgate.runtime.executors import live_executors, tasks_at_once
-from headgate.runtime.worker import PLAN_PROPERTY, pack_plan, slot_stage, source_stage
+from headgate.runtime.worker import PLAN_PROPERTY, level_stage, pack_plan
 from headgate.slot.compile import packed
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
@@ -68,137 +68,122 @@ class _ListParam(AccumulatorParam[list[Report]]):
         return value1
 
 
-class _NothingParam(_ListParam):
-    """Forgets what it is told."""
-
-    def addInPlace(self, value1: list[Report], value2: list[Report]) -> list[Report]:
-        return value1
-
-
-@dataclass(frozen=True)
-class _Held:
-    """An anchor, and the executors (id -> host) there were when it was last looked at."""
-
-    anchor: Anchor
-    live: Mapping[str, str]
-
-    def is_whole(self, live: Mapping[str, str]) -> bool:
-        """Are all executors that may hold a part of it still there?"""
-        return all(
-            executor in live for executor, host in self.live.items() if host in self.anchor.hosts
-        )
-
-
 class SparkEngine:
     """Runs plans of one flow on a SparkSession; keeps one anchor per slot count.
 
     `between_epochs` is held while an epoch's job runs: who has it knows that none does. With
     `source_tasks_max` no more source tasks are made than that, so that none waits for a core.
-    `last_batch` is the micro-batch of the last epoch, for newcomers to practise reading on.
+    `last_batch` is the micro-batch of the last epoch, for new executors to practise reading on.
+
+    Args:
+        schema: That of the micro-batches.
+        streaming: Does each query read in a session of its own? A batch reads in the user's.
     """
 
     def __init__(
-        self, spark: SparkSession, program: Program, *, conf: Mapping[str, str] | None = None
+        self,
+        spark: SparkSession,
+        program: Program,
+        schema: StructType,
+        *,
+        streaming: bool,
+        conf: Mapping[str, str] | None = None,
     ) -> None:
         self.spark, self.program = spark, program
-        self._conf = {**EPOCH_CONF, **(conf or {})}
+        self._schema, self._streaming = schema, streaming
+        self._conf = {**batch_limits(schema), **EPOCH_CONF, **(conf or {})}
         self._id = uuid.uuid4().hex
         # With cloudpickle: functions of the main program travel by value, others by name.
         self._code = spark.sparkContext.broadcast(packed(program, cloudpickle.dumps))
         self._reports = spark.sparkContext.accumulator([], _ListParam())
-        # Made once, too: PySpark keeps every accumulator for the life of the driver.
-        self._unheard = spark.sparkContext.accumulator([], _NothingParam())
-        self._source_stage: Column | None = None
-        self._slot_stages = [arrow_stage(stage) for stage in self._functions(self._reports)]
+        self._stages = [arrow_stage(stage) for stage in self.functions(self._reports)]
         self.own_session = spark.newSession()  # for jobs beside the epochs; shares what is cached
-        for name, value in self._conf.items():
-            self.own_session.conf.set(name, value)
+        self._configure(self.own_session)
         self.between_epochs = threading.Lock()
         self.source_tasks_max: int | None = None
         self.last_batch: DataFrame | None = None
-        self._anchors: dict[int, _Held] = {}
+        # By slot count: an anchor, and the executors (id -> host) when it was last looked at.
+        self._anchors: dict[int, tuple[Anchor, Mapping[str, str]]] = {}
         self._homes: tuple[str, ...] = ()
         self._one_host = str(spark.sparkContext.master).startswith("local")
         self._configured = False
 
-    def run_idle(self, schema: StructType, plan: EpochPlan, *, tagged: bool) -> EpochResult:
-        """Run an epoch without rows; batches of the stream have this schema."""
-        row = F.lit(None).cast(schema).alias("row")
-        nothing = self.own_session.range(0, numPartitions=1).select(row).select("row.*")
-        return self._run(nothing, plan, tagged)
-
-    def run(self, frame: DataFrame, plan: EpochPlan, *, tagged: bool) -> EpochResult:
-        """Run one epoch over a micro-batch, whose session is a clone that is ours to configure."""
+    def run(self, frame: DataFrame | None, plan: EpochPlan) -> EpochResult:
+        """Run one epoch over a micro-batch; None: without rows."""
+        if frame is None:
+            row = F.lit(None).cast(self._schema).alias("row")
+            nothing = self.own_session.range(0, numPartitions=1)
+            return self._run(nothing.select(row).select("row.*"), plan)
+        if not self._streaming:
+            with with_conf(frame.sparkSession, self._conf):
+                return self._run(frame, plan)
         if not self._configured:
-            for name, value in {**batch_limits(frame.schema), **self._conf}.items():
-                frame.sparkSession.conf.set(name, value)
+            self._configure(frame.sparkSession)  # a clone that Spark made for the query
             self._configured = True
-        result = self._run(frame, plan, tagged)
+        result = self._run(frame, plan)
         self.last_batch = frame
         return result
-
-    def run_batch(self, frame: DataFrame, plan: EpochPlan, *, tagged: bool) -> EpochResult:
-        """Run the one epoch of a batch DataFrame; its session is the user's and is put back."""
-        with with_conf(frame.sparkSession, {**batch_limits(frame.schema), **self._conf}):
-            return self._run(frame, plan, tagged)
 
     def expect_new_session(self) -> None:
         """The next micro-batch comes from another query, whose session is not configured yet."""
         self._configured = False
 
-    def hosts(self, slots: int) -> tuple[str, ...]:
-        """The host of each of so many slots."""
-        return self.anchor(slots).hosts
-
-    def silent_functions(self) -> list[Stage]:
-        """The slot stages' functions once more, for runs whose measurements nobody wants."""
-        return self._functions(self._unheard)
+    def functions(self, reports: Accumulator[list[Report]] | None = None) -> list[Stage]:
+        """The functions of all levels; without `reports` nobody learns what they measure."""
+        levels = range(self.program.levels + 1)
+        return [level_stage(self._code, self._id, level, reports) for level in levels]
 
     def anchor(self, slots: int) -> Anchor:
         """The anchor for this slot count, made again when an executor that holds it has gone."""
-        held = self._anchors.get(slots)
+        held, known = self._anchors.get(slots, (None, {}))
         if held is not None and self._one_host:
-            return held.anchor
+            return held
         live = live_executors(self.spark)
-        if held is not None and held.live == live:
-            return held.anchor
-        before = self._homes if held is None else held.anchor.hosts
+        if held is not None and known == live:
+            return held
+        before = self._homes if held is None else held.hosts
         chosen = spread(slots, sorted(set(live.values())), before)
-        if held is not None and chosen == held.anchor.hosts and held.is_whole(live):
-            self._anchors[slots] = _Held(held.anchor, live)  # executors came that it does not need
-            return held.anchor
-        anchor = self.anchor_on(chosen)
         if held is not None:
-            held.anchor.release()
-        self._anchors[slots] = _Held(anchor, live)
+            holders = [executor for executor, host in known.items() if host in held.hosts]
+            if chosen == held.hosts and all(executor in live for executor in holders):
+                self._anchors[slots] = held, live  # executors came that it does not need
+                return held
+        anchor = build_anchor(self.own_session, chosen)
+        if held is not None:
+            held.release()
+        self._anchors[slots] = anchor, live
         self._homes = anchor.hosts
         return anchor
 
-    def anchor_on(self, hosts: Sequence[str]) -> Anchor:
-        """A new anchor, with a slot on each of these hosts; the caller releases it."""
-        return build_anchor(self.own_session, hosts)
-
     def close(self) -> None:
-        for held in self._anchors.values():
-            held.anchor.release()
+        for anchor, _ in self._anchors.values():
+            anchor.release()
         self._anchors.clear()
         self._reports.value = []
         self._code.unpersist()
 
     # --- inside ----------------------------------------------------------------------------
-    def _run(self, frame: DataFrame, plan: EpochPlan, tagged: bool) -> EpochResult:
+    def _configure(self, session: SparkSession) -> None:
+        for name, value in self._conf.items():
+            session.conf.set(name, value)
+
+    def _run(self, frame: DataFrame, plan: EpochPlan) -> EpochResult:
         started = time.perf_counter()
         anchor = self.anchor(plan.slots)
         self._reports.value = []
         context = self.spark.sparkContext
         context.setLocalProperty(PLAN_PROPERTY, pack_plan(plan))
         context.setJobDescription(self._description(plan))
-        last = self._stages(frame, anchor, tagged)
-        cores = tasks_at_once(context)
+        if self.source_tasks_max is not None:
+            frame = frame.coalesce(self.source_tasks_max)
+        tuples = apply_stage(frame, self._stages[0])
+        for stage in self._stages[1:]:
+            tuples = apply_stage(anchored(tuples, anchor), stage)
+        cores = tasks_at_once(self.spark)
         planned = time.perf_counter()
         try:
             with self.between_epochs:
-                rows = last.collect()
+                rows = tuples.collect()
         except (Py4JError, PySparkException) as problem:
             if hint := way_out(str(problem), str(context.pythonExec)):
                 raise EngineError(f"epoch {plan.epoch}: {hint}", epoch=plan.epoch) from problem
@@ -220,21 +205,6 @@ class SparkEngine:
         statistics = [TaskStatistics.from_bytes(data) for _, data in sorted(counted.items())]
         operators = [t for t in timings if t.name]
         return EpochResult(controls, operators, engine, statistics=statistics)
-
-    def _functions(self, reports: Accumulator[list[Report]]) -> list[Stage]:
-        levels = range(1, self.program.levels + 1)
-        return [slot_stage(self._code, self._id, level, reports) for level in levels]
-
-    def _stages(self, frame: DataFrame, anchor: Anchor, tagged: bool) -> DataFrame:
-        if self._source_stage is None:
-            route = source_stage(self._code, self._id, tagged, self._reports)
-            self._source_stage = arrow_stage(route)
-        if self.source_tasks_max is not None:
-            frame = frame.coalesce(self.source_tasks_max)
-        tuples = apply_stage(frame, self._source_stage)
-        for stage in self._slot_stages:
-            tuples = apply_stage(anchored(tuples, anchor), stage)
-        return tuples
 
     def _description(self, plan: EpochPlan) -> str:
         by_level: dict[int, list[str]] = {}
@@ -284,16 +254,14 @@ def way_out(reason: str, worker_python: str, driver_python: str = sys.executable
     found = re.findall(r"ModuleNotFoundError: No module named '([\w.]+)'", reason)
     if not found:
         return None
-    module = found[-1]
-    hint = f"Spark's Python workers ({worker_python}) cannot import {module!r}. "
-    if module.partition(".")[0] in ("headgate", "pyarrow", "numpy", "xxhash"):
-        hint += (
+    if found[-1].partition(".")[0] in ("headgate", "pyarrow", "numpy", "xxhash"):
+        advice = (
             "They must have headgate installed: set PYSPARK_PYTHON to an interpreter that has, "
             f"on this machine {driver_python}, before the session is made"
         )
     else:
-        hint += (
+        advice = (
             "Install it for that interpreter (PYSPARK_PYTHON chooses another), or send your own "
             "modules along with spark.sparkContext.addPyFile(...)"
         )
-    return hint
+    return f"Spark's Python workers ({worker_python}) cannot import {found[-1]!r}. {advice}"

@@ -52,7 +52,6 @@ class Anchor:
     for a slot that Spark could not cache.
     """
 
-    slots: int
     frame: DataFrame
     twice: DataFrame
     hosts: tuple[str, ...]
@@ -134,7 +133,7 @@ def build_anchor(
         frame.persist(StorageLevel.MEMORY_AND_DISK)
         frame.count()
         twice = frame.union(frame)  # made once: each union of the epoch costs an analysis
-        return Anchor(slots, frame, twice, preferred_hosts(frame, slots))
+        return Anchor(frame, twice, preferred_hosts(frame, slots))
 
 
 def anchored(data: DataFrame, anchor: Anchor) -> DataFrame:
@@ -144,7 +143,7 @@ def anchored(data: DataFrame, anchor: Anchor) -> DataFrame:
     the slot's rows, so a slot without data still runs; the stage's function drops them. Spark's
     optimizer flattens the nested union.
     """
-    return data.repartition(anchor.slots, "label").union(anchor.twice)
+    return data.repartition(len(anchor.hosts), "label").union(anchor.twice)
 
 
 def arrow_stage(function: Stage) -> Column:
@@ -221,6 +220,51 @@ def preferred_hosts(frame: DataFrame, partitions: int) -> tuple[str, ...]:
         places = context.getPreferredLocs(rdd, partition)
         hosts.append("" if places.isEmpty() else str(places.head().host()))
     return tuple(hosts)
+
+
+@dataclass(frozen=True)
+class Executor:
+    """A live executor of this application; one that came just now may have no host yet."""
+
+    id: str
+    host: str
+    cores: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.id} on {self.host}"
+
+    @property
+    def place(self) -> str:
+        """The name under which a task can prefer it to any other."""
+        return f"executor_{self.host}_{self.id}"
+
+
+def executors(spark: SparkSession) -> list[Executor]:
+    """The live executors, in the order in which they came; in local mode that is the driver.
+
+    As Spark's status has them, which lags a death by milliseconds.
+    """
+    context: Any = spark.sparkContext._jsc.sc()
+    listed, is_local = context.statusStore().executorList(True), bool(context.isLocal())
+    live = [
+        Executor(str(e.id()), str(e.hostPort()).rpartition(":")[0], max(1, int(e.totalCores())))
+        for e in (listed.apply(i) for i in range(listed.size()))
+        if is_local or e.id() != "driver"
+    ]
+    return sorted(live, key=lambda e: (len(e.id), e.id))
+
+
+def live_executors(spark: SparkSession) -> dict[str, str]:
+    """The host of every live executor, by its id."""
+    return {executor.id: executor.host for executor in executors(spark)}
+
+
+def tasks_at_once(spark: SparkSession) -> int:
+    """Tasks that can run at the same time on what Spark has now, local or cluster."""
+    context: Any = spark.sparkContext._jsc.sc()
+    profile = context.resourceProfileManager().defaultResourceProfile()
+    return max(1, int(context.maxNumConcurrentTasks(profile)))
 
 
 def _spark_hash(value: int) -> int:

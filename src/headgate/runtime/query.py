@@ -2,49 +2,32 @@
 
 from __future__ import annotations
 
-import threading
-import uuid
-from collections.abc import Callable
-from functools import partial
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
-from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headgate.commit.coordinator import Coordinator
+from headgate.commit.facts import EpochFacts
 from headgate.commit.inspection import check_known, read_state
-from headgate.commit.planning import Decision
-from headgate.control.tuning_file import SavedTuning, save_tuning
 from headgate.errors import EngineError, HeadgateError, Overtaken
-from headgate.runtime.auto import AutoStart
-from headgate.runtime.delivery import Delivery
-from headgate.runtime.elastic import Elastic
-from headgate.runtime.engine import SparkEngine
-from headgate.runtime.epochs import JOB_GROUP, Epochs, Ticking
-from headgate.runtime.stream import EpochStream
+from headgate.runtime.connectors import Delivery
+from headgate.runtime.stream import EpochRun, Epochs
 from headgate.slot.program import ttl_ms
+
+_EPOCH_0 = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class FlowQuery:
     """A flow that runs. Methods and properties of StreamingQuery mean what they mean there."""
 
-    def __init__(self, coordinator: Coordinator, engine: SparkEngine, delivery: Delivery) -> None:
-        self.coordinator = coordinator
-        self._engine, self._delivery = engine, delivery
-        self._elastic = Elastic(coordinator, engine)
-        coordinator.carry_out, coordinator.is_changing = self._carry_out, self._is_changing
-        self._stream: EpochStream | None = None
-        self._thread: threading.Thread | None = None
-        self._auto: AutoStart | None = None
-        self._rows_per_epoch: int | None = None
-        self._epochs = Epochs(coordinator, engine, self._is_ending)
-        self._ticking: Ticking | None = None
-        self._stopping = False
+    def __init__(self, epochs: Epochs, delivery: Delivery) -> None:
+        self.coordinator = epochs.coordinator
+        self._epochs, self._stream, self._engine = epochs, epochs.stream, epochs.engine
+        self._delivery = delivery
         self._closed = False
-        self._run_id = str(uuid.uuid4())  # Spark has one for every start of a stream
 
     # --- like StreamingQuery ---------------------------------------------------------------
     @property
@@ -54,48 +37,40 @@ class FlowQuery:
     @property
     def id(self) -> str:
         """Stays the same over restarts; for a batch, one for its checkpoint."""
-        if self._stream is not None:
-            return str(self._stream.query.id)
-        return str(uuid.uuid5(uuid.NAMESPACE_URL, self.coordinator.checkpoint.storage.uri))
+        query = self._stream.query
+        return self._epochs.batch_ids[0] if query is None else str(query.id)
 
     @property
     def runId(self) -> str:
-        return str(self._stream.query.runId) if self._stream is not None else self._run_id
+        query = self._stream.query
+        return self._epochs.batch_ids[1] if query is None else str(query.runId)
 
     @property
     def isActive(self) -> bool:
-        if self._stream is not None:
-            return self._stream.is_active
-        return self._thread is not None and self._thread.is_alive()
+        return self._stream.is_active
 
     @property
     def status(self) -> dict[str, Any]:
-        if self._stream is not None:
+        if self._stream.query is not None:
             return dict(self._stream.query.status)
-        message = "Processing the batch" if self.isActive else "Terminated"
         return {
-            "message": message,
+            "message": "Processing the batch" if self.isActive else "Terminated",
             "isDataAvailable": self.isActive,
             "isTriggerActive": self.isActive,
         }
 
     @property
     def lastProgress(self) -> dict[str, Any] | None:
-        recent = self.recentProgress
-        return recent[-1] if recent else None
+        recent = list(self._epochs.recent)
+        return progress_of(recent[-1]) if recent else None
 
     @property
     def recentProgress(self) -> list[dict[str, Any]]:
-        return list(self._epochs.recent)
+        return [progress_of(run) for run in list(self._epochs.recent)]
 
     def awaitTermination(self, timeout: float | None = None) -> bool | None:
         """Wait until the flow ends (True) or the timeout passes (False); raises its error."""
-        if self._stream is not None:
-            self._stream.await_end(timeout)
-        else:
-            assert self._thread is not None
-            self._thread.join(timeout)
-        ended = not self.isActive
+        ended = self._stream.await_end(timeout)
         if ended:
             self._close()
             self._raise_failure()
@@ -103,31 +78,25 @@ class FlowQuery:
 
     def processAllAvailable(self) -> None:
         """Wait until all rows that are there have been processed, windows too; for tests."""
-        if self._stream is None:
+        if self._stream.query is None:
             self.awaitTermination()
             return
         try:
             self._stream.process_all_available()
-            if self.isActive and not self._is_ending():
-                self._at_rest()
+            if self.isActive and not self._stream.is_ending:
+                self._epochs.tick_at_rest()
         except (HeadgateError, PySparkException) as problem:
             self._stream.fail(problem)
         self._raise_failure()
 
     def stop(self) -> None:
         """Stop after Spark has let go of the running epoch; what is committed stays."""
-        self._stopping = True
-        if self._stream is not None:
-            self._stream.stop()
-        if self._thread is not None:
-            self._thread.join()
+        self._stream.stop()
         self._close()
 
     def exception(self) -> Exception | None:
         """Why the flow ended, if not by `stop` or by finishing."""
-        if self._epochs.failure is not None or self._stream is None:
-            return self._epochs.failure
-        failure = self._stream.failure
+        failure = self._epochs.failure or self._stream.failure
         if failure is not None and not isinstance(failure, HeadgateError):
             try:  # Spark notices a second driver too, in its own words
                 self.coordinator.generation.hold("going on")
@@ -143,7 +112,7 @@ class FlowQuery:
 
         Another one takes its place when rows per epoch change.
         """
-        return None if self._stream is None else self._stream.query
+        return self._stream.query
 
     @property
     def slots(self) -> int:
@@ -154,11 +123,11 @@ class FlowQuery:
         """Run with so many slots from a coming epoch on, without a restart.
 
         Returns at once. On a standalone cluster executors are asked for before, or given back
-        after; the journal's records `scale` and `elastic` tell when and how.
+        after; the journal's records `scale` and `elastic` say when and how.
         """
-        if self._stream is None:
+        if self._stream.query is None:
             raise EngineError("rescale is for streams; a batch runs as one epoch")
-        self._elastic.request(slots, "asked for")
+        self._epochs.elastic.request(slots, "asked for")
 
     def rows(self, sink: str) -> list[dict[str, Any]]:
         """Rows a memory sink got since this start, in order of epochs."""
@@ -195,80 +164,7 @@ class FlowQuery:
         journal = self.coordinator.journal
         return journal.read() if last is None else journal.tail(last)
 
-    # --- for start_flow --------------------------------------------------------------------
-    def tune_with(self, auto: AutoStart) -> None:
-        self._auto = auto
-
-    def attach(self, stream: EpochStream, ticking: Ticking) -> None:
-        """Go along with Spark's query, from its start to its end."""
-        self._stream, self._ticking = stream, ticking
-        stream.begin(self._epochs.settle, self._when_idle, self._at_rest)
-
-    def run_in_thread(self, work: Callable[[], None]) -> None:
-        def guarded() -> None:
-            try:
-                work()
-            except HeadgateError:
-                pass  # it is known
-            except Exception as problem:
-                self._epochs.failure = EngineError(f"{type(problem).__name__}: {problem}")
-                self._epochs.failure.__cause__ = problem
-
-        self._thread = threading.Thread(target=guarded, name=f"headgate-{self.name}", daemon=True)
-        self._thread.start()
-
-    def run_epoch(
-        self, frame: DataFrame, batch: int, query_id: str, *, tagged: bool, streaming: bool = True
-    ) -> None:
-        """One micro-batch, or the one batch of sources that do not stream."""
-        run, ids = self._engine.run_batch, (self.id, self._run_id)
-        if streaming:
-            run_id = self._engine.spark.sparkContext.getLocalProperty(JOB_GROUP)
-            run, ids = self._engine.run, (query_id, run_id or self.runId)
-        facts = self._epochs.run_batch(
-            batch, query_id, partial(run, frame, tagged=tagged), ids, self._last_progress
-        )
-        if facts is not None:
-            self._elastic.epoch_committed()
-            self._hand_over()
-
-    def _last_progress(self) -> StreamingQueryProgress | None:
-        return None if self._stream is None else self._stream.query.lastProgress
-
-    def _when_idle(self) -> None:
-        assert self._stream is not None and self._ticking is not None
-        self._epochs.tick_if_idle(self._ticking, self._stream.query)
-
-    def _at_rest(self) -> None:
-        assert self._stream is not None and self._ticking is not None
-        self._epochs.tick_at_rest(self._ticking, self._stream.query)
-
-    def _is_changing(self) -> bool:
-        return self._elastic.is_changing
-
-    def _carry_out(self, decision: Decision) -> None:
-        """What a decision means beyond routes.
-
-        While another number of slots is on its way, the user's above all, no other is asked for.
-        """
-        if decision.slots is not None and not self._elastic.is_changing:
-            self._elastic.request(decision.slots, decision.scaling)
-        if decision.settings is not None and self._auto is not None:
-            saved = SavedTuning(self._auto.saved.calibration, decision.settings)
-            save_tuning(self._auto.storage, saved)
-        if decision.rows_per_epoch is not None:
-            self._rows_per_epoch = decision.rows_per_epoch
-
-    def _hand_over(self) -> None:
-        """Between two epochs, let another query go on with other rows per epoch, if so decided."""
-        rows, self._rows_per_epoch = self._rows_per_epoch, None
-        if rows is not None and self._stream is not None:
-            self._engine.expect_new_session()
-            self._stream.hand_over(rows)
-
-    def _is_ending(self) -> bool:
-        return self._stopping or (self._stream is not None and self._stream.is_ending)
-
+    # --- inside ----------------------------------------------------------------------------
     def _raise_failure(self) -> None:
         """Raise why the flow ended, with the caller's stack alone; its `cause` has the rest."""
         failure = self.exception()
@@ -280,7 +176,79 @@ class FlowQuery:
     def _close(self) -> None:
         if not self._closed and not self.isActive:
             self._closed = True
-            self._elastic.close()
+            self._epochs.elastic.close()
             self.coordinator.close()
             self._engine.close()
             self._delivery.close()
+
+
+def progress_of(run: EpochRun) -> dict[str, Any]:
+    """What `StreamingQueryProgress.fromJson` takes, plus the whole record under "headgate"."""
+    facts, engine = run.facts, run.facts.engine
+    gap_s = 0.0 if run.before_s is None else run.started_s - run.before_s
+    job_s = (engine.job_ms or 0.0) / 1e3
+
+    def rates(rows: int) -> dict[str, Any]:
+        return {
+            "numInputRows": rows,
+            "inputRowsPerSecond": rows / gap_s if gap_s > 0 else 0.0,
+            "processedRowsPerSecond": rows / job_s if job_s else 0.0,
+        }
+
+    whole_ms = round(run.duration_s * 1e3)
+    times = {"planning": engine.plan_ms, "job": engine.job_ms}
+    times |= {f"level{level}": ms for level, ms in engine.levels_ms.items()}
+    durations = {name: round(ms) for name, ms in times.items() if ms is not None}
+    offsets = dict.fromkeys(["startOffset", "endOffset", "latestOffset"])
+    return {
+        "id": run.query_id,
+        "runId": run.run_id,
+        "name": facts.flow,
+        "timestamp": _iso(timedelta(seconds=run.started_s)),
+        "batchId": facts.epoch,
+        "batchDuration": whole_ms,
+        **rates(facts.rows),
+        "durationMs": {"triggerExecution": whole_ms, **durations},
+        "eventTime": _event_time(facts.watermark_us),
+        "stateOperators": [_state_operator(facts, name) for name in facts.state],
+        "sources": [
+            {"description": name, **offsets, **rates(rows)}
+            for name, rows in facts.source_rows.items()
+        ],
+        "sink": {
+            "description": ", ".join(facts.sink_rows) or "headgate",
+            "numOutputRows": sum(facts.sink_rows.values()),
+        },
+        "headgate": facts.to_json(),
+    }
+
+
+def _state_operator(facts: EpochFacts, name: str) -> dict[str, Any]:
+    """Rows updated are rows taken in; rows removed and the time of commits are not counted."""
+    slots = facts.state[name].values()
+    return {
+        "operatorName": name,
+        "numRowsTotal": sum(size.rows for size in slots),
+        "numRowsUpdated": sum(facts.loads.get(name, ())),
+        "numRowsRemoved": 0,
+        "allUpdatesTimeMs": round(sum(facts.operator_ms.get(name, ()))),
+        "allRemovalsTimeMs": 0,
+        "commitTimeMs": 0,
+        "memoryUsedBytes": sum(size.bytes for size in slots),
+        "numRowsDroppedByWatermark": facts.late_rows.get(name, 0),
+        "numShufflePartitions": facts.slots,
+        "numStateStoreInstances": facts.slots,
+    }
+
+
+def _event_time(watermark_us: int | None) -> dict[str, str]:
+    if watermark_us is None:
+        return {}
+    try:
+        return {"watermark": _iso(timedelta(microseconds=watermark_us))}
+    except OverflowError:
+        return {}  # Python has no such year
+
+
+def _iso(since_1970: timedelta) -> str:
+    return (_EPOCH_0 + since_1970).isoformat(timespec="milliseconds").replace("+00:00", "Z")

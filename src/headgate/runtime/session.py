@@ -36,8 +36,7 @@ LOCAL_FILES: Mapping[str, str] = {
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
 }
 _LOG_TAIL_CHARS = 1500  # of Spark's log, shown when it did not start
-EXISTS = "org.apache.hadoop.fs.FileAlreadyExistsException"
-TOLD = "headgate"  # what a thread's log context says once we have logged its error
+LOGGED = "headgate"  # what a thread's log context says once we have logged its error
 
 
 def local_session(
@@ -112,12 +111,11 @@ def is_local(master: str) -> bool:
 
 def _environment(local: bool) -> None:
     """What the JVM inherits: this interpreter for Python workers, and a loopback address."""
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     if local:
-        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        os.environ["PYSPARK_PYTHON"] = sys.executable
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
-    else:
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
 def _log_py4j(log_file: Path) -> None:
@@ -153,7 +151,7 @@ def lend_hadoop_client(spark: SparkSession) -> None:
             context = hadoop.FileContext.getFileContext(target.toUri(), conf)
             context.rename(source, target, no_options)
         except Py4JJavaError as problem:
-            if problem.java_exception.getClass().getName() == EXISTS:
+            if problem.java_exception.getClass().getSimpleName() == "FileAlreadyExistsException":
                 return False
             raise OSError(f"{new}: {problem.java_exception.toString()}") from problem
         return True
@@ -165,12 +163,26 @@ def lend_hadoop_client(spark: SparkSession) -> None:
 # Spark and Py4J each log what an epoch's function raises, with the stacks of all they did to call
 # it, some seventy lines, before the caller sees it. Both leave our own errors out, and only these:
 # other queries, and a user's settings of logging, stay as they are.
+class Interrupted(Exception):
+    """What Spark hears of an epoch that a stop has interrupted, in the words it looks for.
+
+    It finds them by a regular expression that recurses with every letter behind them: given Java's
+    whole stack, its own overflows, and it prints a thousand lines.
+    """
+
+    def __str__(self) -> str:
+        return (
+            "py4j.protocol.Py4JJavaError: An error occurred while calling an epoch's function: "
+            "java.lang.InterruptedException"
+        )
+
+
 @cache  # one filter, however many flows there are
-def silence_py4j(*ours: type[Exception]) -> None:
+def silence_py4j() -> None:
     """Keep Py4J from logging our errors that a callback raises; Spark gets them anyway."""
-    kinds: tuple[type[Exception], ...] = (HeadgateError, *ours)
+    ours = (HeadgateError, Interrupted)
     logging.getLogger("py4j.clientserver").addFilter(
-        lambda record: not (record.exc_info and isinstance(record.exc_info[1], kinds))
+        lambda record: not (record.exc_info and isinstance(record.exc_info[1], ours))
     )
 
 
@@ -186,11 +198,11 @@ def log_once(context: SparkContext, flow: str, problem: HeadgateError) -> None:
             f"flow {flow!r} ended: {type(problem).__name__}: {problem}"
         )
         root = log4j.LogManager.getContext(False).getConfiguration().getRootLogger()
-        if TOLD not in str(root.getFilter()):
+        if LOGGED not in str(root.getFilter()):
             gateway: Any = context._gateway
             pairs = gateway.new_array(log4j.core.util.KeyValuePair, 1)
-            pairs[0] = log4j.core.util.KeyValuePair(TOLD, TOLD)
+            pairs[0] = log4j.core.util.KeyValuePair(LOGGED, LOGGED)
             results = log4j.core.Filter.Result
             filters = log4j.core.filter.ThreadContextMapFilter
             root.addFilter(filters.createFilter(pairs, "and", results.DENY, results.NEUTRAL))
-        log4j.ThreadContext.put(TOLD, TOLD)
+        log4j.ThreadContext.put(LOGGED, LOGGED)

@@ -10,17 +10,11 @@ from functools import partial
 from os import PathLike
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headgate.commit.checkpoint import Checkpoint
-from headgate.commit.continuity import (
-    TICK,
-    check_sources,
-    check_start,
-    has_old_tick,
-    spark_query_id,
-)
+from headgate.commit.continuity import check_sources, check_start, spark_query_id
 from headgate.commit.coordinator import Coordinator
 from headgate.commit.facts import DamageFacts, StartFacts
 from headgate.commit.manifest import Manifest, SteadyClock
@@ -32,23 +26,17 @@ from headgate.control.settings import Manager, Scaling, slots_for
 from headgate.errors import DeclarationError, EngineError
 from headgate.runtime.auto import resolve
 from headgate.runtime.calibration import cores_of
-from headgate.runtime.delivery import Delivery, sink_uris
+from headgate.runtime.connectors import Delivery, read_sources, takes_rows
 from headgate.runtime.engine import SparkEngine
-from headgate.runtime.epochs import Ticking
-from headgate.runtime.exchange import with_conf
 from headgate.runtime.query import FlowQuery
 from headgate.runtime.session import lend_hadoop_client
-from headgate.runtime.sources import Input, read_sources, takes_rows
-from headgate.runtime.stream import IDLE_S, EpochStream
+from headgate.runtime.stream import IDLE_S, Epochs, EpochStream
 from headgate.slot.compile import compile_flow
 from headgate.slot.plan import BYTE_S, MESSAGE_S
 from headgate.topology.arguments import absolute, check_count, duration_us, spark_uri
 from headgate.topology.builder import FlowBuilder
 
 log = logging.getLogger("headgate")
-BATCH_QUERY = "batch"
-# A rate source cannot stop at what is available now, and Spark would read all in one batch then.
-READ_ALL_AVAILABLE = {"spark.sql.streaming.triggerAvailableNowWrapper.enabled": "true"}
 
 
 def start_flow(
@@ -108,58 +96,50 @@ def start_flow(
         limits = auto.slots
         rows_per_epoch = auto.rows_per_epoch
     assert isinstance(limits, int)
-    slots = limits
     tick = options.tick
     if tick is None:
         tick = any(node.spec.ttl is not None for node in program.stateful)
     place = Checkpoint(checkpoint, signer_of(options.key, trust_unsigned=options.trust_unsigned))
-    old_tick = has_old_tick(place, tick)
-    read = partial(read_sources, spark, graph, program, old_tick=old_tick)
-    source = read(rows_per_epoch=rows_per_epoch)
-    uris = sink_uris(program, place)
-    delivery = Delivery(spark, graph, place, uris)
+    source = read_sources(spark, graph, program, rows_per_epoch)
+    streaming = source.isStreaming
+    if trigger is not None and not streaming:
+        raise DeclarationError("trigger= is for streaming sources; a batch runs as one epoch")
+    delivery = Delivery(spark, graph, place)
     settings = Settings(
         **vars(options),
-        slots=slots,
+        slots=limits,
         message_s=MESSAGE_S if auto is None else auto.costs.message_s,
         byte_s=BYTE_S if auto is None else auto.costs.byte_s,
-        last_epoch=None if source.streaming else 0,
+        last_epoch=None if streaming else 0,
     )
-    if trigger is not None and not source.streaming:
-        raise DeclarationError("trigger= is for streaming sources; a batch runs as one epoch")
 
     def check(last: Manifest | None) -> None:
-        if source.streaming:
-            names = [*(node.name for node in program.sources), *([TICK] if old_tick else [])]
+        if streaming:
             check_start(place, last, spark_query_id(place.storage))
-            check_sources(place, names)
+            check_sources(place, [node.name for node in program.sources])
 
-    planning = plan_with(
-        manager,
-        program,
-        slots,
-        racks=options.racks,
-        scaling=scaling,
-        sizing=None if auto is None else auto.tuner,
-    )
     coordinator = Coordinator(
         program,
         place,
         settings,
         delivery,
         clock_ms=options.clock_ms or SteadyClock(),
-        sink_uris=uris,
-        planning=planning,
+        sink_uris=delivery.uris,
+        planning=plan_with(
+            manager,
+            program,
+            limits,
+            racks=options.racks,
+            scaling=scaling,
+            sizing=None if auto is None else auto.tuner,
+        ),
         check=check,
     )
-    engine = SparkEngine(spark, program, conf=options.conf)
-    query = FlowQuery(coordinator, engine, delivery)
-    if auto is not None:
-        query.tune_with(auto)
+    engine = SparkEngine(spark, program, source.schema, streaming=streaming, conf=options.conf)
     coordinator.journal.append(
         StartFacts(
-            slots=slots,
-            at_ms=_wall_clock_ms(),
+            slots=limits,
+            at_ms=time.time_ns() // 1_000_000,
             spark=spark.version,
             describe=program.describe(),
             tuned=None if auto is None else auto.facts(),
@@ -170,54 +150,27 @@ def start_flow(
         log.warning("sink %s: %s", sink, reason)
         done = "nothing: they are the user's"
         coordinator.journal.append(DamageFacts(gone[0], reason, done, sink=sink))
-    if source.streaming:
-        ends = bool(trigger and (trigger.get("availableNow") or trigger.get("once")))
-        every_s = None if ends else tick_every_s(trigger)
-        ticking = Ticking(source.frame.schema, source.tagged, tick and not old_tick, every_s)
 
-        def start(rows: int | None) -> StreamingQuery:
-            given = source if rows is None else read(rows_per_epoch=rows)
-            return _start_stream(spark, query, stream, place, trigger, given)
-
-        stream = EpochStream(query.name, start, spark.sparkContext, ends=ends)
-        query.attach(stream, ticking)
-    else:
-        query.run_in_thread(
-            lambda: query.run_epoch(
-                source.frame, 0, BATCH_QUERY, tagged=source.tagged, streaming=False
+    def start_query(rows: int | None) -> StreamingQuery:
+        frame = source if rows is None else read_sources(spark, graph, program, rows)
+        writer = (
+            frame.writeStream.queryName(graph.name)
+            .option("checkpointLocation", spark_uri(place.spark_uri))
+            .foreachBatch(
+                lambda rows, batch: stream.in_epoch(partial(epochs.run_micro_batch, rows, batch))
             )
         )
+        return (writer if trigger is None else writer.trigger(**trigger)).start()
+
+    ends = bool(trigger and (trigger.get("availableNow") or trigger.get("once")))
+    context = spark.sparkContext
+    stream = EpochStream(graph.name, start_query if streaming else None, context, ends=ends)
+    every_s = None if ends else tick_every_s(trigger)
+    epochs = Epochs(coordinator, engine, stream, auto=auto, tick=tick, tick_every_s=every_s)
+    query = FlowQuery(epochs, delivery)
+    first = epochs.settle if streaming else partial(epochs.run_batch, source)
+    stream.begin(first, epochs.tick_if_idle, epochs.tick_at_rest)
     return query
-
-
-def _start_stream(
-    spark: SparkSession,
-    query: FlowQuery,
-    stream: EpochStream,
-    place: Checkpoint,
-    trigger: Mapping[str, Any] | None,
-    source: Input,
-) -> StreamingQuery:
-    def epoch(batch: DataFrame, batch_id: int) -> None:
-        query_id = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
-        if query_id is None:
-            raise EngineError("Spark did not tell the query id; is this a classic session?")
-        stream.in_epoch(partial(query.run_epoch, batch, batch_id, query_id, tagged=source.tagged))
-
-    writer = (
-        source.frame.writeStream.queryName(query.name)
-        .option("checkpointLocation", spark_uri(place.spark_uri))
-        .foreachBatch(epoch)
-    )
-    if trigger is not None:
-        writer = writer.trigger(**trigger)
-    if not source.old_tick:
-        return writer.start()
-    with with_conf(source.frame.sparkSession, READ_ALL_AVAILABLE):
-        started = writer.start()
-        while started.isActive and started.status["message"].startswith("Initializing"):
-            time.sleep(0.01)  # Spark reads the setting when it has made the sources
-    return started
 
 
 def tick_every_s(trigger: Mapping[str, Any] | None) -> float:
@@ -240,7 +193,3 @@ def _check_session(spark: SparkSession) -> None:
         raise EngineError(
             f"headgate needs Spark 4.1 or later (partition-aware unions); this is {spark.version}"
         )
-
-
-def _wall_clock_ms() -> int:
-    return time.time_ns() // 1_000_000

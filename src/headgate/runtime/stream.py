@@ -1,71 +1,269 @@
-"""Spark's streaming query under a flow, and the same one again with other rows per epoch.
+"""The epochs of a flow, one at a time, and Spark's streaming query that calls for them.
 
-A thread goes along with the query from its start to its end, so that a flow can act where Spark
-does not: while its stream is idle, and once more after an `availableNow` query has read all there
-was. The flow is active until that thread is done.
+Spark runs nothing while a stream is idle, so time would stand still there: windows that the last
+rows completed would wait for the next row, keys would not expire. A *tick* is an epoch without rows
+that the driver runs itself, beside Spark's query. Spark's checkpoint knows nothing of it, so it
+costs no source, changes no trigger, and can be turned on and off (docs/decisions/0024-ticks.md).
 
 Spark reads a source's limit when a query starts, so another limit needs another start. `hand_over`
 makes it between two epochs: the epoch is committed in our manifest, its function has not returned,
 and the query is stopped there. It is what a driver that dies at `files-collected` leaves behind:
-the next start hears of that epoch once more, finds its manifest, runs nothing, and plans the
-following one with the new limit. So exactly once needs no rule of its own. Executors, Python
-workers, anchors and warm copies stay.
+the next start gets that batch once more, finds its manifest, runs nothing, and plans the following
+one with the new limit. So exactly once needs no rule of its own. Executors, Python workers,
+anchors and warm copies stay.
 """
 
 from __future__ import annotations
 
 import copy
+import json
 import threading
 import time
+import uuid
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
 
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headgate.errors import EngineError, HeadgateError
-from headgate.runtime.session import log_once, silence_py4j
+from headgate.commit.coordinator import Coordinator, EngineAborted, EpochResult, RunTasks
+from headgate.commit.facts import EpochFacts, LastTrigger
+from headgate.commit.planning import Decision
+from headgate.control.tuning_file import SavedTuning, save_tuning
+from headgate.errors import EngineError, HeadgateError, SinkFailed
+from headgate.runtime.auto import AutoStart
+from headgate.runtime.elastic import Elastic
+from headgate.runtime.engine import SparkEngine
+from headgate.runtime.session import Interrupted, log_once, silence_py4j
+from headgate.slot.compile import is_closing_due
+from headgate.slot.plan import EpochPlan
 
-IDLE_S = 1.0
-GOOD_MOMENT_S = 3.0
-STOPPED_WITHIN_MS = 60_000
+T = TypeVar("T")
 Start = Callable[[int | None], StreamingQuery]
 Work = Callable[[], None]
+IDLE_S = 1.0  # between two looks at a query that runs
+GOOD_MOMENT_S = 3.0  # to wait for one to stop at
+STOPPED_WITHIN_MS = 60_000
+RECENT_MAX = 100  # as many as Spark's own `recentProgress` keeps
+BATCH_QUERY = "batch"  # the manifest's query id of a flow that does not stream
+JOB_GROUP = "spark.jobGroup.id"  # of a stream's jobs: its run id
 
 
-class Interrupted(Exception):
-    """What Spark hears of an epoch that a stop has interrupted, in the words it looks for.
-
-    It finds them by a regular expression that recurses with every letter behind them: given Java's
-    whole stack, its own overflows, and it prints a thousand lines.
+@dataclass(frozen=True)
+class EpochRun:
+    """An epoch as this driver ran it: in which query, when, how long with its sinks, and when the
+    epoch before began.
     """
 
-    def __str__(self) -> str:
-        return (
-            "py4j.protocol.Py4JJavaError: An error occurred while calling an epoch's function: "
-            "java.lang.InterruptedException"
-        )
+    facts: EpochFacts
+    query_id: str
+    run_id: str
+    started_s: float
+    duration_s: float
+    before_s: float | None = None
+
+
+class Epochs:
+    """Runs the epochs of one flow; `recent` are the last ones, `failure` is what ended them.
+
+    Args:
+        auto: Where to save what tuning decides, if the flow is tuned.
+        tick: Tick even if no window can close.
+        tick_every_s: Tick when the stream was idle for so long (None: never while it runs).
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        engine: SparkEngine,
+        stream: EpochStream,
+        *,
+        auto: AutoStart | None = None,
+        tick: bool = False,
+        tick_every_s: float | None = None,
+    ) -> None:
+        self.coordinator, self.engine, self.stream = coordinator, engine, stream
+        self.elastic = Elastic(coordinator, engine)
+        coordinator.carry_out = self._carry_out
+        coordinator.is_changing = lambda: self.elastic.is_changing
+        self._auto, self._tick, self._tick_every_s = auto, tick, tick_every_s
+        # What Spark gives a stream: an id for its checkpoint, and one for every start.
+        checkpoint = coordinator.checkpoint.storage.uri
+        self.batch_ids = str(uuid.uuid5(uuid.NAMESPACE_URL, checkpoint)), str(uuid.uuid4())
+        self.recent: deque[EpochRun] = deque(maxlen=RECENT_MAX)
+        self.failure: HeadgateError | None = None
+        self._one_at_a_time = threading.Lock()
+        self._idle_since_s = time.monotonic()
+        self._replayed: int | None = None
+        self._rows_per_epoch: int | None = None
+
+    def settle(self) -> None:
+        """Call the sinks that an earlier driver did not reach with its last tick."""
+        with self._one_at_a_time:
+            self._guarded(self.coordinator.settle)
+
+    def run_batch(self, frame: DataFrame) -> None:
+        """The one epoch of sources that do not stream."""
+        try:
+            self._run(frame, 0, BATCH_QUERY, self.batch_ids)
+        except HeadgateError:
+            raise
+        except Exception as problem:
+            raise EngineError(f"{type(problem).__name__}: {problem}") from problem
+
+    def run_micro_batch(self, frame: DataFrame, batch: int) -> None:
+        """An epoch that Spark calls for, in the thread of its query."""
+        context = self.engine.spark.sparkContext
+        query_id = context.getLocalProperty("sql.streaming.queryId")
+        run_id = context.getLocalProperty(JOB_GROUP)
+        if query_id is None or run_id is None:
+            raise EngineError("Spark did not tell the query id; is this a classic session?")
+        if not self._run(frame, batch, query_id, (query_id, run_id)):
+            return
+        self.elastic.epoch_committed()
+        rows, self._rows_per_epoch = self._rows_per_epoch, None
+        if rows is not None:
+            self.engine.expect_new_session()
+            self.stream.hand_over(rows)
+
+    def tick_if_idle(self) -> None:
+        """Let time go on while the query runs, if it has nothing else to do."""
+        with self._one_at_a_time:
+            every_s, idle_s = self._tick_every_s, time.monotonic() - self._idle_since_s
+            if every_s is None or idle_s < every_s:
+                return
+            if not self.stream.running.status["isDataAvailable"]:
+                self._tick_if_due(self._tick)
+
+    def tick_at_rest(self) -> None:
+        """All rows are in, for now: close the windows that they completed.
+
+        A flow that always ticks has an epoch in each of its runs, also if no row came.
+        """
+        with self._one_at_a_time:
+            self._tick_if_due(self._tick and not self.recent)
+
+    # --- inside ----------------------------------------------------------------------------
+    def _run(self, frame: DataFrame, batch: int, query_id: str, ids: tuple[str, str]) -> bool:
+        """Run a batch of the input; False if it was committed before a hand-over already."""
+        with self._one_at_a_time:
+            before = LastTrigger()
+            if self.stream.query is not None and self._replayed != batch - 1:
+                before = last_trigger(self.stream.query.lastProgress, batch)
+            commit = partial(self.coordinator.run_epoch, batch, query_id)
+            is_new = self._epoch(commit, frame, ids, before)
+            if not is_new:
+                self._replayed = batch
+            return is_new
+
+    def _tick_if_due(self, always: bool) -> None:
+        last = self.coordinator.last
+        if last is None:
+            return
+        program, query = self.coordinator.program, self.stream.running
+        if always or is_closing_due(program, last.used_watermark_us, last.watermark_us):
+            run_id = str(query.runId)
+            self.engine.spark.sparkContext.setLocalProperty(JOB_GROUP, run_id)  # a stop cancels it
+            commit = partial(self.coordinator.tick, silent=always)
+            self._epoch(commit, None, (str(query.id), run_id), LastTrigger())
+
+    def _epoch(
+        self,
+        commit: Callable[[RunTasks], EpochFacts],
+        frame: DataFrame | None,
+        ids: tuple[str, str],
+        before: LastTrigger,
+    ) -> bool:
+        started_s, since = time.time(), time.perf_counter()
+
+        def run(plan: EpochPlan) -> EpochResult:
+            try:
+                return replace(self.engine.run(frame, plan), trigger=before)
+            except EngineAborted as problem:
+                if self.stream.is_ending and problem.__cause__ is not None:
+                    raise problem.__cause__ from None  # cancelled, so it is not run again
+                raise
+
+        facts = self._guarded(lambda: commit(run))
+        self._idle_since_s = time.monotonic()
+        last = self.recent[-1] if self.recent else None
+        if last is not None and last.facts.epoch == facts.epoch:
+            return False
+        duration_s = time.perf_counter() - since
+        before_s = None if last is None else last.started_s
+        self.recent.append(EpochRun(facts, *ids, started_s, duration_s, before_s))
+        return True
+
+    def _guarded(self, work: Callable[[], T]) -> T:
+        """Remember the error that ends the flow, with all its fields."""
+        try:
+            return work()
+        except HeadgateError as problem:
+            stopped = isinstance(problem, SinkFailed) and self.stream.is_ending
+            if stopped and problem.__cause__ is not None:
+                raise problem.__cause__ from None  # stopped in the middle of a call
+            self.failure = problem
+            raise
+
+    def _carry_out(self, decision: Decision) -> None:
+        """What a decision means beyond routes.
+
+        While another number of slots is on its way, the user's above all, no other is asked for.
+        """
+        if decision.slots is not None and not self.elastic.is_changing:
+            self.elastic.request(decision.slots, decision.scaling)
+        if decision.settings is not None and self._auto is not None:
+            saved = SavedTuning(self._auto.saved.calibration, decision.settings)
+            save_tuning(self._auto.storage, saved)
+        if decision.rows_per_epoch is not None:
+            self._rows_per_epoch = decision.rows_per_epoch
+
+
+def last_trigger(progress: StreamingQueryProgress | None, epoch: int) -> LastTrigger:
+    """Facts about the trigger before this epoch's; none if Spark speaks of another one.
+
+    How long it took as a whole tells idle time from work. Where a source reports the latest offset
+    that it had when an epoch was planned, an end before it means that rows were left waiting; Kafka
+    does, files do not.
+    """
+    if progress is None or progress.batchId != epoch - 1 or "addBatch" not in progress.durationMs:
+        return LastTrigger()
+    offsets = [
+        [json.loads(text or "null") for text in (source.endOffset, source.latestOffset)]
+        for source in progress.sources
+    ]
+    waiting = [end != latest for end, latest in offsets if latest is not None]
+    return LastTrigger(progress.durationMs["triggerExecution"], any(waiting) if waiting else None)
 
 
 class EpochStream:
     """The query that runs now. Waiting for it goes on over a hand-over.
 
+    A thread goes along with it from its start to its end, so that a flow can act where Spark does
+    not: while the stream is idle, and once more after an `availableNow` query has read all there
+    was. The flow is active until that thread is done.
+
     Args:
         flow: Its name, for the log.
-        start: Starts it from the checkpoint, with so many rows per epoch (None: as at first).
+        start: Starts it from the checkpoint, with so many rows per epoch (None: as at first). A
+            batch has no query, only the thread.
         ends: Does it end by itself, when it has read all there is?
     """
 
-    query: StreamingQuery
-
     def __init__(
-        self, flow: str, start: Start, context: SparkContext, *, ends: bool = False
+        self, flow: str, start: Start | None, context: SparkContext, *, ends: bool = False
     ) -> None:
         self._flow, self._start, self._context, self._ends = flow, start, context, ends
-        silence_py4j(Interrupted)
+        self.query: StreamingQuery | None = None
+        silence_py4j()
         self._changed = threading.Condition()
         self._handing_over = False
         self._stopping = False
@@ -79,12 +277,13 @@ class EpochStream:
 
         What any of it raises ends the query.
         """
-        self.query = self._start(None)
+        if self._start is not None:
+            self.query = self._start(None)
 
         def go_along() -> None:
             try:
                 first()
-                while not self._has_ended():
+                while self.query is not None and not self._has_ended(self.query):
                     beside()
                 if self._ends and not self._stopping and self.failure is None:
                     at_end()
@@ -101,6 +300,11 @@ class EpochStream:
         return not self._ended.is_set()
 
     @property
+    def running(self) -> StreamingQuery:
+        assert self.query is not None, "only a stream that has begun has a query"
+        return self.query
+
+    @property
     def is_ending(self) -> bool:
         """Is the query that runs now being stopped, by the user or by a hand-over?"""
         return self._stopping or self._handing_over
@@ -113,7 +317,8 @@ class EpochStream:
                 self._wait_for_the_stop()
             work()
         except Exception as problem:
-            if self.is_ending or self._was_stopped():
+            stopped = self.query is not None and not self.query.isActive  # by somebody else
+            if self.is_ending or stopped:
                 raise Interrupted from None
             if isinstance(problem, HeadgateError):
                 log_once(self._context, self._flow, problem)
@@ -139,18 +344,18 @@ class EpochStream:
 
     def process_all_available(self) -> None:
         """As `StreamingQuery.processAllAvailable`."""
-        while True:
-            query = self.query
+        query = None
+        while query is None or self._follows(query):
+            query = self.running
             query.processAllAvailable()
-            if not self._follows(query):
-                return
 
     def stop(self) -> None:
         with self._changed:
             self._stopping = True
             self._changed.wait_for(lambda: not self._handing_over)
-        self._wait_for_a_good_moment()
-        self.query.stop()
+        if self.query is not None:
+            self._wait_for_a_good_moment(self.query)
+            self.query.stop()
         if threading.current_thread() is not self._companion:
             self._ended.wait()
 
@@ -162,11 +367,6 @@ class EpochStream:
             self.stop()
 
     # --- inside ----------------------------------------------------------------------------
-    def _was_stopped(self) -> bool:
-        """Has somebody stopped Spark's query, and not us?"""
-        query = vars(self).get("query")  # an epoch may be quicker than the start that returns it
-        return query is not None and not query.isActive
-
     def _wait_for_the_stop(self) -> None:
         """Wait in Spark's own thread, where a stop interrupts it: Spark takes it for what it is."""
         jvm: Any = self._context._jvm
@@ -175,21 +375,20 @@ class EpochStream:
         except Py4JJavaError:
             raise Interrupted from None
 
-    def _wait_for_a_good_moment(self) -> None:
+    def _wait_for_a_good_moment(self, query: StreamingQuery) -> None:
         """Let Spark finish the file it writes: interrupted there, Hadoop logs a Java stack.
 
         Good moments are an epoch's function, and when Spark waits, twice in a row: between two
         epochs it says so for an instant, too.
         """
         until, waits = time.monotonic() + GOOD_MOMENT_S, 0
-        while self.query.isActive and not self._in_epoch and time.monotonic() < until:
-            waits = waits + 1 if self.query.status["message"].startswith("Waiting") else 0
+        while query.isActive and not self._in_epoch and time.monotonic() < until:
+            waits = waits + 1 if query.status["message"].startswith("Waiting") else 0
             if waits == 2:
                 return
             time.sleep(0.004)
 
-    def _has_ended(self) -> bool:
-        query = self.query
+    def _has_ended(self, query: StreamingQuery) -> bool:
         try:
             if not query.awaitTermination(IDLE_S):  # type: ignore[arg-type]
                 return False
@@ -206,8 +405,8 @@ class EpochStream:
 
     def _start_again(self, rows_per_epoch: int) -> None:
         try:
-            self.query.stop()
-            if not self._stopping:
+            self.running.stop()
+            if not self._stopping and self._start is not None:
                 self.query = self._start(rows_per_epoch)
         except HeadgateError as problem:
             self.failure = problem

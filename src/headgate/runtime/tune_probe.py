@@ -19,8 +19,8 @@ from headgate.commit.facts import EpochFacts, epochs_of
 from headgate.control.measured_flow import Measured, measure_flow
 from headgate.planner.tuning.cost_model import Calibration
 from headgate.runtime.calibration import cores_of
+from headgate.runtime.connectors import takes_rows
 from headgate.runtime.query import FlowQuery
-from headgate.runtime.sources import takes_rows
 from headgate.runtime.start import start_flow
 from headgate.slot.compile import compile_flow
 from headgate.topology.builder import FlowBuilder

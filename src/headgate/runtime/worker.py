@@ -16,19 +16,21 @@ import shutil
 import stat
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import xxhash
 from pyspark import Accumulator, Broadcast, TaskContext
 
 from headgate.commit.plan_files import CostFiles, TableFiles
 from headgate.errors import EngineError, StateFileError
+from headgate.routing.cost_model import CostModel
 from headgate.routing.route import Route
 from headgate.runtime.exchange import Stage, slot_labels
 from headgate.slot.plan import EpochPlan
@@ -42,71 +44,50 @@ from headgate.state.store import StateStore
 
 WARM_OFF = "off"
 PLAN_PROPERTY = "headgate.plan"
-SOURCE_TAG = "__hg_source"
 OWNER = "headgate.owner"  # the file that names the JVM a local folder belongs to
 INLINE_PINS_MAX = 2_000  # a table with more is read from the checkpoint by each worker
-# A task's number and slot (a source task has none), and what it is to run.
-_Arrived = tuple[int, int | None, Callable[..., Iterable[BatchTuple]]]
 _programs: dict[str, Program] = {}
 _plans: dict[str, EpochPlan] = {}
-_tables: dict[str, TableFiles] = {}
-_costs: dict[str, CostFiles] = {}
 _stores: dict[tuple[Any, ...], StateStore] = {}
 
 
-def source_stage(
-    program: Broadcast[bytes], program_id: str, tagged: bool, reports: Accumulator[list[Report]]
-) -> Stage:
-    """Level 0: rows of a source partition in, batch tuples out."""
-
-    def arrive(batches: Iterable[pa.RecordBatch]) -> _Arrived:
-        partition = task_partition()
-        read = _untag(batches) if tagged else ((0, batch) for batch in batches)
-        return partition, None, partial(run_source_task, partition=partition, batches=read)
-
-    return _stage("headgate_route", program, program_id, 0, reports, arrive)
-
-
-def slot_stage(
-    program: Broadcast[bytes], program_id: str, level: int, reports: Accumulator[list[Report]]
-) -> Stage:
-    """Level 1 and up: a slot's batch tuples in, batch tuples and a control record out."""
-
-    def arrive(batches: Iterable[pa.RecordBatch]) -> _Arrived:
-        slot, tuples = _gather(batches)
-        return slot, slot, partial(run_slot_task, level=level, slot=slot, tuples=tuples)
-
-    return _stage(f"headgate_level_{level}", program, program_id, level, reports, arrive)
-
-
-def _stage(
-    name: str,
-    program: Broadcast[bytes],
+def level_stage(
+    code: Broadcast[bytes],
     program_id: str,
     level: int,
-    reports: Accumulator[list[Report]],
-    arrive: Callable[[Iterable[pa.RecordBatch]], _Arrived],
+    reports: Accumulator[list[Report]] | None = None,
 ) -> Stage:
+    """A level of the flow's job: rows of a source partition (level 0) or a slot's batch tuples in,
+    batch tuples and a control record out.
+
+    `reports` gets what leaves a task apart from its rows: timings, and what it counted.
+    """
+
     def stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         start = time.perf_counter_ns()
-        flow, (plan, problem) = _program(program, program_id), _plan()
-        services = _services(plan)
-        producer, slot, run = arrive(batches)
-        if problem is None:
-            made = run(flow, plan, services)
+        program, (plan, problem) = _program(code, program_id), _plan()
+        services, slot = _services(plan), None
+        if level == 0:
+            producer = task_partition()
+            rows = _untag(batches) if len(program.sources) > 1 else ((0, b) for b in batches)
+            made = run_source_task(program, plan, services, producer, rows)
         else:
+            producer, tuples = _gather(batches)
+            slot = producer
+            made = run_slot_task(program, plan, services, level, slot, tuples)
+        if problem is not None:
             made = iter([failed_task(plan, level, producer, slot, problem)])
         yield from encode(made, slot_labels(plan.slots))
         services.timed(level, producer, "", 0, start)
-        # What leaves a task apart from its rows: timings, and what it counted.
-        counted = [Counted(*place, data) for place, data in services.statistics.items()]
-        reports.add([*services.timings, *counted])
+        if reports is not None:
+            counted = [Counted(*place, data) for place, data in services.statistics.items()]
+            reports.add([*services.timings, *counted])
 
-    stage.__name__ = name
+    stage.__name__ = f"headgate_level_{level}" if level else "headgate_route"
     return stage
 
 
-def warming_stage(slot: Stage, slots: int) -> Stage:
+def warming_stage(level_1: Stage, slots: int) -> Stage:
     """For a new executor: take in source rows and drop them, then run a slot's code without any."""
 
     def stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -114,7 +95,7 @@ def warming_stage(slot: Stage, slots: int) -> Stage:
             pass
         row = anchor_row(0, slot_labels(slots)[0])
         columns = [pa.array([v], f.type) for v, f in zip(row, TUPLE_SCHEMA, strict=True)]
-        yield from slot([pa.RecordBatch.from_arrays(columns, schema=TUPLE_SCHEMA)])
+        yield from level_1([pa.RecordBatch.from_arrays(columns, schema=TUPLE_SCHEMA)])
 
     stage.__name__ = "headgate_warming"
     return stage
@@ -143,7 +124,7 @@ def _untag(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBa
     """Split rows of several sources: column 0 says which, column 1 + i holds source i's struct."""
     for batch in batches:
         tags = batch.column(0).to_numpy()
-        for source in sorted({int(tag) for tag in tags} - {-1}):
+        for source in np.unique(tags).tolist():
             mine = batch.filter(pa.array(tags == source)).column(1 + source)
             yield source, pa.RecordBatch.from_struct_array(mine)
 
@@ -154,24 +135,17 @@ def task_partition() -> int:
     return context.partitionId()
 
 
-def _program(broadcast: Broadcast[bytes], program_id: str) -> Program:
+def _program(code: Broadcast[bytes], program_id: str) -> Program:
     if program_id not in _programs:
         _programs.clear()
-        _programs[program_id] = pickle.loads(broadcast.value)
-        _leave_out_of_collections()
+        _programs[program_id] = pickle.loads(code.value)
+        # Put what is loaded by now, most of it imported modules, beyond the garbage collector's
+        # reach. PySpark's daemon collects garbage after every task of a worker that it keeps, and
+        # the next level's task waits for it: 45 to 58 ms for 112,000 objects, 0.01 ms with this.
+        gc.unfreeze()  # what an earlier flow left behind may go
+        gc.collect()
+        gc.freeze()
     return _programs[program_id]
-
-
-def _leave_out_of_collections() -> None:
-    """Put what is loaded by now, most of it imported modules, beyond the garbage collector's reach.
-
-    PySpark's daemon collects garbage after every task of a worker that it keeps, and the worker's
-    next task, that of the next level, waits for it: 45 to 58 ms for 112,000 objects, and
-    0.01 ms with this.
-    """
-    gc.unfreeze()  # what an earlier flow left behind may go
-    gc.collect()
-    gc.freeze()
 
 
 def pack_plan(plan: EpochPlan) -> str:
@@ -200,37 +174,32 @@ def _plan() -> tuple[EpochPlan, StateFileError | None]:
         _plans.clear()
         plan, large = pickle.loads(zlib.decompress(base64.b85decode(packed)))
         try:
-            _plans[packed] = _with_costs(_with_tables(plan, large))
+            tables = {op: _table_files(plan.tables_uri).load(plan.table_files[op]) for op in large}
         except StateFileError as problem:
             return plan, problem
+        routes = {op: Route(table, *large[op]) for op, table in tables.items()}
+        _plans[packed] = replace(plan, routes={**plan.routes, **routes}, costs=_cost_models(plan))
     return _plans[packed], None
 
 
-def _with_tables(plan: EpochPlan, large: dict[str, tuple[Any, ...]]) -> EpochPlan:
-    """The plan with the routes whose tables did not travel with it: dispatch and slots did."""
-    if not large:
-        return plan
-    if plan.tables_uri not in _tables:
-        _tables.clear()
-        _tables[plan.tables_uri] = TableFiles(Storage.at(plan.tables_uri))
-    files = _tables[plan.tables_uri]
-    read = {op: Route(files.load(plan.table_files[op]), *rest) for op, rest in large.items()}
-    return replace(plan, routes={**plan.routes, **read})
-
-
-def _with_costs(plan: EpochPlan) -> EpochPlan:
-    if not plan.cost_files:
-        return plan
-    if plan.costs_uri not in _costs:
-        _costs.clear()
-        _costs[plan.costs_uri] = CostFiles(Storage.at(plan.costs_uri))
+def _cost_models(plan: EpochPlan) -> dict[str, CostModel]:
     models = {}
     for operator, name in plan.cost_files.items():
         # Advice, so a task can do without it. Another attempt that has it may send rows
         # elsewhere; custody notices, and the epoch is run again.
         with suppress(StateFileError):
-            models[operator] = _costs[plan.costs_uri].load(name)
-    return replace(plan, costs=models)
+            models[operator] = _cost_files(plan.costs_uri).load(name)
+    return models
+
+
+@lru_cache(maxsize=1)
+def _table_files(uri: str) -> TableFiles:
+    return TableFiles(Storage.at(uri))
+
+
+@lru_cache(maxsize=1)
+def _cost_files(uri: str) -> CostFiles:
+    return CostFiles(Storage.at(uri))
 
 
 def _services(plan: EpochPlan) -> Services:
@@ -267,9 +236,9 @@ def claim(local_dir: str) -> None:
     """Say whose this local folder of Spark's is, and remove what dead JVMs left beside it.
 
     Spark deletes its local folders when a JVM ends, but one that is killed leaves them, and our
-    warm copies in them. What cannot be told stays: other users' folders, processes of another
-    container, a file that is not whole. Every worker calls this once; it reads one small file for
-    each JVM that uses the disk.
+    warm copies in them. In doubt a folder stays: another user's, one of a process of another
+    container, one whose file is not whole. Every worker calls this once; it reads one small file
+    for each JVM that uses the disk.
     """
     mine = Path(local_dir)
     with suppress(OSError):  # a file that is there already, a disk that is full: slower, not wrong
@@ -278,7 +247,9 @@ def claim(local_dir: str) -> None:
             file.write(owner)
     for folder in mine.parent.glob("blockmgr-*"):
         with suppress(OSError, ValueError, KeyError, TypeError):
-            if _is_own(folder) and _is_dead(json.loads((folder / OWNER).read_text())):
+            found = folder.lstat()
+            is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+            if is_own and _is_dead(json.loads((folder / OWNER).read_text())):
                 for warm in folder.glob("headgate-*"):
                     shutil.rmtree(warm)
                 (folder / OWNER).unlink()
@@ -287,17 +258,21 @@ def claim(local_dir: str) -> None:
 def born(pid: int) -> str | None:
     """Start time of a process in clock ticks since boot: tells a pid from its reuse."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text()
+        return _stat(pid)[19]  # field 22
     except OSError:
         return None
-    return fields.rpartition(")")[2].split()[19]  # field 22; the name in field 2 may hold spaces
+
+
+def _stat(pid: int) -> list[str]:
+    """Fields 3 and up of a process's stat; the name in field 2 may hold spaces."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def _jvm() -> int:
     """The process above this worker that is no Python: Spark may fork workers from a daemon."""
     pid, python = os.getpid(), os.readlink("/proc/self/exe")
     while os.readlink(f"/proc/{pid}/exe") == python:
-        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        pid = int(_stat(pid)[1])
     return pid
 
 
@@ -308,12 +283,7 @@ def _identity(pid: int) -> dict[str, str | int | None]:
 
 
 def _is_dead(owner: dict[str, str | int]) -> bool:
-    """A process of another container cannot be told from here: it counts as alive."""
+    """A process of another container cannot be seen from here: it counts as alive."""
     now = _identity(int(owner["pid"]))
     same_names = owner["namespace"] == now["namespace"]
     return owner["boot"] != now["boot"] or (same_names and owner["born"] != now["born"])
-
-
-def _is_own(folder: Path) -> bool:
-    found = folder.lstat()
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()

@@ -20,7 +20,8 @@ from pyspark.sql import SparkSession
 from headgate.demo.workload import write_epochs
 from headgate.flow import Flow
 from headgate.operator import Count
-from headgate.runtime.executors import Executors
+from headgate.runtime.elastic import are_ours_to_change, give_back
+from headgate.runtime.exchange import executors
 from headgate.runtime.query import FlowQuery
 from headgate_lab.streams import correlated_pairs
 
@@ -54,9 +55,12 @@ def main(options: dict[str, Any], folder: Path) -> None:
     spark = SparkSession.builder.getOrCreate()
     spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "10000")  # every epoch counts
     few, many = options["slots"]
-    executors = Executors(spark)
-    executors.give_back(executors.live()[:few])
-    _wait(lambda: len(executors.live()) <= few or not executors.ours_to_change)
+    give_back(spark, executors(spark)[:few])
+
+    def are_few() -> bool:
+        return len(executors(spark)) <= few or not are_ours_to_change(spark)
+
+    _wait(are_few)
     feed = Feed(folder / "in", options["rows"], many, options["seed"])
     feed.upto(AHEAD)
     flow = Flow("elastic")
@@ -65,15 +69,17 @@ def main(options: dict[str, Any], folder: Path) -> None:
     first = pairs.key_by("k1").process(Count(emit="rows"), name="by_k1")
     first.key_by("k2").process(Count(), name="by_k2")
     query = flow.start(spark, slots=few, checkpoint=str(folder / "checkpoint"), manager=None)
-    held = [len(executors.live())]
+    held = [len(executors(spark))]
     epochs = options["epochs"]
     for slots, least in ((few, options["warmup"] + epochs), (many, epochs), (few, epochs)):
         if slots != query.slots:
             query.rescale(slots)
         _run_at(query, feed, slots, least)
         if slots == few and len(held) > 1:
-            _wait(lambda: len(executors.live()) <= few or not executors.ours_to_change, query, feed)
-        held.append(len(executors.live()))
+            _wait(
+                lambda: len(executors(spark)) <= few or not are_ours_to_change(spark), query, feed
+            )
+        held.append(len(executors(spark)))
     query.processAllAvailable()
     query.stop()
     records = [r for r in query.journal() if r["kind"] == "epoch"]

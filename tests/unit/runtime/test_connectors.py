@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import headgate as hg
-from headgate.runtime.sources import takes_rows
+from headgate.runtime.connectors import takes_rows
 
 
 def flow_of(*sources: Any) -> hg.Flow:
