@@ -30,7 +30,7 @@ from pyspark import Accumulator, Broadcast, TaskContext
 
 from headgate.commit.plan_files import CostFiles, TableFiles
 from headgate.errors import EngineError, StateFileError
-from headgate.routing.cost_model import CostModel
+from headgate.routing.costs import CostModel
 from headgate.routing.route import Route
 from headgate.runtime.exchange import Stage, slot_labels
 from headgate.slot.plan import EpochPlan
