@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from headgate import Manager
 from headgate.cli.main import app
 from headgate.errors import DeclarationError, HeadgateError
-from headgate.offline.replay_planners import ReplayOptions, make_planner
+from headgate.offline.replay import ReplayOptions, make_planner
 from headgate.planner import registry
 from headgate.planner.allocation.plan import make_allocator
 from headgate.planner.placing import Task, make_placing
@@ -66,7 +66,7 @@ def test_a_manager_of_units_is_reached_by_its_name(name: str) -> None:
 
 @pytest.mark.parametrize("name", BEFORE["replay"])
 def test_a_planner_of_replays_is_reached_by_its_name(name: str) -> None:
-    assert callable(make_planner(ReplayOptions(name, 10, 10), 2).begin)
+    assert callable(make_planner(ReplayOptions(name, 10, 10)).begin)
 
 
 def test_the_names_known_to_be_the_laboratorys_are_those_it_registers() -> None:
@@ -85,7 +85,7 @@ def test_without_the_laboratory_its_planners_are_refused_with_what_to_install() 
     with pytest.raises(HeadgateError, match=r"pip install headgate-lab, or take one of headgate"):
         make_allocator("flux")
     with pytest.raises(HeadgateError, match="pip install headgate-lab"):
-        make_planner(ReplayOptions("online-kway", 10, 10), 2)
+        make_planner(ReplayOptions("online-kway", 10, 10))
 
 
 @pytest.mark.usefixtures("no_laboratory")

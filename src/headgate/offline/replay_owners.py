@@ -4,15 +4,13 @@ The rules are those of the runtime. A key with an entry goes to its owner. A key
 its hash slot; or, *born local*, it is processed where its row already is: in the slot of the key
 before it, and if the row's first key is the new one, in the slot of the row's next key that has an
 owner. Partial states then go to the hash slot, one *merge row* per key and slot.
-
-`first_by_hash` is for flows in which a source task cannot see the next key (`headgate.slot.program`
-says which can): a new first key then goes to its hash slot, and only the others are born local.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -45,10 +43,6 @@ class KeyColumn:
     h: U64
     number: I32
 
-    def homes(self, slots: int) -> I32:
-        """The slot that plain hash grouping gives each distinct key."""
-        return hash_table(slots).route(self.h).astype(np.int32)
-
 
 @dataclass(frozen=True)
 class Trace:
@@ -63,7 +57,15 @@ class Trace:
     @classmethod
     def of(cls, columns: dict[str, pa.Array]) -> Trace:
         """A trace of Arrow arrays of one length, by name; null is a key of its own."""
-        return cls(tuple(_key_column(name, column) for name, column in columns.items()))
+        keys = []
+        for name, column in columns.items():
+            if not is_hashable(column.type):
+                raise SchemaMismatch(
+                    f"column {name!r} of type {column.type} cannot be a key", column=name
+                )
+            h, number = np.unique(hash_columns([column], len(column)), return_inverse=True)
+            keys.append(KeyColumn(name, h, number.astype(np.int32)))
+        return cls(tuple(keys))
 
 
 def read_trace(path: Path, keys: Sequence[str], time: str | None = None) -> Trace:
@@ -96,17 +98,14 @@ def read_trace(path: Path, keys: Sequence[str], time: str | None = None) -> Trac
 
 @dataclass(frozen=True)
 class Epoch:
-    """Rows `first` to `end`, and the slot in which each key column's operator processed them."""
+    """Rows by key column: numbers of their keys, and the slots in which they were processed."""
 
-    first: int
-    end: int
+    number: tuple[I64, ...]
     slot: tuple[I32, ...]
 
     @property
     def local_pairs(self) -> int:
-        return sum(
-            int(np.count_nonzero(a == b)) for a, b in zip(self.slot, self.slot[1:], strict=False)
-        )
+        return sum(int(np.count_nonzero(a == b)) for a, b in pairwise(self.slot))
 
     def slot_rows(self, slots: int) -> F64:
         return np.array([np.bincount(s, minlength=slots) for s in self.slot], np.float64)
@@ -115,15 +114,10 @@ class Epoch:
 class Owners:
     """Entries per key column (-1: none), and which keys have been seen."""
 
-    def __init__(
-        self, trace: Trace, slots: int, *, born_local: bool, first_by_hash: bool = False
-    ) -> None:
-        self.trace, self.slots = trace, slots
-        self.born = tuple(
-            born_local and not (k == 0 and first_by_hash) for k in range(len(trace.keys))
-        )
-        """Which key columns are born local."""
-        self.home = [column.homes(slots) for column in trace.keys]
+    def __init__(self, trace: Trace, slots: int, *, born_local: bool) -> None:
+        self.trace, self.slots, self.born_local = trace, slots, born_local
+        table = hash_table(slots)
+        self.home = [table.route(column.h).astype(np.int32) for column in trace.keys]
         self.entry = [np.full(len(column.h), NO_ENTRY, np.int32) for column in trace.keys]
         self.seen = [np.zeros(len(column.h), np.bool_) for column in trace.keys]
 
@@ -134,35 +128,29 @@ class Owners:
 
     def route(self, first: int, end: int) -> Epoch:
         """Where the rows of an epoch are processed. O(rows)."""
-        numbers = [column.number[first:end] for column in self.trace.keys]
-        owner = [entry[n] for entry, n in zip(self.entry, numbers, strict=True)]
-        start = owner[0]
-        if self.born[0]:
-            for later in owner[1:]:
-                start = np.where(start < 0, later, start)
+        numbers = self._numbers(first, end)
+        if not self.born_local:
+            return Epoch(numbers, tuple(self.owner(k, n) for k, n in enumerate(numbers)))
+        entry = [entry[n] for entry, n in zip(self.entry, numbers, strict=True)]
+        start = entry[0]
+        for later in entry[1:]:
+            start = np.where(start < 0, later, start)
         slots = [np.where(start < 0, self.home[0][numbers[0]], start)]
-        for k in range(1, len(owner)):
-            elsewhere = slots[-1] if self.born[k] else self.home[k][numbers[k]]
-            slots.append(np.where(owner[k] < 0, elsewhere, owner[k]))
-        return Epoch(first, end, tuple(slots))
+        for of_key in entry[1:]:
+            slots.append(np.where(of_key < 0, slots[-1], of_key))
+        return Epoch(numbers, tuple(slots))
 
     def merge_rows(self, epoch: Epoch) -> int:
         """Partial states that leave the slot where they arose: one per key, slot and epoch."""
         total = 0
-        for k in (k for k, born in enumerate(self.born) if born):
-            number, slot = self._numbers(k, epoch), epoch.slot[k]
-            away = (self.entry[k][number] < 0) & (self.home[k][number] != slot)
+        for k, (number, slot) in enumerate(zip(epoch.number, epoch.slot, strict=True)):
+            away = self.owner(k, number) != slot
             total += len(np.unique(number[away] * self.slots + slot[away]))
         return total
 
-    def mark_seen(self, epoch: Epoch, *, born: bool) -> None:
-        """The epoch's keys have been seen from now on: those of columns born local, or the others.
-
-        A key born local has no owner in its first epoch; any other has its hash slot.
-        """
-        for k, of_born in enumerate(self.born):
-            if of_born == born:
-                self.seen[k][self._numbers(k, epoch)] = True
+    def mark_seen(self, epoch: Epoch) -> None:
+        for seen, number in zip(self.seen, epoch.number, strict=True):
+            seen[number] = True
 
     def install(self, column: int, numbers: I64, slots: I32) -> tuple[int, int]:
         """Give keys an owner (-1 takes the entry away); returns moves and adoptions.
@@ -186,10 +174,10 @@ class Owners:
         """What the slots count of their keys; for newborns, who had most of their rows."""
         seen = []
         for k, column in enumerate(self.trace.keys):
-            distinct, back = np.unique(self._numbers(k, epoch), return_inverse=True)
+            distinct, back = np.unique(epoch.number[k], return_inverse=True)
             rows = np.bincount(back, minlength=len(distinct)).astype(np.float64)
             owner, newborn = self.owner(k, distinct), np.zeros(len(distinct), np.uint8)
-            if self.born[k]:
+            if self.born_local:
                 newborn = (self.entry[k][distinct] < 0).astype(np.uint8)
                 cell = back * self.slots + epoch.slot[k]
                 by_slot = np.bincount(cell, minlength=len(distinct) * self.slots)
@@ -203,7 +191,7 @@ class Owners:
         seen = []
         for k, after in self.ties:
             a, b = self.trace.keys[k], self.trace.keys[after]
-            na, nb = self._numbers(k, epoch), self._numbers(after, epoch)
+            na, nb = epoch.number[k], epoch.number[after]
             if len(na) <= SKETCH_PAIRS:
                 code, rows = np.unique(na * len(b.h) + nb, return_counts=True)
                 ha, hb = a.h[code // len(b.h)], b.h[code % len(b.h)]
@@ -215,8 +203,7 @@ class Owners:
                 sketch = PairSketch(SKETCH_PAIRS)
                 sketch.update(a.h[na[mine]], b.h[nb[mine]])
                 merged.merge(sketch)
-            certain = merged.count - merged.error
-            seen.append(SeenPairs(k, after, merged.a, merged.b, certain))
+            seen.append(SeenPairs(k, after, merged.a, merged.b, merged.count - merged.error))
         return seen
 
     def slot_rows(self, epoch: Epoch) -> F64:
@@ -227,9 +214,9 @@ class Owners:
         """The key graph of the first rows, as far as bounded statistics show it."""
         return window_graph(self.trace, 0, epochs[-1][1], SKETCH_PAIRS * self.slots)
 
-    def _numbers(self, k: int, epoch: Epoch) -> I64:
-        """The keys of a column in an epoch, wide enough to make codes of two of them."""
-        return self.trace.keys[k].number[epoch.first : epoch.end].astype(np.int64)
+    def _numbers(self, first: int, end: int) -> tuple[I64, ...]:
+        """The keys of some rows, wide enough to make codes of two of them."""
+        return tuple(column.number[first:end].astype(np.int64) for column in self.trace.keys)
 
     def _heaviest(self, keys: SeenKeys) -> SeenKeys:
         """As many keys as the slots can count."""
@@ -260,25 +247,17 @@ class SplitOwners(Owners):
         return [(k, self.anchor) for k in range(len(self.trace.keys)) if k != self.anchor]
 
     def route(self, first: int, end: int) -> Epoch:
-        anchor = self.trace.keys[self.anchor]
-        number = anchor.number[first:end]
+        numbers = self._numbers(first, end)
+        number = numbers[self.anchor]
         chooser = Chooser(Route(hash_table(self.slots), Shares()), 0)
-        slot = chooser.choose(anchor.h[number], self.owner(self.anchor, number))
-        return Epoch(first, end, (slot,) * len(self.trace.keys))
+        h = self.trace.keys[self.anchor].h[number]
+        slot = chooser.choose(h, self.owner(self.anchor, number))
+        return Epoch(numbers, (slot,) * len(numbers))
 
     def partials(self, k: int, epoch: Epoch) -> tuple[I64, I32, I64]:
         """Keys of a column, the slots that have some of their rows, and which each row is."""
-        cell, of_row = np.unique(
-            self._numbers(k, epoch) * self.slots + epoch.slot[k], return_inverse=True
-        )
+        cell, of_row = np.unique(epoch.number[k] * self.slots + epoch.slot[k], return_inverse=True)
         return cell // self.slots, (cell % self.slots).astype(np.int32), of_row
-
-    def merge_rows(self, epoch: Epoch) -> int:
-        total = 0
-        for k in range(len(self.trace.keys)):
-            number, slot, _ = self.partials(k, epoch)
-            total += int(np.count_nonzero(self.owner(k, number) != slot))
-        return total
 
     def seen_keys(self, epoch: Epoch) -> list[SeenKeys]:
         """The anchor's keys with all their rows, the others with their partials."""
@@ -302,7 +281,7 @@ class SplitOwners(Owners):
             h = self.trace.keys[k].h
             of_row = self.partials(k, epoch)[2]
             share = 1.0 / np.bincount(of_row)[of_row]
-            both = self._numbers(k, epoch) * len(anchor.h) + self._numbers(self.anchor, epoch)
+            both = epoch.number[k] * len(anchor.h) + epoch.number[self.anchor]
             code, back = np.unique(both, return_inverse=True)
             weight: F64 = np.bincount(back, share).astype(np.float64)
             kept = _largest(weight, SKETCH_PAIRS * self.slots)
@@ -354,13 +333,3 @@ def window_graph(trace: Trace, first: int, end: int, pairs_max: int | None = Non
 def _largest(weight: F64, room: int) -> I64:
     """Where the largest are, in the order they have; all if there is room."""
     return np.sort(np.argsort(-weight, kind="stable")[:room])
-
-
-def _key_column(name: str, column: pa.Array) -> KeyColumn:
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
-    if not is_hashable(column.type):
-        raise SchemaMismatch(f"column {name!r} of type {column.type} cannot be a key", column=name)
-    h = hash_columns([column], len(column))
-    distinct, number = np.unique(h, return_inverse=True)
-    return KeyColumn(name, distinct, number.astype(np.int32))

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from headgate.errors import HeadgateError, SchemaMismatch, UnknownColumn
 from headgate.offline import replay_owners
-from headgate.offline.replay import replay
+from headgate.offline.replay import PLANNERS, ReplayOptions, replay
 from headgate.offline.replay_owners import Owners, Trace, read_trace
-from headgate.offline.replay_planners import PLANNERS, ReplayOptions
 from headgate.planner.registry import registered
 
 DATA = Path(os.environ.get("HEADGATE_DATA", Path(__file__).parents[4] / "shared" / "data"))
@@ -148,10 +147,10 @@ class Model:
         numbers = [int(c.number[row]) for c in o.trace.keys]
         entry = [int(e[n]) for e, n in zip(o.entry, numbers, strict=True)]
         home = [int(h[n]) for h, n in zip(o.home, numbers, strict=True)]
-        known = [e for e in (entry if o.born[0] else entry[:1]) if e >= 0]
+        known = [e for e in (entry if o.born_local else entry[:1]) if e >= 0]
         found = [known[0] if known else home[0]]
         for k in range(1, len(entry)):
-            found.append(entry[k] if entry[k] >= 0 else found[-1] if o.born[k] else home[k])
+            found.append(entry[k] if entry[k] >= 0 else found[-1] if o.born_local else home[k])
         return found
 
 
@@ -159,12 +158,11 @@ class Model:
     rows=st.lists(st.tuples(*[st.integers(0, 5)] * 3), min_size=1, max_size=40),
     entries=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5), st.integers(0, 3))),
     born_local=st.booleans(),
-    first_by_hash=st.booleans(),
 )
 @settings(max_examples=80, deadline=None)
-def test_rows_go_where_the_rules_say(rows, entries, born_local, first_by_hash):
+def test_rows_go_where_the_rules_say(rows, entries, born_local):
     columns = {f"k{i}": pa.array([row[i] for row in rows]) for i in range(3)}
-    owners = Owners(Trace.of(columns), 4, born_local=born_local, first_by_hash=first_by_hash)
+    owners = Owners(Trace.of(columns), 4, born_local=born_local)
     for k, number, slot in entries:
         if number < len(owners.entry[k]):
             owners.entry[k][number] = slot
@@ -178,7 +176,7 @@ def test_rows_go_where_the_rules_say(rows, entries, born_local, first_by_hash):
         (k, int(c.number[i]), expected[i][k])
         for k, c in enumerate(owners.trace.keys)
         for i in range(len(rows))
-        if owners.born[k]
+        if owners.born_local
         and owners.entry[k][c.number[i]] < 0
         and owners.home[k][c.number[i]] != expected[i][k]
     }
@@ -190,7 +188,7 @@ def test_rows_go_where_the_rules_say(rows, entries, born_local, first_by_hash):
             n = int(np.searchsorted(owners.trace.keys[k].h, h))
             mine = [expected[i][k] for i in range(len(rows)) if number[i] == n]
             assert count == len(mine)
-            assert newborn == (owners.born[k] and owners.entry[k][n] < 0)
+            assert newborn == (owners.born_local and owners.entry[k][n] < 0)
             assert mine.count(int(slot)) == max(Counter(mine).values())
 
 

@@ -14,9 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import HeadgateError
-from headgate.offline.replay import replay
+from headgate.offline.replay import ReplayOptions, choose_anchor, replay
 from headgate.offline.replay_owners import SplitOwners, Trace, read_trace
-from headgate.offline.replay_planners import ReplayOptions, choose_anchor
 from strategies import examples
 
 DATA = Path(os.environ.get("HEADGATE_DATA", Path(__file__).parents[4] / "shared" / "data"))

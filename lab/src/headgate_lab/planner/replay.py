@@ -10,28 +10,28 @@ import numpy as np
 import pymetis
 
 from headgate.arrays import I32
-from headgate.offline.replay_planners import FromScratch, ReplayOptions, hash_slots
+from headgate.offline.replay import FromScratch, ReplayOptions, hash_slots
 from headgate.planner.key_graph import KeyGraph
 from headgate.planner.partition import equal_operators, metis_parts, scaled, suits_metis
 from headgate_lab.planner.baseline import plan_worst_case
 
 
-def offline(options: ReplayOptions, columns: int) -> FromScratch:
+def offline(options: ReplayOptions) -> FromScratch:
     """One plan of the first window, for good."""
     return FromScratch(options, _paper, once=True)
 
 
-def online(options: ReplayOptions, columns: int) -> FromScratch:
+def online(options: ReplayOptions) -> FromScratch:
     """A plan from scratch each period."""
     return FromScratch(options, _paper)
 
 
-def online_k_way(options: ReplayOptions, columns: int) -> FromScratch:
+def online_k_way(options: ReplayOptions) -> FromScratch:
     """The same, with METIS's other algorithm."""
     return FromScratch(options, _k_way)
 
 
-def worst_case(options: ReplayOptions, columns: int) -> FromScratch:
+def worst_case(options: ReplayOptions) -> FromScratch:
     """What goes together is sent apart."""
     return FromScratch(options, _apart)
 
