@@ -20,7 +20,7 @@ a minute is there once, when the reports that follow it have come.
 from pathlib import Path
 
 import headgate as hg
-from headgate.demo.workload import write_epochs
+from headgate.demo import write_epochs
 from headgate_lab.papers.linear_road import LINES, linear_road, position_reports
 
 IN = Path("artifacts/linear_road/in")

@@ -17,7 +17,7 @@ holds a verdict for each English sentence.
 from pathlib import Path
 
 import headgate as hg
-from headgate.demo.workload import write_epochs
+from headgate.demo import write_epochs
 from headgate_lab.bench.edges import data_folder
 from headgate_lab.papers.sentiment import TEXTS, sentiment
 from headgate_lab.papers.sentiment_texts import short_texts

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from headgate.demo.tour import Machine
+from headgate.demo import Machine
 from headgate.offline.replay import ReplayOptions, replay
 from headgate.offline.replay_owners import Trace, read_trace
 from headgate.planner.incremental import IncrementalSettings

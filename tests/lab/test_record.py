@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from headgate.demo.tour import Machine
+from headgate.demo import Machine
 from headgate_lab.record import Measurement, side_by_side
 
 

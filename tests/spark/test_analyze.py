@@ -17,7 +17,7 @@ from tests.scenario.oracle import bag
 from tests.spark.feeding import ONCE, state_rows
 
 import headgate as hg
-from headgate.demo.workload import trends, write_epochs
+from headgate.demo import trends, write_epochs
 from headgate.errors import HeadgateError, UnknownColumn, UnknownSlot
 from headgate.offline.analyze import Analysis, AnalyzeOptions, analyze, write
 from headgate.offline.analyze_input import shape_of

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
-from headgate.demo.tour import Machine
+from headgate.demo import Machine
 
 
 @dataclass(frozen=True)

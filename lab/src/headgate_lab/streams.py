@@ -1,6 +1,6 @@
 """Seeded streams of benchmarks: keys that follow each other, in rows of any size.
 
-World and rows follow from seed and epoch, as in `headgate.demo.workload`.
+World and rows follow from seed and epoch, as in `headgate.demo`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.arrays import I64
-from headgate.demo.workload import generators, zipf_weights
+from headgate.demo import generators, zipf_weights
 
 _PAYLOAD_CHUNK_BYTES = 1 << 28  # an Arrow binary array ends at 2 GB; stay far below
 

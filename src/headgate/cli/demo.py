@@ -5,19 +5,27 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from html import escape
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from headgate.cli.console import INTERRUPTED, columns, err, plain_errors, safe, speaker, write_json
+from headgate.cli.console import (
+    INTERRUPTED,
+    err,
+    follow,
+    plain_errors,
+    safe,
+    speaker,
+    table,
+    write_json,
+)
 from headgate.cli.launch import session
-from headgate.cli.live import follow
 from headgate.offline.views import (
     EpochView,
     PlanView,
@@ -31,63 +39,11 @@ from headgate.offline.views import (
     why_no_figures,
 )
 
+if TYPE_CHECKING:
+    from headgate.demo import Demo, Verdict
+
 _TOP = 8  # keys of a ranking
-_MOVES_TOLD = 5
-
-
-@dataclass(frozen=True)
-class Phases:
-    """Epochs with hashed keys, those after the manager's first plan, and its plans.
-
-    The very first epoch starts the Python workers and the epoch in which the first plan moves most
-    of the state is neither one nor the other: both are left out of the medians.
-    """
-
-    before: Sequence[EpochView]
-    after: Sequence[EpochView]
-    plans: Sequence[PlanView]
-
-    @classmethod
-    def of(cls, views: Sequence[EpochView], hash_epochs: int, plans: Sequence[PlanView]) -> Phases:
-        first = plans[0].epoch if plans else len(views)
-        before = [v for v in views[1:] if v.epoch < min(hash_epochs, first)]
-        return cls(before, [v for v in views if v.epoch > first], plans)
-
-    def compared(self) -> list[tuple[str, ...]]:
-        """Name, before, after."""
-        rows: list[tuple[str, Callable[[Sequence[EpochView]], str]]] = [
-            ("rows staying in slot", lambda v: percent(RunView.of(v).locality)),
-            ("busiest slot over mean", lambda v: times(RunView.of(v).imbalance_median)),
-            ("bytes over the exchange", lambda v: short(median(e.bytes_shuffled for e in v), "B")),
-            ("rows/s", lambda v: number(RunView.of(v).rows_per_second_median)),
-            ("seconds", lambda v: number(RunView.of(v).epoch_seconds_median, "s")),
-        ]
-        return [
-            (name, *(show(views) if views else "–" for views in (self.before, self.after)))
-            for name, show in rows
-        ]
-
-    def lines(self) -> list[str]:
-        """What the manager did, in a few lines."""
-        if not self.plans:
-            return []
-        moved = sum(plan.moved_keys for plan in self.plans)
-        lines = [f"\nThe manager made {len(self.plans)} plans and moved {moved:,} keys."]
-        lines += [f"[dim]epoch {p.epoch}: {safe(p.why)}[/]" for p in self.plans[:3]]
-        moves = [line for plan in self.plans for line in plan.top_moves][:_MOVES_TOLD]
-        lines += [f"[dim]  {safe(line)}[/]" for line in moves]
-        error = mean_error(self.plans)
-        if error is not None:
-            lines.append(f"[dim]Predicted locality was off by {error:.3f} on average.[/]")
-        return lines
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "hash": asdict(RunView.of(self.before)) if self.before else None,
-            "managed": asdict(RunView.of(self.after)) if self.after else None,
-            "plans": [asdict(plan) for plan in self.plans],
-            "predicted_locality_error": mean_error(self.plans),
-        }
+_MOVES_SHOWN = 5
 
 
 def demo(
@@ -112,122 +68,152 @@ def demo(
     on Spark. Keys are hashed first; then the manager moves them, while the flow runs, to where
     their rows are. Takes about a minute and needs no data and no cluster.
     """
-    from headgate.demo.tour import DemoOptions
+    from headgate.demo import Demo
 
     with plain_errors():
-        options = DemoOptions(out, rows_per_epoch, epochs, slots, seed, hash_epochs)
-        _run(options, speaker(json_file), json_file)
+        tour = Demo(out, rows_per_epoch, epochs, slots, seed, hash_epochs)
+        _run(tour, speaker(json_file), json_file)
 
 
-def _run(options: Any, console: Console, json_file: Path | None) -> None:
-    from headgate.demo.tour import check, clear, start_demo, write_input
+def _run(tour: Demo, console: Console, json_file: Path | None) -> None:
+    from headgate.demo import Machine
     from headgate.planner.compiling import compile_kernels
 
     begun = time.perf_counter()
-    clear(options)
+    tour.clear()
     console.print("[bold]Headgate demo[/]: posts → count by region → count by hashtag")
     console.print(
-        f"[dim]{options.epochs} epochs of {options.rows_per_epoch:,} seeded posts, "
-        f"{options.slots} slots; hashed keys, and from epoch {options.hash_epochs} on the "
-        "manager at work[/]\n"
+        f"[dim]{tour.epochs} epochs of {tour.rows_per_epoch:,} seeded posts, {tour.slots} slots; "
+        f"hashed keys, and from epoch {tour.hash_epochs} on the manager at work[/]\n"
     )
-    files_to_come = ThreadPoolExecutor(1).submit(write_input, options)  # while Spark starts
-    with session(console, "headgate demo", {}, options.spark_log) as spark:
+    posts = ThreadPoolExecutor(1).submit(tour.write_input)  # while Spark starts
+    with session(console, "headgate demo", {}, tour.spark_log) as spark:
         with console.status("[dim]making posts[/]"):
-            files = files_to_come.result()
+            files = posts.result()
         with console.status("[dim]compiling the planner, the first time for some 20 seconds[/]"):
             compile_kernels()  # or the hashed epochs would share the cores with that
         ready = time.perf_counter()
-        query = start_demo(spark, options, files)
+        query = tour.start(spark, files)
         try:
-            views = follow(query, console, epochs=options.epochs)
+            views = follow(query, console, epochs=tour.epochs)
         except KeyboardInterrupt:
             query.stop()
-            err.print(f"[yellow]Stopped.[/] What was committed is in {safe(options.checkpoint)}.")
+            err.print(f"[yellow]Stopped.[/] What was committed is in {safe(tour.checkpoint)}.")
             raise typer.Exit(INTERRUPTED) from None
         flow_seconds = time.perf_counter() - ready
         with console.status("[dim]folding the same posts in one thread, to compare[/]"):
-            verdict = check(query, options, files)
-    run = RunView.of(views)
-    clock = {"flow_seconds": flow_seconds, "rows_per_second_end_to_end": run.rows / flow_seconds}
-    plans = plan_views(query.journal())
-    phases = Phases.of(views, options.hash_epochs, plans)
-    _print_result(console, run, verdict, clock, phases)
-    extra = {} if why_no_figures() else {"What came out": _html(options, verdict)}
-    report = f"Report: [bold]{options.report}[/]"
+            verdict = tour.check(query, files)
+    run, plans, machine = RunView.of(views), plan_views(query.journal()), Machine.here()
+    before, after = _phases(views, tour.hash_epochs, plans)
+    _print_result(console, before, after, plans, verdict)
+    console.print(
+        f"{run.rows:,} rows in {flow_seconds:.0f} s: {short(run.rows / flow_seconds)} rows/s, from "
+        "start to end"
+    )
     if why := why_no_figures():
-        report = f"No report: {safe(why)}."
+        console.print(f"No report: {safe(why)}.")
     else:
-        from headgate.offline.report import write_report
-
-        write_report(str(options.checkpoint), options.report, title="Trends demo", extras=extra)
-    clock["total_seconds"] = time.perf_counter() - begun
-    console.print(f"\n{report}   [dim]{clock['total_seconds']:.0f} s in all")
-    console.print(f"[dim]Look inside: headgate inspect {safe(options.checkpoint)}[/]")
-    write_json(json_file, _json(options, run, views, verdict, clock) | phases.to_json())
-    if not verdict.agrees:
+        _write_report(tour, verdict, machine)
+        console.print(f"Report: [bold]{safe(tour.report)}[/]")
+    seconds = time.perf_counter() - begun
+    look = f"headgate inspect {safe(tour.checkpoint)}"
+    console.print(f"[dim]{seconds:.0f} s in all. Look inside: {look}[/]")
+    clock = {
+        "flow_seconds": flow_seconds,
+        "rows_per_second_end_to_end": run.rows / flow_seconds,
+        "total_seconds": seconds,
+    }
+    found: dict[str, Any] = {
+        "command": "demo",
+        "options": tour.to_json(),
+        "machine": asdict(machine),
+        "run": asdict(run) | clock,
+        "check": verdict.to_json(),
+        "top_hashtags": dict(verdict.by_hashtag.most_common(_TOP)),
+        "epochs": [view.to_json() for view in views],
+        "hash": asdict(RunView.of(before)) if before else None,
+        "managed": asdict(RunView.of(after)) if after else None,
+        "plans": [asdict(plan) for plan in plans],
+        "predicted_locality_error": mean_error(plans),
+    }
+    write_json(json_file, found)
+    if verdict.differences:
         raise typer.Exit(1)
 
 
+def _phases(
+    views: Sequence[EpochView], hash_epochs: int, plans: Sequence[PlanView]
+) -> tuple[list[EpochView], list[EpochView]]:
+    """Epochs with hashed keys, and those after the manager's first plan.
+
+    The very first epoch starts the Python workers and the epoch in which the first plan moves most
+    of the state is neither one nor the other: both are left out.
+    """
+    first = plans[0].epoch if plans else len(views)
+    hashed = [v for v in views[1:] if v.epoch < min(hash_epochs, first)]
+    return hashed, [v for v in views if v.epoch > first]
+
+
 def _print_result(
-    console: Console, run: RunView, verdict: Any, clock: dict[str, float], phases: Phases
+    console: Console,
+    before: Sequence[EpochView],
+    after: Sequence[EpochView],
+    plans: Sequence[PlanView],
+    verdict: Verdict,
 ) -> None:
-    figures = columns("per epoch, medians", numbers=("hash", "manager"))
-    for row in phases.compared():
-        figures.add_row(*row)
-    figures.add_row("", "", "")
-    figures.add_row("rows in all", "", f"{run.rows:,}")
-    figures.add_row("rows/s, end to end", "", number(clock["rows_per_second_end_to_end"]))
-    grid = Table.grid(padding=(0, 3, 0, 0))
-    grid.add_row(figures, _top("hashtag", verdict.by_hashtag), _top("region", verdict.by_region))
+    shown: dict[str, Callable[[Sequence[EpochView]], str]] = {
+        "rows staying in slot": lambda v: percent(RunView.of(v).locality),
+        "busiest slot over mean": lambda v: times(RunView.of(v).imbalance_median),
+        "bytes over the exchange": lambda v: short(median(e.bytes_shuffled for e in v), "B"),
+        "rows/s": lambda v: number(RunView.of(v).rows_per_second_median),
+        "seconds": lambda v: number(RunView.of(v).epoch_seconds_median, "s"),
+    }
+    rows = [
+        [name, *(figure(views) if views else "–" for views in (before, after))]
+        for name, figure in shown.items()
+    ]
     console.print()
+    console.print(table(["per epoch, medians", "hash", "manager"], rows))
+    grid = Table.grid(padding=(1, 6, 0, 0))
+    grid.add_row(*(table(head, rows) for head, rows in _rankings(verdict)))
     console.print(grid)
-    for line in phases.lines():
-        console.print(line, highlight=False)
-    mark = "[green]✓[/]" if verdict.agrees else "[red]✗[/]"
+    if plans:
+        moved = sum(plan.moved_keys for plan in plans)
+        console.print(f"\nThe manager made {len(plans)} plans and moved {moved:,} keys.")
+        for plan in plans[:3]:
+            console.print(f"[dim]epoch {plan.epoch}: {safe(plan.why)}[/]")
+        for line in [line for plan in plans for line in plan.top_moves][:_MOVES_SHOWN]:
+            console.print(f"[dim]  {safe(line)}[/]")
+        if (error := mean_error(plans)) is not None:
+            console.print(f"[dim]Predicted locality was off by {error:.3f} on average.[/]")
+    mark = "[red]✗[/]" if verdict.differences else "[green]✓[/]"
     console.print(f"\n{mark} {verdict.sentence} [dim](fold: {verdict.fold_seconds:.1f} s)[/]")
 
 
-def _top(name: str, counts: Any) -> Table:
-    shown = columns(f"top {name}s", numbers=("posts",))
-    for key, count in counts.most_common(_TOP):
-        shown.add_row(key, f"{count:,}")
-    return shown
+def _rankings(verdict: Verdict) -> list[tuple[list[str], list[list[str]]]]:
+    """Tables of the most frequent hashtags and regions."""
+    counted = {"top hashtags": verdict.by_hashtag, "top regions": verdict.by_region}
+    return [
+        ([name, "posts"], [[key, f"{count:,}"] for key, count in counts.most_common(_TOP)])
+        for name, counts in counted.items()
+    ]
 
 
-def _html(options: Any, verdict: Any) -> str:
-    from headgate.demo.tour import Machine
-    from headgate.offline.page import table
+def _write_report(tour: Demo, verdict: Verdict, machine: Any) -> None:
+    from headgate.offline import page
+    from headgate.offline.report import write_report
 
-    mark = "good" if verdict.agrees else "bad"
-    tops = "".join(
-        table([name, "posts"], [[key, f"{count:,}"] for key, count in counts.most_common(_TOP)])
-        for name, counts in (("hashtag", verdict.by_hashtag), ("region", verdict.by_region))
-    )
-    machine = Machine.here()
+    mark = "bad" if verdict.differences else "good"
     command = (
-        f"headgate demo --rows-per-epoch {options.rows_per_epoch} --epochs {options.epochs} "
-        f"--slots {options.slots} --seed {options.seed}"
+        f"headgate demo --rows-per-epoch {tour.rows_per_epoch} --epochs {tour.epochs} "
+        f"--slots {tour.slots} --seed {tour.seed}"
     )
-    return (
+    tops = "".join(page.table(head, rows) for head, rows in _rankings(verdict))
+    html = (
         f'<p class="verdict {mark}">{escape(verdict.sentence)}</p>'
         f'<div class="columns">{tops}</div>'
         f'<p class="aside"><code>{command}</code> on {machine.cores} cores, {machine.system}, '
         f"Python {machine.python}, Spark {machine.spark}</p>"
     )
-
-
-def _json(
-    options: Any, run: RunView, views: list[EpochView], verdict: Any, clock: dict[str, float]
-) -> dict[str, Any]:
-    from headgate.demo.tour import Machine
-
-    return {
-        "command": "demo",
-        "options": options.to_json(),
-        "machine": asdict(Machine.here()),
-        "run": asdict(run) | clock,
-        "check": verdict.to_json(),
-        "top_hashtags": dict(verdict.by_hashtag.most_common(_TOP)),
-        "epochs": [view.to_json() for view in views],
-    }
+    extras = {"What came out": html}
+    write_report(str(tour.checkpoint), tour.report, title="Trends demo", extras=extras)

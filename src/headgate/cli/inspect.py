@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headgate.cli.console import STDOUT, columns, fail, plain_errors, safe, speaker, write_json
+from headgate.cli.console import STDOUT, fail, plain_errors, safe, speaker, table, write_json
 from headgate.commit.facts import EpochFacts
 from headgate.commit.inspection import FoundKey, Inspection, OperatorState
 from headgate.offline.views import EpochView, short
@@ -34,31 +34,25 @@ def inspect(
 ) -> None:
     """Show what a checkpoint holds: operators, state sizes, chains, one key's rows, the journal."""
     with plain_errors():
-        _inspect(checkpoint, operator, key or [], rows, journal, as_json)
-
-
-def _inspect(
-    uri: str, name: str | None, key: list[str], rows: int, tail: int, as_json: bool
-) -> None:
-    seen = Inspection(uri)
-    if key and name is None:
-        name = _only_operator(seen)
-    chosen = None if name is None else seen.operator(name)
-    found = seen.find(name, key) if key and name is not None else None
-    sample = seen.rows(name, rows) if name is not None and found is None and rows else None
-    records = seen.tail(tail)
-    if as_json:
-        write_json(STDOUT, _json(seen, chosen, found, sample, records))
-        return
-    console = speaker()
-    if found is not None:
-        _show_key(console, found)
-    elif chosen is not None:
-        _show_operator(console, chosen, sample)
-    else:
-        _show_flow(console, seen)
-    if records:
-        _show_journal(console, records)
+        seen = Inspection(checkpoint)
+        if key and operator is None:
+            operator = _only_operator(seen)
+        chosen = None if operator is None else seen.operator(operator)
+        found = seen.find(operator, key) if key and operator is not None else None
+        sample = seen.rows(operator, rows) if operator and found is None and rows else None
+        records = seen.tail(journal)
+        if as_json:
+            write_json(STDOUT, _json(seen, chosen, found, sample, records))
+            return
+        console = speaker()
+        if found is not None:
+            _show_key(console, found)
+        elif chosen is not None:
+            _show_operator(console, chosen, sample)
+        else:
+            _show_flow(console, seen)
+        if records:
+            _show_journal(console, records)
 
 
 def _only_operator(seen: Inspection) -> str:
@@ -74,28 +68,32 @@ def _show_flow(console: Console, seen: Inspection) -> None:
     if manifest is None:
         console.print("no epoch has been committed yet")
         return
-    kept = seen.checkpoint.epochs()
-    watermark = "" if manifest.watermark_us is None else f", watermark {_time(manifest)}"
+    kept, watermark = seen.checkpoint.epochs(), ""
+    if manifest.watermark_us is not None:
+        time = pa.scalar(manifest.watermark_us, pa.timestamp("us", "UTC")).as_py()
+        watermark = f", watermark {time}"
     console.print(
         f"epoch {manifest.epoch}, {manifest.slots} slots, {seen.buckets} buckets{watermark}; "
         f"manifests {kept[0]} to {kept[-1]}\n"
     )
-    numbers = ("rows", "bytes", "chain", "routing", "pinned")
-    table = columns("operator", "kind", "key", numbers=numbers)
-    for state in seen.operators():
-        table.add_row(
-            safe(state.name),
-            safe(state.kind),
-            safe(", ".join(state.key) or "(one key)"),
+    head = ["operator", "kind", "key", "rows", "bytes", "chain", "routing", "pinned"]
+    rows = [
+        [
+            state.name,
+            state.kind,
+            ", ".join(state.key) or "(one key)",
             f"{state.rows:,}",
             short(state.bytes, "B"),
-            str(state.chain_length),
+            state.chain_length,
             f"v{state.routing_version}",
-            str(state.pinned_keys),
-        )
-    console.print(table)
+            state.pinned_keys,
+        ]
+        for state in seen.operators()
+    ]
+    console.print(table(head, rows, words=3))
     sources = ", ".join(seen.describe["sources"])
-    console.print(f"\n[dim]sources {safe(sources)}; sinks {safe(_sinks(seen))}[/]")
+    sinks = ", ".join(f"{name} ({kind})" for name, kind in seen.describe["sinks"].items())
+    console.print(f"\n[dim]sources {safe(sources)}; sinks {safe(sinks or 'none')}[/]")
 
 
 def _show_operator(console: Console, state: OperatorState, sample: pa.Table | None) -> None:
@@ -103,18 +101,19 @@ def _show_operator(console: Console, state: OperatorState, sample: pa.Table | No
     console.print(f"[bold]{safe(state.name)}[/]: {safe(by)}, routing v{state.routing_version}")
     schema = ", ".join(f"{name} {kind}" for name, kind in state.columns)
     console.print(f"[dim]{safe(schema)}[/]\n")
-    table = columns(numbers=("slot", "rows", "bytes", "file bytes", "last epoch"))
-    table.add_column("files")
-    for slot in state.slots:
-        table.add_row(
-            str(slot.slot),
+    rows = [
+        [
+            slot.slot,
             "?" if slot.rows is None else f"{slot.rows:,}",
             "?" if slot.bytes is None else short(slot.bytes, "B"),
             short(slot.file_bytes, "B"),
-            "–" if slot.last_epoch is None else str(slot.last_epoch),
+            "–" if slot.last_epoch is None else slot.last_epoch,
             ", ".join(f"{n} {kind}{'s' if n > 1 else ''}" for kind, n in slot.files.items()),
-        )
-    console.print(table)
+        ]
+        for slot in state.slots
+    ]
+    head = ["slot", "rows", "bytes", "file bytes", "last epoch", "files"]
+    console.print(table(head, rows, words=0))
     if sample is not None and sample.num_rows:
         console.print()
         console.print(_rows(sample, len(state.key)))
@@ -156,15 +155,16 @@ def _line(record: Mapping[str, Any]) -> str:
 
 def _rows(rows: pa.Table, key_columns: int) -> Table:
     """The rows as a table; keys in full, as `--key` takes them."""
-    table = columns()
-    for field in rows.schema:
-        numeric = pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
-        table.add_column(safe(field.name), justify="right" if numeric else "left")
+    shown = []
     for row in rows.to_pylist():
         values = list(row.values())
         keys = [v.hex() if isinstance(v, bytes) else _cell(v) for v in values[:key_columns]]
-        table.add_row(*map(safe, [*keys, *(_cell(value) for value in values[key_columns:])]))
-    return table
+        shown.append([*keys, *(_cell(value) for value in values[key_columns:])])
+    found = table(rows.schema.names, shown, words=0)
+    for column, field in zip(found.columns, rows.schema, strict=True):
+        numeric = pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
+        column.justify = "right" if numeric else "left"
+    return found
 
 
 def _cell(value: Any) -> str:
@@ -173,14 +173,6 @@ def _cell(value: Any) -> str:
     if isinstance(value, bytes):
         return f"{len(value):,} bytes"  # pickled state is never opened here
     return str(value)[:_FIELD_CHARS]
-
-
-def _time(manifest: Any) -> str:
-    return str(pa.scalar(manifest.watermark_us, pa.timestamp("us", "UTC")).as_py())
-
-
-def _sinks(seen: Inspection) -> str:
-    return ", ".join(f"{name} ({kind})" for name, kind in seen.describe["sinks"].items()) or "none"
 
 
 def _json(
@@ -196,15 +188,8 @@ def _json(
     if sample is not None:
         result["rows"] = sample.to_pylist()
     if found is not None:
-        result["key"] = {
-            "operator": found.operator,
-            "key": list(found.key),
-            "slot": found.slot,
-            "bucket": found.bucket,
-            "pinned": found.pinned,
-            "route": f"{found.route:016x}",
-            "rows": found.rows.to_pylist(),
-        }
+        as_text = {"route": f"{found.route:016x}", "rows": found.rows.to_pylist()}
+        result["key"] = vars(found) | {"key": list(found.key)} | as_text
     if records:
         result["journal"] = records
     return result

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 import headgate
-from headgate.cli.analyze import analyze
-from headgate.cli.console import plain_errors
 from headgate.cli.demo import demo
 from headgate.cli.inspect import inspect
-from headgate.cli.replay import replay
+from headgate.cli.offline import analyze, replay, report
 from headgate.cli.run import run
 from headgate.cli.tune import calibrate, tune
-from headgate.offline.views import need_figures
 
 _EPILOG = """
 **Start here**
@@ -61,21 +57,6 @@ def main(
     ] = False,
 ) -> None:
     """Stateful streaming on Apache Spark, in vectorised Python."""
-
-
-def report(
-    checkpoint: Annotated[str, typer.Argument(help="Folder or URI given as checkpoint=.")],
-    out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path(
-        "headgate-report.html"
-    ),
-    title: Annotated[str | None, typer.Option(help="Heading. [default: the flow's name]")] = None,
-) -> None:
-    """Draw a flow's journal as one self-contained HTML file; works beside a running flow."""
-    with plain_errors():
-        need_figures()
-        from headgate.offline.report import write_report
-
-        typer.echo(str(write_report(checkpoint, out, title=title)))
 
 
 def _moved(context: typer.Context) -> None:

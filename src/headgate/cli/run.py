@@ -13,6 +13,7 @@ from rich.console import Console
 from headgate.cli.console import (
     INTERRUPTED,
     counted,
+    follow,
     plain_errors,
     safe,
     speaker,
@@ -28,15 +29,15 @@ from headgate.cli.launch import (
     session,
     spark_settings,
 )
-from headgate.cli.live import follow
 from headgate.commit.facts import Json, TuningFacts, facts_of
 from headgate.commit.settings import Options
 from headgate.control.settings import Manager, Scaling, slots_for
 from headgate.control.tuning_file import SavedTuning, load_tuning, save_tuning
 from headgate.errors import HeadgateError
-from headgate.offline.views import EpochView, RunView, short
+from headgate.offline.views import EpochView, RunView
 from headgate.routing.table import load_tables
 from headgate.state.storage import Storage
+from headgate.topology.arguments import absolute
 
 if TYPE_CHECKING:
     from headgate.flow import Flow
@@ -143,8 +144,6 @@ def _run(
     settings: dict[str, str],
     json_file: Path | None,
 ) -> None:
-    from headgate.topology.arguments import absolute
-
     console = speaker(json_file)
     found = load_target(target)  # before Spark starts: a typo should not cost ten seconds
     with session(console, f"headgate run {target}", settings) as spark:
@@ -162,19 +161,18 @@ def _run(
             console.print(f"managed by planner {start['manager'].planner!r}")
         console.print(f"[dim]Ctrl-C stops it; Spark's log is in {LOG}[/]\n")
         views, stopped = _follow(flow, spark, start | {"checkpoint": place}, epochs, console)
-    _print_result(console, views, place)
-    run = asdict(RunView.of(views))
-    write_json(json_file, {"run": run, "epochs": [view.to_json() for view in views]})
+    run, place = RunView.of(views), safe(place)
+    console.print(f"\n{run.sentence}")
+    console.print(
+        f"[dim]look inside: headgate inspect {place}\n     draw it: headgate report {place}[/]"
+    )
+    write_json(json_file, {"run": asdict(run), "epochs": [view.to_json() for view in views]})
     if stopped:
         raise typer.Exit(INTERRUPTED)
 
 
 def _follow(
-    flow: Flow,
-    spark: Any,
-    start: dict[str, Any],
-    epochs: int | None,
-    console: Console,
+    flow: Flow, spark: Any, start: dict[str, Any], epochs: int | None, console: Console
 ) -> tuple[list[EpochView], bool]:
     """Epochs seen, and whether it was Ctrl-C that ended the flow."""
     views: list[EpochView] = []
@@ -193,18 +191,6 @@ def _follow(
                 query.stop()
         return views, True
     return views, False
-
-
-def _print_result(console: Console, views: list[EpochView], place: str) -> None:
-    run = RunView.of(views)
-    said = f"\n{run.epochs} epochs, {run.rows:,} rows"
-    if run.rows_per_second_median is not None:
-        said += f", median {short(run.rows_per_second_median)} rows/s"
-    console.print(said)
-    place = safe(place)
-    console.print(
-        f"[dim]look inside: headgate inspect {place}\n     draw it: headgate report {place}[/]"
-    )
 
 
 def begin_with(checkpoint: Storage, flow: str) -> str:

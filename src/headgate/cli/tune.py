@@ -1,4 +1,7 @@
-"""`headgate calibrate` and `headgate tune`: what the engine charges, and what to set."""
+"""`headgate calibrate` and `headgate tune`: what the engine costs, and what to set.
+
+Sentences are functions of what was measured and chosen; only those that begin with `print` print.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +9,32 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
-from headgate.cli.console import plain_errors, safe, speaker, write_json
+from headgate.cli.console import counted, plain_errors, safe, speaker, table, write_json
 from headgate.cli.launch import Conf, Master, flow_of, kept_in, load_target, session, spark_settings
-from headgate.cli.tuning_text import Answer, doubt, met_bound, print_costs, print_tuning
+from headgate.control.measured_flow import Measured
 from headgate.control.tuner import GROWTH
 from headgate.control.tuning_file import SavedTuning, load_tuning, read_calibration, save_tuning
-from headgate.planner.tuning.cost_model import Calibration
+from headgate.planner.tuning.cost_model import Calibration, Step
+from headgate.planner.tuning.epoch_model import EpochModel, EpochSettings
 from headgate.planner.tuning.epochs import TunedEpochs, tune_epochs
 from headgate.state.storage import Storage
-
-if TYPE_CHECKING:
-    from headgate.planner.tuning.epoch_model import EpochModel
+from headgate.topology.arguments import absolute
 
 DEFAULT_COSTS = Path("artifacts/calibration.json")
 WAIT_S = 30.0  # the first epoch of a cold Spark takes up to twenty seconds
+ERROR_MAX = 0.15  # costs that miss half of their own probes by more than this are not to be trusted
+ASSUMED = (
+    "epochs of the probe had about one size: what they cost without rows is the calibration's, and "
+    "what operators take without rows counts as theirs per row"
+)
+MOSTLY_FIXED = 0.5  # share of an epoch's time that no row needs
 
 
 def calibrate(
@@ -44,7 +53,6 @@ def calibrate(
     """Probe the engine: what a message, a byte, a task and an epoch cost."""
     from headgate.runtime.calibration import QUICK
     from headgate.runtime.calibration import calibrate as measure
-    from headgate.topology.arguments import absolute
 
     with plain_errors():
         console = speaker(json_file)
@@ -118,7 +126,6 @@ def tune(
     from headgate.runtime.calibration import cores_of
     from headgate.runtime.connectors import takes_rows
     from headgate.runtime.tune_probe import probe_flow
-    from headgate.topology.arguments import absolute
 
     with plain_errors():
         console = speaker(json_file)
@@ -144,9 +151,15 @@ def tune(
         largest = max(epoch.rows for epoch in epochs_measured)
         tuned = choose(measured.model, rate, latency_s, max_slots, rows_max, largest)
         place = out or kept_in(flow.name)
-        takes = takes_rows(flow.graph())
-        goes_on = _goes_on(checkpoint, out is None, latency_s, max_slots)
-        print_tuning(console, Answer(target, measured, tuned, takes, goes_on))
+        print_tuning(console, measured, tuned)
+        for line in ways(target, tuned.settings, takes_rows(flow.graph())):
+            console.print(Text(f"  {line}"), soft_wrap=True)
+        if checkpoint is not None or out is None:  # else `headgate run` would not find it
+            given = {"latency-s": latency_s, "max-slots": max_slots, "checkpoint": checkpoint}
+            words = [f"--{name} {value}" for name, value in given.items() if value is not None]
+            console.print("  or begin with that, and let it change with what is measured:")
+            line = " ".join(["headgate run", target, *words])
+            console.print(Text(f"  {line}"), soft_wrap=True)
         saved = SavedTuning(calibration, tuned)
         write_json(place, saved.to_json())
         console.print(f"[dim]kept in {safe(place)}[/]")
@@ -180,21 +193,9 @@ def choose(
     return replace(tuned, why=(*tuned.why, met) if met else tuned.why)
 
 
-def _goes_on(
-    checkpoint: str | None, kept: bool, latency_s: float | None, max_slots: int | None
-) -> str | None:
-    """Words for `headgate run` that begin with this result; None if it would not find it."""
-    if checkpoint is None and not kept:
-        return None
-    words = [] if latency_s is None else [f"--latency-s {latency_s:g}"]
-    words += [] if max_slots is None else [f"--max-slots {max_slots}"]
-    words += [] if checkpoint is None else [f"--checkpoint {checkpoint}"]
-    return " ".join(words)
-
-
 @contextmanager
 def _at_work(console: Console, what: str) -> Iterator[Callable[[str], None]]:
-    """A spinner that shows what is said last; in a pipe every word is a line."""
+    """A spinner that shows the newest line; in a pipe every line is printed."""
     with console.status(f"[dim]{what}[/]") as status:
 
         def say(line: str) -> None:
@@ -209,3 +210,130 @@ def _at_work(console: Console, what: str) -> Iterator[Callable[[str], None]]:
 def _warn(console: Console, said: str | None) -> None:
     if said is not None:
         console.print(Text(said, style="yellow"))
+
+
+# --- in words ---------------------------------------------------------------------------------
+def print_costs(console: Console, found: Calibration) -> None:
+    costs = found.costs
+    rows = {
+        "n: a message (batch tuple)": f"{costs.message_s * 1e6:,.1f} µs",
+        "s: a byte": f"{costs.byte_s * 1e9:,.2f} ns",
+        "a task, of all cores": f"{costs.task_s * 1e3:,.1f} ms",
+        "a level": f"{costs.level_s * 1e3:,.1f} ms",
+        "an epoch's job": f"{costs.epoch_s * 1e3:,.1f} ms",
+        "probes explained to": f"{found.error:.0%} (median)",
+    }
+    console.print(table([found.engine, ""], list(rows.items())))
+
+
+def doubt(found: Calibration) -> str | None:
+    """What to do about costs that explain their own probes badly."""
+    if found.error <= ERROR_MAX:
+        return None
+    return (
+        f"these costs miss half of their probes by more than {found.error:.0%}: the machine was "
+        "busy, or probes were small. Run headgate calibrate again when it is idle, without --quick"
+    )
+
+
+def print_tuning(console: Console, measured: Measured, tuned: TunedEpochs) -> None:
+    head = [
+        "operator",
+        "instances",
+        "µs a row",
+        "of all work",
+        "predicted rows/s",
+        "rows per batch",
+    ]
+    rows = [
+        [
+            Text(step.name, style="bold" if step.name == tuned.bottleneck else ""),
+            instances(measured, tuned, step.name),
+            f"{step.ppt_s * 1e6:,.2f}",
+            f"{tuned.work_share.get(step.name, 0.0):.0%}",
+            f"{tuned.rates.get(step.name, 0.0):,.0f}",
+            batches(measured, tuned, step),
+        ]
+        for step in measured.model.flow.steps
+    ]
+    console.print(f"measured over {counted(measured.epochs, 'epoch')}")
+    console.print(table(head, rows))
+    settings, predicted = tuned.settings, tuned.prediction
+    chosen = f"{counted(settings.slots, 'slot')}, {settings.rows_per_epoch:,} rows per epoch"
+    console.print(
+        f"\n[bold]{chosen}[/]: predicted {predicted.rows_per_s:,.0f} rows/s, epochs of "
+        f"{predicted.epoch_s:.2f} s ({predicted.fixed_s:.2f} s fixed), rows done after "
+        f"{predicted.latency_s:.2f} s on average. The probe: {measured.rows_per_s:,.0f} rows/s.\n"
+    )
+    console.print(f"[bold]Bottleneck:[/] {safe(bottleneck(measured, tuned))}")
+    console.print("[bold]Why:[/]")
+    reasons = Table.grid(padding=(0, 1))
+    for reason in [*tuned.why, *([] if measured.sizes_differ else [ASSUMED])]:
+        reasons.add_row(" -", Text(reason))
+    console.print(reasons)
+    console.print("[bold]Use it:[/]")
+
+
+def bottleneck(measured: Measured, tuned: TunedEpochs) -> str:
+    """The operator that takes most, where it runs, and what would help."""
+    name, model, predicted = tuned.bottleneck, measured.model, tuned.prediction
+    said = f"{name}, with {tuned.work_share.get(name, 0.0):.0%} of the work per row, in "
+    said += f"{instances(measured, tuned, name)} on {counted(model.cores, 'core')}. "
+    if name in model.at_source and model.source_tasks < model.cores:
+        said += "Slots are no help to it; more partitions of the source would be."
+    elif name in model.at_source:
+        said += "Slots are no help to it; more cores, or less work per row, would be."
+    elif tuned.settings.slots < model.cores:
+        said += "More slots would not pay for what they cost, as the reasons say."
+    else:
+        said += "All cores have a slot; more of both, or less work per row, would help."
+    fixed = predicted.fixed_s / predicted.epoch_s if predicted.epoch_s > 0 else 0.0
+    if fixed > MOSTLY_FIXED:
+        said += f" But {fixed:.0%} of an epoch's time is not for rows: larger epochs share it."
+    return said
+
+
+def instances(measured: Measured, tuned: TunedEpochs, name: str) -> str:
+    """An operator has one in every slot; what comes before the first exchange, in source tasks."""
+    if name in measured.model.at_source:
+        return counted(measured.model.source_tasks, "source task")
+    return counted(tuned.settings.slots, "slot")
+
+
+def met_bound(tuned: TunedEpochs, free: TunedEpochs, rows_max: int | None, largest: int) -> str:
+    """Why an epoch is smaller than the model alone would have it; empty if it is not."""
+    rows, wanted = tuned.settings.rows_per_epoch, free.settings.rows_per_epoch
+    if rows >= wanted:
+        return ""
+    without = f"alone the model would choose {wanted:,} rows per epoch, for "
+    without += f"{free.prediction.rows_per_s:,.0f} rows/s"
+    if rows == rows_max:
+        return f"--rows-max was met: {without}"
+    return (
+        f"{rows:,} rows are {GROWTH} times the largest epoch of the probe ({largest:,}); beyond "
+        f"that the model is a guess: {without}. Probe it with larger epochs, or let "
+        "`headgate run` go on"
+    )
+
+
+def ways(target: str, settings: EpochSettings, takes_rows: bool) -> list[str]:
+    """Lines to copy; `takes_rows` says whether the flow's sources take a number of rows."""
+    rows = settings.rows_per_epoch
+    python, flags = f"slots={settings.slots}", f"--slots {settings.slots}"
+    if takes_rows:
+        python += f", rows_per_epoch={rows:_}"
+        flags += f" --rows-per-epoch {rows}"
+    lines = [f'flow.start(spark, {python}, checkpoint="...")', f"headgate run {target} {flags}"]
+    if not takes_rows:
+        lines.append(
+            f"and set the limit of its source to some {rows:,} rows (maxOffsetsPerTrigger, "
+            "maxFilesPerTrigger): it takes no number of rows, a headgate.Reader does"
+        )
+    return lines
+
+
+def batches(measured: Measured, tuned: TunedEpochs, step: Step) -> str:
+    """Rows of the batches that it sends; a stream without batches is passed on in memory."""
+    sizes = [tuned.settings.batch_rows.get(s.name) for s in measured.model.flow.outputs[step.name]]
+    known = [f"{rows:,}" for rows in sorted({rows for rows in sizes if rows is not None})]
+    return ", ".join([*known, *(["in memory"] if None in sizes else [])]) or "-"

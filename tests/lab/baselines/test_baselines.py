@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.demo.workload import EpochFiles, write_epochs
+from headgate.demo import EpochFiles, write_epochs
 from headgate_lab.baselines import bytewax_count, numpy_limit, pathway_count, tws
 from headgate_lab.baselines.result import RivalUnavailable, oracle, timed_rows
 from headgate_lab.streams import correlated_pairs

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from headgate.cli.live import follow
+from headgate.cli.console import follow
 from headgate.errors import OperatorFailed
 
 

@@ -8,8 +8,7 @@ from io import StringIO
 from rich.console import Console
 
 import headgate as hg
-from headgate.cli.tuning_text import (
-    Answer,
+from headgate.cli.tune import (
     batches,
     bottleneck,
     doubt,
@@ -60,9 +59,9 @@ TUNED = TunedEpochs(
 )
 
 
-def shown(answer: Answer) -> str:
+def shown(measured: Measured, tuned: TunedEpochs) -> str:
     console = Console(width=140, record=True, file=StringIO())
-    print_tuning(console, answer)
+    print_tuning(console, measured, tuned)
     return console.export_text()
 
 
@@ -93,19 +92,17 @@ def test_the_bottleneck_is_named_with_what_would_help() -> None:
 
 
 def test_lines_to_copy_hold_the_numbers() -> None:
-    assert ways(Answer("app.py:flow", MEASURED, TUNED, True, "--max-slots 3")) == [
+    assert ways("app.py:flow", TUNED.settings, True) == [
         'flow.start(spark, slots=2, rows_per_epoch=160_000, checkpoint="...")',
         "headgate run app.py:flow --slots 2 --rows-per-epoch 160000",
-        "or begin with that, and let it change with what is measured:",
-        "headgate run app.py:flow --max-slots 3",
     ]
 
 
 def test_a_source_that_cannot_be_told_is_not_told() -> None:
-    told = "\n".join(ways(Answer("app.py", MEASURED, TUNED, False, None)))
+    told = "\n".join(ways("app.py", TUNED.settings, False))
 
     assert "rows_per_epoch" not in told and "--rows-per-epoch" not in told
-    assert "160,000 rows (maxOffsetsPerTrigger" in told and "or begin" not in told
+    assert "160,000 rows (maxOffsetsPerTrigger" in told
 
 
 def test_all_of_it_is_shown_even_of_operators_that_the_result_does_not_know() -> None:
@@ -113,7 +110,7 @@ def test_all_of_it_is_shown_even_of_operators_that_the_result_does_not_know() ->
     words = ("parse", "2 slots, 160,000 rows per epoch", "Bottleneck: agg", "had about one")
 
     for tuned in (TUNED, bare):
-        said = shown(Answer("app.py:flow", alike, tuned, True, None))
+        said = shown(alike, tuned)
         assert all(word in said for word in words)
         assert "8,388,608" not in said
 

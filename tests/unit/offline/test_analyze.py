@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headgate as hg
-from headgate.demo.workload import trends
+from headgate.demo import trends
 from headgate.errors import DeclarationError, HeadgateError, UnknownColumn
 from headgate.offline.analyze import (
     Analysis,

@@ -13,7 +13,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headgate.demo.workload import EpochFiles
+from headgate.demo import EpochFiles
 from headgate_lab.baselines import spark_query
 from headgate_lab.baselines.result import BaselineResult, counts_table, timed_rows
 

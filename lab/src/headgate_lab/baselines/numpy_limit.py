@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
-from headgate.demo.workload import EpochFiles
+from headgate.demo import EpochFiles
 from headgate_lab.baselines.result import BaselineResult, counts_table, timed_rows
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from headgate.demo.workload import EpochFiles
+from headgate.demo import EpochFiles
 from headgate_lab.baselines.result import BaselineResult, RivalUnavailable, counts_table
 
 _CACHE = Path.home() / ".cache" / "headgate" / "rivals"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headgate.demo.workload import EpochFiles
+from headgate.demo import EpochFiles
 from headgate_lab.baselines.own_venv import Rival
 from headgate_lab.baselines.result import BaselineResult
 

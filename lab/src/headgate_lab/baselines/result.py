@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headgate.demo.workload import EpochFiles
+from headgate.demo import EpochFiles
 from headgate.errors import HeadgateError
 
 

@@ -11,7 +11,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from headgate.demo.workload import EpochFiles
+from headgate.demo import EpochFiles
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headgate.demo.workload import EpochFiles
+from headgate.demo import EpochFiles
 from headgate_lab.baselines import spark_query
 from headgate_lab.baselines.result import (
     BaselineResult,

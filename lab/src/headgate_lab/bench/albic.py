@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from headgate.arrays import I32
-from headgate.demo.tour import Machine
+from headgate.demo import Machine
 from headgate.planner.allocation.model import Nodes, load_distance
 from headgate.planner.allocation.plan import Limits
 from headgate_lab.bench.edges import DATA_VARIABLE, data_folder

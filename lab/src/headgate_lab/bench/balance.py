@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from headgate.demo.tour import Machine
+from headgate.demo import Machine
 from headgate.planner.allocation.model import (
     Nodes,
     Situation,

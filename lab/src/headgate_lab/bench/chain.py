@@ -19,8 +19,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from headgate.demo.tour import Machine
-from headgate.demo.workload import EpochFiles, write_epochs
+from headgate.demo import EpochFiles, Machine, write_epochs
 from headgate_lab.baselines import (
     bytewax_count,
     native,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headgate.demo.workload import EpochFiles
+from headgate.demo import EpochFiles
 from headgate.flow import Flow
 from headgate.operator import Count
 from headgate.runtime.query import FlowQuery

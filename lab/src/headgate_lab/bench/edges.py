@@ -19,8 +19,7 @@ import pyarrow.parquet as pq
 
 import headgate
 from headgate.arrays import U64
-from headgate.demo.tour import Machine
-from headgate.demo.workload import trends
+from headgate.demo import Machine, trends
 from headgate.offline.analyze import hash_tables, steps_to
 from headgate.offline.pairs import Outlook, Pairs, Shape, count_pairs, graph_of, hashes_of
 from headgate.planner.key_graph import to_tables

@@ -23,7 +23,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from headgate.demo.tour import Machine
+from headgate.demo import Machine
 from headgate.errors import EngineError
 from headgate_lab.bench import elastic_driver
 from headgate_lab.cluster.host_cpu import quotas_available

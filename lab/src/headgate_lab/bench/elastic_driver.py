@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from pyspark.sql import SparkSession
 
-from headgate.demo.workload import write_epochs
+from headgate.demo import write_epochs
 from headgate.flow import Flow
 from headgate.operator import Count
 from headgate.runtime.elastic import are_ours_to_change, give_back

@@ -16,8 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headgate.demo.tour import Machine
-from headgate.demo.workload import write_epochs
+from headgate.demo import Machine, write_epochs
 from headgate_lab.baselines import native, tws
 from headgate_lab.baselines.result import BaselineResult
 from headgate_lab.bench import contestant

@@ -14,8 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from headgate.demo.tour import Machine
-from headgate.demo.workload import write_epochs
+from headgate.demo import Machine, write_epochs
 from headgate.flow import Flow
 from headgate.operator import Count
 from headgate_lab.baselines import spark_query

@@ -21,8 +21,7 @@ import numpy as np
 from headgate.commit.facts import EpochFacts, PlanFacts, epochs_of
 from headgate.commit.planning import Decides, Decision, Observed
 from headgate.control.settings import Manager
-from headgate.demo.tour import Machine
-from headgate.demo.workload import EpochFiles, write_epochs
+from headgate.demo import EpochFiles, Machine, write_epochs
 from headgate.flow import Flow
 from headgate.operator import Count
 from headgate.routing.table import RoutingTable

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from headgate.arrays import F64
-from headgate.demo.tour import Machine
+from headgate.demo import Machine
 from headgate_lab.bench.osg_spark import SparkOptions, run_on_spark
 from headgate_lab.osg.epochs import EngineCosts, run_epochs, spreadings
 from headgate_lab.osg.reach import FollowerGraph, follower_graph, reach

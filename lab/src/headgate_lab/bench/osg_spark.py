@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.arrays import I32
-from headgate.demo.workload import EpochFiles, write_epochs
+from headgate.demo import EpochFiles, write_epochs
 from headgate.flow import Flow
 from headgate_lab.baselines import spark_query
 from headgate_lab.osg.reach import FollowerGraph, follower_graph, neighbours_of, reach

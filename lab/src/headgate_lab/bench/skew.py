@@ -22,7 +22,7 @@ from headgate.commit.planning import Observed
 from headgate.control.hot_keys import HotKeys
 from headgate.control.loop import STATISTICS_BYTES
 from headgate.control.policy import View
-from headgate.demo.tour import Machine
+from headgate.demo import Machine
 from headgate.flow import Flow
 from headgate.operator.aggregates import Count
 from headgate.routing.chooser import Chooser

@@ -33,7 +33,7 @@ from typing import Any
 from headgate.commit.facts import EpochFacts
 from headgate.control.measured_flow import measure_flow
 from headgate.control.tuner import GROWTH
-from headgate.demo.tour import Machine
+from headgate.demo import Machine
 from headgate.planner.tuning.epoch_model import WAITS, EpochModel, EpochSettings
 from headgate.planner.tuning.epochs import TunedEpochs, tune_epochs
 from headgate.runtime.calibration import ProbeSizes, calibrate

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from headgate.commit.facts import EpochFacts, epochs_of
 from headgate.commit.settings import Options
-from headgate.demo.workload import EpochFiles, write_epochs
+from headgate.demo import EpochFiles, write_epochs
 from headgate.flow import Flow
 from headgate.slot.compile import compile_flow
 from headgate.slot.plan import BatchRows

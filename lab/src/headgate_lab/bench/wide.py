@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from headgate.demo.tour import Machine
+from headgate.demo import Machine
 from headgate.errors import EngineError
 from headgate_lab.bench import wide_driver
 from headgate_lab.cluster.namespace_cluster import NamespaceCluster, available

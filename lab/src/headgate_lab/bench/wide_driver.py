@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from headgate.commit.settings import Options
-from headgate.demo.workload import write_epochs
+from headgate.demo import write_epochs
 from headgate.flow import Flow
 from headgate.operator import Count
 from headgate.routing.table import RoutingTable, hash_table

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headgate.arrays import I32, I64
-from headgate.demo.workload import mixed
+from headgate.demo import mixed
 
 FIELDS = ("type", "time", "vid", "spd", "xway", "lane", "dir", "seg", "pos")
 LINES = pa.schema({"line": pa.string(), "ts": pa.timestamp("us", tz="UTC")})

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from headgate.demo.workload import trends, write_epochs
+from headgate.demo import trends, write_epochs
 
 ROWS = 20_000
 
