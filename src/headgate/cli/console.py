@@ -56,6 +56,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]], *, words: int =
     Cells are shown as they are, without markup; a `Text` keeps its style.
     """
     found = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    found.show_header = any(head)
     for number, name in enumerate(head):
         is_text = number < words
         found.add_column(safe(name), justify="left" if is_text else "right", no_wrap=is_text)

@@ -113,7 +113,9 @@ def _show_operator(console: Console, state: OperatorState, sample: pa.Table | No
         for slot in state.slots
     ]
     head = ["slot", "rows", "bytes", "file bytes", "last epoch", "files"]
-    console.print(table(head, rows, words=0))
+    shown = table(head, rows, words=0)
+    shown.columns[-1].justify = "left"
+    console.print(shown)
     if sample is not None and sample.num_rows:
         console.print()
         console.print(_rows(sample, len(state.key)))
