@@ -80,27 +80,20 @@ __all__ = [
     "local_session",
 ]
 
-_ELSEWHERE = {
-    "Decides": "commit.planning",
-    "Decision": "commit.planning",
-    "EpochFacts": "commit.facts",
-    "Flow": "flow",
-    "FlowQuery": "runtime.query",
-    "HeadgateError": "errors",
-    "Manager": "control.settings",
-    "Observed": "commit.planning",
-    "Options": "commit.settings",
-    "OutcomeFacts": "commit.facts",
-    "PlanFacts": "commit.facts",
-    "PlannerSettings": "control.settings",
-    "Reader": "topology.reader",
-    "RoutingTable": "routing.table",
-    "Scaling": "control.settings",
-    "Stream": "topology.stream",
-    "hash_table": "routing.table",
-    "load_tables": "routing.table",
-    "local_session": "runtime.session",
+_NAMES_OF = {
+    "commit.facts": ("EpochFacts", "OutcomeFacts", "PlanFacts"),
+    "commit.planning": ("Decides", "Decision", "Observed"),
+    "commit.settings": ("Options",),
+    "control.settings": ("Manager", "PlannerSettings", "Scaling"),
+    "errors": ("HeadgateError",),
+    "flow": ("Flow",),
+    "routing.table": ("RoutingTable", "hash_table", "load_tables"),
+    "runtime.query": ("FlowQuery",),
+    "runtime.session": ("local_session",),
+    "topology.reader": ("Reader",),
+    "topology.stream": ("Stream",),
 }
+_HOME_OF = {name: module for module, names in _NAMES_OF.items() for name in names}
 """Where a public name is defined; the others are in `operator`."""
 
 
@@ -109,7 +102,7 @@ def __getattr__(name: str) -> Any:
         return import_module(f"{__name__}.{name}")
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(f"{__name__}.{_ELSEWHERE.get(name, 'operator')}"), name)
+    found = getattr(import_module(f"{__name__}.{_HOME_OF.get(name, 'operator')}"), name)
     globals()[name] = found
     return found
 

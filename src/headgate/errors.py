@@ -49,6 +49,9 @@ class HeadgateError(Exception):
             return fields[name]
         raise AttributeError(f"{type(self).__name__} has no field {name!r}")
 
+    def __str__(self) -> str:
+        return self.message  # also of one that is a KeyError, which would quote it
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.message, self.fields)
 
@@ -136,9 +139,6 @@ class StorageFull(HeadgateError):
 class StorageFailed(HeadgateError, OSError):
     """Storage cannot be read or written: it is read-only, another user's, broken or not there."""
 
-    def __str__(self) -> str:
-        return self.message
-
 
 class CustodyMismatch(HeadgateError):
     """Rows sent and rows received differ between two tasks; the epoch is discarded and rerun."""
@@ -150,9 +150,6 @@ class UnknownSlot(HeadgateError):
 
 class UnknownName(HeadgateError, KeyError):
     """A flow or a checkpoint is asked for a sink or operator that it does not have."""
-
-    def __str__(self) -> str:
-        return self.message  # a KeyError shows its argument in quotes
 
 
 class EngineError(HeadgateError):

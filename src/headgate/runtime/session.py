@@ -1,10 +1,7 @@
 """What Headgate sets up around a SparkSession: a quiet local one, its Hadoop client, its logs.
 
 Only what a local session needs is chosen here; `conf` overrides everything, and HEADGATE_MASTER
-(or spark.master in `conf`) sends the same command to a cluster. The daemon that forks Python
-workers does not import pyarrow and pandas for them: the first epoch took 19.3 s instead of 20.4
-(medians of three on two busy cores, spread 14 to 22), and pyarrow starts a thread, which a fork
-loses.
+(or spark.master in `conf`) sends the same command to a cluster.
 """
 
 from __future__ import annotations
@@ -36,6 +33,7 @@ LOCAL_FILES: Mapping[str, str] = {
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
 }
 _LOG_TAIL_CHARS = 1500  # of Spark's log, shown when it did not start
+STOPPED_WITHIN_MS = 60_000  # a stop interrupts an epoch long before
 LOGGED = "headgate"  # what a thread's log context says once we have logged its error
 
 
@@ -175,6 +173,15 @@ class Interrupted(Exception):
             "py4j.protocol.Py4JJavaError: An error occurred while calling an epoch's function: "
             "java.lang.InterruptedException"
         )
+
+
+def wait_for_interrupt(context: SparkContext) -> None:
+    """Wait in Spark's own thread, where a stop interrupts it: Spark takes it for what it is."""
+    jvm: Any = context._jvm
+    try:
+        jvm.java.lang.Thread.sleep(STOPPED_WITHIN_MS)
+    except Py4JJavaError:
+        raise Interrupted from None
 
 
 @cache  # one filter, however many flows there are

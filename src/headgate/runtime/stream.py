@@ -1,16 +1,14 @@
 """The epochs of a flow, one at a time, and Spark's streaming query that calls for them.
 
-Spark runs nothing while a stream is idle, so time would stand still there: windows that the last
-rows completed would wait for the next row, keys would not expire. A *tick* is an epoch without rows
-that the driver runs itself, beside Spark's query. Spark's checkpoint knows nothing of it, so it
-costs no source, changes no trigger, and can be turned on and off (docs/decisions/0024-ticks.md).
+Spark runs nothing while a stream is idle: windows that the last rows completed would wait for the
+next row, keys would not expire. A *tick* is an epoch without rows that the driver runs itself,
+unknown to Spark's checkpoint, so it can be turned on and off (docs/decisions/0024-ticks.md).
 
 Spark reads a source's limit when a query starts, so another limit needs another start. `hand_over`
 makes it between two epochs: the epoch is committed in our manifest, its function has not returned,
-and the query is stopped there. It is what a driver that dies at `files-collected` leaves behind:
+and the query is stopped there. That is what a driver that dies at `files-collected` leaves behind:
 the next start gets that batch once more, finds its manifest, runs nothing, and plans the following
-one with the new limit. So exactly once needs no rule of its own. Executors, Python workers,
-anchors and warm copies stay.
+one with the new limit. Executors, Python workers, anchors and warm copies stay.
 """
 
 from __future__ import annotations
@@ -21,13 +19,11 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
 
-from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
@@ -42,16 +38,14 @@ from headgate.errors import EngineError, HeadgateError, SinkFailed
 from headgate.runtime.auto import AutoStart
 from headgate.runtime.elastic import Elastic
 from headgate.runtime.engine import SparkEngine
-from headgate.runtime.session import Interrupted, log_once, silence_py4j
+from headgate.runtime.session import Interrupted, log_once, silence_py4j, wait_for_interrupt
 from headgate.slot.compile import is_closing_due
 from headgate.slot.plan import EpochPlan
 
-T = TypeVar("T")
 Start = Callable[[int | None], StreamingQuery]
 Work = Callable[[], None]
 IDLE_S = 1.0  # between two looks at a query that runs
 GOOD_MOMENT_S = 3.0  # to wait for one to stop at
-STOPPED_WITHIN_MS = 60_000
 RECENT_MAX = 100  # as many as Spark's own `recentProgress` keeps
 BATCH_QUERY = "batch"  # the manifest's query id of a flow that does not stream
 JOB_GROUP = "spark.jobGroup.id"  # of a stream's jobs: its run id
@@ -59,16 +53,14 @@ JOB_GROUP = "spark.jobGroup.id"  # of a stream's jobs: its run id
 
 @dataclass(frozen=True)
 class EpochRun:
-    """An epoch as this driver ran it: in which query, when, how long with its sinks, and when the
-    epoch before began.
-    """
+    """An epoch as this driver ran it; its duration includes its sinks."""
 
     facts: EpochFacts
     query_id: str
     run_id: str
     started_s: float
     duration_s: float
-    before_s: float | None = None
+    before_s: float | None = None  # when the epoch before began
 
 
 class Epochs:
@@ -100,15 +92,15 @@ class Epochs:
         self.batch_ids = str(uuid.uuid5(uuid.NAMESPACE_URL, checkpoint)), str(uuid.uuid4())
         self.recent: deque[EpochRun] = deque(maxlen=RECENT_MAX)
         self.failure: HeadgateError | None = None
-        self._one_at_a_time = threading.Lock()
+        self._lock = threading.Lock()
         self._idle_since_s = time.monotonic()
         self._replayed: int | None = None
         self._rows_per_epoch: int | None = None
 
     def settle(self) -> None:
         """Call the sinks that an earlier driver did not reach with its last tick."""
-        with self._one_at_a_time:
-            self._guarded(self.coordinator.settle)
+        with self._one_at_a_time():
+            self.coordinator.settle()
 
     def run_batch(self, frame: DataFrame) -> None:
         """The one epoch of sources that do not stream."""
@@ -136,32 +128,27 @@ class Epochs:
 
     def tick_if_idle(self) -> None:
         """Let time go on while the query runs, if it has nothing else to do."""
-        with self._one_at_a_time:
+        with self._one_at_a_time():
             every_s, idle_s = self._tick_every_s, time.monotonic() - self._idle_since_s
-            if every_s is None or idle_s < every_s:
-                return
-            if not self.stream.running.status["isDataAvailable"]:
+            is_idle = every_s is not None and idle_s >= every_s
+            if is_idle and not self.stream.running.status["isDataAvailable"]:
                 self._tick_if_due(self._tick)
 
     def tick_at_rest(self) -> None:
-        """All rows are in, for now: close the windows that they completed.
-
-        A flow that always ticks has an epoch in each of its runs, also if no row came.
-        """
-        with self._one_at_a_time:
-            self._tick_if_due(self._tick and not self.recent)
+        """All rows are in, for now: close the windows that they completed."""
+        with self._one_at_a_time():
+            self._tick_if_due(self._tick and not self.recent)  # each run has an epoch
 
     # --- inside ----------------------------------------------------------------------------
     def _run(self, frame: DataFrame, batch: int, query_id: str, ids: tuple[str, str]) -> bool:
         """Run a batch of the input; False if it was committed before a hand-over already."""
-        with self._one_at_a_time:
+        with self._one_at_a_time():
             before = LastTrigger()
             if self.stream.query is not None and self._replayed != batch - 1:
                 before = last_trigger(self.stream.query.lastProgress, batch)
             commit = partial(self.coordinator.run_epoch, batch, query_id)
             is_new = self._epoch(commit, frame, ids, before)
-            if not is_new:
-                self._replayed = batch
+            self._replayed = None if is_new else batch
             return is_new
 
     def _tick_if_due(self, always: bool) -> None:
@@ -192,7 +179,7 @@ class Epochs:
                     raise problem.__cause__ from None  # cancelled, so it is not run again
                 raise
 
-        facts = self._guarded(lambda: commit(run))
+        facts = commit(run)
         self._idle_since_s = time.monotonic()
         last = self.recent[-1] if self.recent else None
         if last is not None and last.facts.epoch == facts.epoch:
@@ -202,16 +189,18 @@ class Epochs:
         self.recent.append(EpochRun(facts, *ids, started_s, duration_s, before_s))
         return True
 
-    def _guarded(self, work: Callable[[], T]) -> T:
-        """Remember the error that ends the flow, with all its fields."""
-        try:
-            return work()
-        except HeadgateError as problem:
-            stopped = isinstance(problem, SinkFailed) and self.stream.is_ending
-            if stopped and problem.__cause__ is not None:
-                raise problem.__cause__ from None  # stopped in the middle of a call
-            self.failure = problem
-            raise
+    @contextmanager
+    def _one_at_a_time(self) -> Iterator[None]:
+        """Let no other epoch run; remember the error that ends the flow, with all its fields."""
+        with self._lock:
+            try:
+                yield
+            except HeadgateError as problem:
+                stopped = isinstance(problem, SinkFailed) and self.stream.is_ending
+                if stopped and problem.__cause__ is not None:
+                    raise problem.__cause__ from None  # stopped in the middle of a call
+                self.failure = problem
+                raise
 
     def _carry_out(self, decision: Decision) -> None:
         """What a decision means beyond routes.
@@ -245,11 +234,10 @@ def last_trigger(progress: StreamingQueryProgress | None, epoch: int) -> LastTri
 
 
 class EpochStream:
-    """The query that runs now. Waiting for it goes on over a hand-over.
+    """The query that runs now; waiting for it goes on over a hand-over.
 
-    A thread goes along with it from its start to its end, so that a flow can act where Spark does
-    not: while the stream is idle, and once more after an `availableNow` query has read all there
-    was. The flow is active until that thread is done.
+    A thread accompanies it, so that a flow can act where Spark does not: while the stream is idle,
+    and after an `availableNow` query has read all there was. The flow is active until it is done.
 
     Args:
         flow: Its name, for the log.
@@ -314,7 +302,7 @@ class EpochStream:
         self._in_epoch = True
         try:
             if self._stopping:
-                self._wait_for_the_stop()
+                wait_for_interrupt(self._context)
             work()
         except Exception as problem:
             stopped = self.query is not None and not self.query.isActive  # by somebody else
@@ -333,10 +321,9 @@ class EpochStream:
             if self._stopping or self._handing_over:
                 return
             self._handing_over = True
-        threading.Thread(
-            target=self._start_again, args=(rows_per_epoch,), name="headgate-again", daemon=True
-        ).start()
-        self._wait_for_the_stop()
+        again = partial(self._start_again, rows_per_epoch)
+        threading.Thread(target=again, name="headgate-again", daemon=True).start()
+        wait_for_interrupt(self._context)
 
     def await_end(self, timeout: float | None = None) -> bool:
         """Has all come to its end, within so many seconds?"""
@@ -367,14 +354,6 @@ class EpochStream:
             self.stop()
 
     # --- inside ----------------------------------------------------------------------------
-    def _wait_for_the_stop(self) -> None:
-        """Wait in Spark's own thread, where a stop interrupts it: Spark takes it for what it is."""
-        jvm: Any = self._context._jvm
-        try:
-            jvm.java.lang.Thread.sleep(STOPPED_WITHIN_MS)
-        except Py4JJavaError:
-            raise Interrupted from None
-
     def _wait_for_a_good_moment(self, query: StreamingQuery) -> None:
         """Let Spark finish the file it writes: interrupted there, Hadoop logs a Java stack.
 
@@ -382,10 +361,8 @@ class EpochStream:
         epochs it says so for an instant, too.
         """
         until, waits = time.monotonic() + GOOD_MOMENT_S, 0
-        while query.isActive and not self._in_epoch and time.monotonic() < until:
+        while query.isActive and not self._in_epoch and waits < 2 and time.monotonic() < until:
             waits = waits + 1 if query.status["message"].startswith("Waiting") else 0
-            if waits == 2:
-                return
             time.sleep(0.004)
 
     def _has_ended(self, query: StreamingQuery) -> bool:
@@ -398,7 +375,7 @@ class EpochStream:
         return not self._follows(query)
 
     def _follows(self, query: StreamingQuery) -> bool:
-        """Wait for a hand-over that is under way; has another query taken this one's place?"""
+        """Has another query taken this one's place? Waits for a hand-over that is under way."""
         with self._changed:
             self._changed.wait_for(lambda: not self._handing_over)
             return self.query is not query
