@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.planner.allocation.milp import MilpSettings
 from headgate.planner.allocation.model import Nodes, Situation, Traffic, Units
 from headgate.planner.allocation.plan import Limits
 from headgate_lab.planner import albic
 from headgate_lab.planner.albic import AlbicPlanner, AlbicSettings, improve
 from headgate_lab.planner.collocation import collocated_sets, significant, split_sets
+from headgate_lab.planner.milp import MilpSettings
 from unit.planner.allocation.clusters import airline, situations
 
 

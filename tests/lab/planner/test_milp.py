@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.planner.allocation import milp
-from headgate.planner.allocation.greedy import Blocks, greedy
-from headgate.planner.allocation.milp import MilpSettings
+from headgate.planner.allocation.greedy import greedy
 from headgate.planner.allocation.model import Nodes, Situation, Units, load_distance
 from headgate.planner.allocation.plan import Limits
-from headgate_lab.planner.milp import MilpPlanner
+from headgate_lab.planner import milp
+from headgate_lab.planner.milp import Blocks, MilpPlanner, MilpSettings
 from unit.planner.allocation.clusters import airline, best_distance, situations
 
 ROUNDS = 10

@@ -15,12 +15,11 @@ from headgate.control.adaptation import PATIENCE_PERIODS, Adaptation, Adapted
 from headgate.control.settings import Scaling
 from headgate.control.unit_statistics import Measured
 from headgate.planner.allocation.integrated import IntegratedPlanner, IntegratedSettings
-from headgate.planner.allocation.milp import MilpSettings
 from headgate.planner.allocation.model import Nodes, Situation, Traffic, Units, load_distance
 from headgate.planner.allocation.plan import Limits, Planner, make_allocator
 from headgate.planner.distance import Distances
 from headgate_lab.planner.albic import AlbicPlanner, AlbicSettings
-from headgate_lab.planner.milp import MilpPlanner
+from headgate_lab.planner.milp import MilpPlanner, MilpSettings
 from unit.planner.allocation.clusters import airline, situations
 
 ROUNDS, QUIET = 12, 3
@@ -348,7 +347,7 @@ def by_steps(name: str, solver: MilpSettings | None = None) -> Planner:
     ticks = itertools.count()
     solver = solver or MilpSettings(branches_max=20)
     if name == "headgate":
-        few = IntegratedSettings(steps_min=4_000, steps_per_unit=200, program_units=0)
+        few = IntegratedSettings(steps_min=4_000, steps_per_unit=200)
         return IntegratedPlanner(few, lambda: next(ticks) / 1000)
     if name == "albic":
         return AlbicPlanner(AlbicSettings(milp=solver), lambda: 4.0 * next(ticks))

@@ -18,7 +18,7 @@ from headgate.planner.compiling import compile_allocation_kernels
 def compiled():
     graph = adjacency.adjacency_of, adjacency.strongest, adjacency.weight_toward
     rows = adjacency.weight_across, adjacency.weight_apart
-    moves = greedy._drain, greedy._put_all, greedy._even, annealing.anneal
+    moves = greedy._drain, greedy._even, annealing.anneal
     return [kernel.signatures for kernel in (*graph, *rows, *moves)]
 
 compile_allocation_kernels()

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from headgate.arrays import I32, I64, Bools
-from headgate.planner.allocation.greedy import FREE, Blocks
-from headgate.planner.allocation.milp import SOLVER_SHARE, MilpSettings, solve
+from headgate.planner.allocation.greedy import FREE
 from headgate.planner.allocation.model import Situation, lower_bound
 from headgate.planner.allocation.plan import Limits, Plan, describe
 from headgate_lab.planner.collocation import collocated_sets, significant, split_sets
+from headgate_lab.planner.milp import SOLVER_SHARE, Blocks, MilpSettings, solve
 
 Clock = Callable[[], float]
 TURN_SHARE = 0.4

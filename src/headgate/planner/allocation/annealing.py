@@ -1,7 +1,8 @@
 """The search of the integrated planner: random steps, worse ones ever more rarely (annealing).
 
-A step takes a unit to a node, swaps two units, or takes a unit and its strongest partner along. It
-is judged by what it does to one number, in units of load:
+A step takes a unit to a node, swaps two units, or takes a unit and its strongest partner along; if
+the budget cannot pay for it, a unit that has moved goes home in the same step. It is judged by what
+it does to one number, in units of load:
 
     - worth x rows that stay on their node          (nearness of nodes counts for the rest)
     + strictness x unevenness beyond a dead zone    (per node and balance class, see `_uneven`)
@@ -227,11 +228,11 @@ def _propose(f, state, talks):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _try(f, r, now, a, t, b, along, limit):  # type: ignore[no-untyped-def]
-    """Make a step if it raises the number by no more than `limit`."""
+def _change(f, r, now, a, t, b, along):  # type: ignore[no-untyped-def]
+    """What a step does to the number, and what it adds to the cost of the plan; inf: forbidden."""
     s = np.int64(f.at[a])
     if s == t or (f.leaving[t] and t != f.home[a]):
-        return
+        return np.inf, 0.0
     cost = _step_cost(f, a, t)
     rows = f.pull[a, t] - f.pull[a, s]
     out_s = f.size[a] - 2.0 * r.remote * f.toward[a, s]
@@ -249,19 +250,43 @@ def _try(f, r, now, a, t, b, along, limit):  # type: ignore[no-untyped-def]
             in_b = f.size[b] - 2.0 * r.remote * (f.toward[b, t] + bond)
         else:
             if f.leaving[s] and s != f.home[b]:
-                return
+                return np.inf, 0.0
             cost += _step_cost(f, b, s)
             rows += f.pull[b, s] - f.pull[b, t] - 2.0 * bond * far
             # b leaves t after a came there, and comes to s after a left
             in_b = -(f.size[b] - 2.0 * r.remote * (f.toward[b, t] + bond))
             out_b = -(f.size[b] - 2.0 * r.remote * (f.toward[b, s] - bond))
-    if cost > 0.0 and f.account[SPENT] + cost > r.budget:
-        return
-    change = r.move_price * cost - r.worth * rows
     shift = Shift(s, t, f.kind[a], out_s, in_t, kb, out_b, in_b)
-    change += r.strictness * _judge(f, r, now, shift)
-    if change > limit:
+    uneven = r.strictness * _judge(f, r, now, shift)
+    return r.move_price * cost - r.worth * rows + uneven, cost
+
+
+@njit(cache=True)
+def _try(f, r, now, state, a, t, b, along, limit):  # type: ignore[no-untyped-def]
+    """Make a step if it raises the number by no more than `limit`.
+
+    For one that the budget cannot pay, a unit that has moved is sent home first.
+    """
+    change, cost = _change(f, r, now, a, t, b, along)
+    if change == np.inf:
         return
+    if cost > 0.0 and f.account[SPENT] + cost > r.budget:
+        away = np.int64(f.account[MOVED])
+        c = f.moved[_draw(state, away)] if away else a
+        if c in (a, b) or f.account[SPENT] + cost - f.cost[c] > r.budget:
+            return
+        at = np.int64(f.at[c])
+        first, _ = _change(f, r, now, c, np.int64(f.home[c]), np.int64(-1), False)
+        _settle(f, r, now, c, np.int64(f.home[c]))
+        _levels(f, r, now)
+        change, cost = _change(f, r, now, a, t, b, along)
+        if first + change > limit or f.account[SPENT] + cost > r.budget:
+            _settle(f, r, now, c, at)
+            _levels(f, r, now)
+            return
+    elif change > limit:
+        return
+    s = np.int64(f.at[a])
     _settle(f, r, now, a, t)
     if b >= 0:
         _settle(f, r, now, b, t if along else s)
@@ -294,4 +319,4 @@ def anneal(f, r, state, steps, heat):  # type: ignore[no-untyped-def]
             limit = -heat * np.log((_draw(state, 1 << 30) + 1.0) / (1 << 30))
         else:
             limit = -1e-12 * max(now.mean[0], r.least_mean)
-        _try(f, r, now, a, t, b, along, limit)
+        _try(f, r, now, state, a, t, b, along, limit)

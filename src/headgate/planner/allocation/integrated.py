@@ -22,8 +22,7 @@ import numpy as np
 from headgate.arrays import I32
 from headgate.planner.adjacency import strongest, weight_toward
 from headgate.planner.allocation.annealing import Field, Rules, anneal
-from headgate.planner.allocation.greedy import Blocks, greedy
-from headgate.planner.allocation.milp import MilpSettings, solve
+from headgate.planner.allocation.greedy import greedy
 from headgate.planner.allocation.model import (
     Balance,
     Situation,
@@ -31,7 +30,6 @@ from headgate.planner.allocation.model import (
     class_loads,
     far_rows,
     load_distance,
-    lower_bound,
     nearness,
 )
 from headgate.planner.allocation.plan import Limits, Plan, describe
@@ -62,8 +60,6 @@ class IntegratedSettings:
     probe_steps: int = 200  # tell how long a step takes
     search_share: float = 0.7  # of the time, for all searches: a step may overstay
     first_share: float = 0.6  # of what is left, for the next search
-    program_share: float = 0.7  # of the time, for the paper's program; only without traffic
-    program_units: int = 5_000  # it is not built for more
     no_load: float = 1e-9  # share of a node's mean load that is a rounding error
     seed: int = 1
 
@@ -141,8 +137,6 @@ class IntegratedPlanner:
             return best, ("within the limit already",)
         least = own.least_gain_pct / 100.0 * _node_load(situation)
         price = self._move_price(situation)
-        if not talks:  # what the paper's program can do, it does best
-            plain = self._program(situation, limits, plain, deadline)
         chosen = "stay"
         for name, start, strictness in self._starts(home, plain, talks):
             now, node = self._clock(), start
@@ -166,18 +160,7 @@ class IntegratedPlanner:
             for name, start in (("home", home), ("greedy", plain))
             for strictness in self.settings.strictness
         ]
-        return [("greedy" if talks else "program", plain, 0.0), *(both if talks else both[::-1])]
-
-    def _program(self, situation: Situation, limits: Limits, plain: I32, deadline: float) -> I32:
-        """The greedy's allocation, bettered by the program of `milp` in a share of the time."""
-        own, now, budget = self.settings, self._clock(), limits.migration_cost_max
-        too_many = len(plain) > own.program_units
-        if too_many or now >= deadline or self._worth(situation, plain, limits).fits:
-            return plain
-        goal = MilpSettings(good_enough_pct=limits.distance_max_pct)
-        until = now + own.program_share * (deadline - now)
-        bound = lower_bound(situation, budget)
-        return solve(Blocks.of(situation), budget, bound, until, goal, self._clock)[0]
+        return [("greedy", plain, 0.0), *(both if talks else both[::-1])]
 
     def _anneal(
         self,
