@@ -239,8 +239,10 @@ class Demo:
 
         flow = Flow("trends")
         posts = flow.source(read, schema=_SCHEMA, name="posts")
-        regions = posts.key_by("region").process(Count(emit="rows"), name=BY_REGION)
-        hashtags = regions.key_by("hashtag").process(Count(), name=BY_HASHTAG)
+        regions = posts.key_by("region", grouping="hash").process(
+            Count(emit="rows"), name=BY_REGION
+        )
+        hashtags = regions.key_by("hashtag", grouping="hash").process(Count(), name=BY_HASHTAG)
         hashtags.to_parquet(str(self.out / COUNTS), name=COUNTS)
         tuning = PlannerSettings(seed=self.seed)
         return flow.start(

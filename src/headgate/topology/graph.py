@@ -16,7 +16,7 @@ from headgate.errors import CyclicFlow, DeclarationError
 
 GroupingKind = Literal["fields", "shuffle", "cost", "local", "all", "global"]
 NullKeys = Literal["key", "drop", "error"]
-KeyGrouping = Literal["hash", "auto", "partial", "dkg", "pkg", "d_choices", "w_choices", "cut"]
+KeyGrouping = Literal["auto", "hash", "partial", "dkg", "pkg", "d_choices", "w_choices", "cut"]
 TO_OWNERS = ("hash", "auto")  # rows go to the one owner of their key, unless a plan keeps them
 SEVERAL_SLOTS = ("pkg", "d_choices", "w_choices", "cut")
 NodeKind = Literal["source", "map", "filter", "flat_map", "stateful", "sink"]

@@ -57,7 +57,7 @@ class Stream:
 
     # --- groupings -------------------------------------------------------------------------
     def key_by(
-        self, *columns: Any, nulls: NullKeys = "key", grouping: KeyGrouping = "hash"
+        self, *columns: Any, nulls: NullKeys = "key", grouping: KeyGrouping = "auto"
     ) -> Stream:
         """Give equal keys one owner, a slot that keeps their state (fields grouping).
 
@@ -65,9 +65,9 @@ class Stream:
         rows, "error" stops on them. `grouping` says how rows find the slot of their key; results
         are the same with each of these:
 
-        - "hash": rows go to the owner, which the manager places.
-        - "auto": the same, but while that pays the manager has rows of a mergeable operator
-          folded where they are. Without a manager the same as "hash".
+        - "auto": rows go to the owner, which the manager places; while that pays, the manager has
+          rows of a mergeable operator folded where they are, as "partial" does.
+        - "hash": rows always go to the owner.
         - "partial": every task folds the rows it has, source tasks too, and sends the owner one
           partial state per key. It pays where keys repeat.
         - "dkg": rows go to the owner; heavy keys are placed by their load.
@@ -125,9 +125,9 @@ class Stream:
         """A copy of every row to every slot (all grouping)."""
         return self._grouped(Grouping("all"))
 
-    def globally(self, *, grouping: Literal["hash", "auto", "partial"] = "hash") -> Stream:
+    def globally(self, *, grouping: Literal["auto", "hash", "partial"] = "auto") -> Stream:
         """Everything to one slot, as one key (global grouping); `grouping` as in `key_by`."""
-        _check_grouping(grouping, ("hash", "auto", "partial"))
+        _check_grouping(grouping, ("auto", "hash", "partial"))
         return self._grouped(Grouping("global", by=grouping))
 
     def batched(self, rows: int) -> Stream:

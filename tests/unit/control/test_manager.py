@@ -33,8 +33,8 @@ def pairs(epochs: int, rows: int = 600, groups: int = 12, seed: int = 3) -> list
 def chain(epochs: list[pa.Table]) -> hg.Flow:
     flow = hg.Flow("pairs")
     rows = flow.source(ListSource("a long, b long", epochs))
-    first = rows.key_by("a").process(hg.Count(emit="rows"), name="first")
-    first.key_by("b").process(hg.Count(), name="second").to_memory("out")
+    first = rows.key_by("a", grouping="hash").process(hg.Count(emit="rows"), name="first")
+    first.key_by("b", grouping="hash").process(hg.Count(), name="second").to_memory("out")
     return flow
 
 
@@ -76,9 +76,13 @@ def test_keyed_operators_without_state_are_no_planners_business(planner: str) ->
     flow = hg.Flow("pairs")
     first = flow.source(ListSource("a long, b long", epochs))
     for name, key in (("first", "a"), ("second", "b")):
-        first = first.key_by(key).process(hg.Count(emit="rows"), name=name).select("a", "b")
+        first = (
+            first.key_by(key, grouping="hash")
+            .process(hg.Count(emit="rows"), name=name)
+            .select("a", "b")
+        )
     kept = first.key_by("b").filter(pc.field("b") >= 0, name="kept")
-    kept.key_by("a").process(hg.Count(), name="third").to_memory("out")
+    kept.key_by("a", grouping="hash").process(hg.Count(), name="third").to_memory("out")
 
     done = run(flow, slots=3, manager=Manager(planner=planner))
 

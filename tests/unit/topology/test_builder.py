@@ -337,7 +337,7 @@ def test_a_key_belongs_to_the_operator_behind_it() -> None:
     graph = flow.graph()
 
     assert graph.node("count").key == ("v", "k")
-    assert graph.edges[0].grouping == Grouping("fields", ("v", "k"), "drop")
+    assert graph.edges[0].grouping == Grouping("fields", ("v", "k"), "drop", "auto")
     assert graph.node("count").schema.names == ["v", "k", "count"]
 
 
@@ -453,9 +453,9 @@ def test_groupings_that_make_no_sense_are_refused() -> None:
     rows = Flow("f").source(ListSource("k bigint, x double", []))
     unknown: Any = "three"
 
-    with pytest.raises(DeclarationError, match="there are hash, auto, partial, dkg"):
+    with pytest.raises(DeclarationError, match="there are auto, hash, partial, dkg"):
         rows.key_by("k", grouping=unknown)
-    with pytest.raises(DeclarationError, match="only one key; choose hash, auto, partial"):
+    with pytest.raises(DeclarationError, match="only one key; choose auto, hash, partial"):
         rows.globally(grouping="pkg")  # type: ignore[arg-type]
     with pytest.raises(DeclarationError, match="for keys with state, and map keeps none"):
         rows.key_by("k", grouping="pkg").map(lambda batch: batch, "k bigint, x double")

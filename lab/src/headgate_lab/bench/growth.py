@@ -91,10 +91,14 @@ def _cost(slots: int, row_bytes: int, chain: int, *, options: GrowthOptions, wor
     flow = Flow("growth")
     stream = flow.source(frame)
     for place in range(1, chain + 1):
-        stream = stream.key_by(f"k{place}").process(Count(emit="rows"), name=f"count_{place}")
+        stream = stream.key_by(f"k{place}", grouping="hash").process(
+            Count(emit="rows"), name=f"count_{place}"
+        )
     if row_bytes:
         stream = stream.filter(_keep_all, name="reads_the_payload")
-        stream = stream.key_by("k1").process(Count(emit="rows"), name="count_again")
+        stream = stream.key_by("k1", grouping="hash").process(
+            Count(emit="rows"), name="count_again"
+        )
     query = flow.start(
         spark,
         slots=slots,

@@ -168,8 +168,8 @@ def _run(
     spark = spark_query.session(options.slots)
     flow = Flow("managed")
     pairs = flow.source(spark_query.source(spark, files))
-    first = pairs.key_by("k1").process(Count(emit="rows"), name="by_k1")
-    first.key_by("k2").process(Count(), name="by_k2")
+    first = pairs.key_by("k1", grouping="hash").process(Count(emit="rows"), name="by_k1")
+    first.key_by("k2", grouping="hash").process(Count(), name="by_k2")
     query = flow.start(
         spark,
         slots=options.slots,

@@ -81,7 +81,9 @@ def _run(
     flow = Flow("wide")
     stream = flow.source(frame)
     for place in range(1, settings["chain"] + 1):
-        stream = stream.key_by(f"k{place}").process(Count(emit="rows"), name=f"count_{place}")
+        stream = stream.key_by(f"k{place}", grouping="hash").process(
+            Count(emit="rows"), name=f"count_{place}"
+        )
     stream.filter(payload_is_whole, name="reads_the_payload").filter(nothing).to_memory("none")
     query = flow.start(
         spark,

@@ -55,10 +55,16 @@ def linear_road(lines: Stream) -> None:
     """Declare the flow behind a stream of lines; `capacity` and `tolls` are its tables."""
     reports = lines.shuffle().map(parse, REPORT, name="parse")
     minute = Tumbling("1 minute", time="ts")
-    segments = reports.key_by(*SEGMENT).process(SpeedAndCars("spd", window=minute), name="agg")
-    moving = segments.key_by("xway", "dir").process(SpeedOfLast(minutes=5), name="mv")
-    segments.key_by(*SEGMENT).process(Capacity(), name="block").to_table("capacity")
-    moving.key_by(*SEGMENT).process(Toll(), name="toll").to_table("tolls")
+    segments = reports.key_by(*SEGMENT, grouping="hash").process(
+        SpeedAndCars("spd", window=minute), name="agg"
+    )
+    moving = segments.key_by("xway", "dir", grouping="hash").process(
+        SpeedOfLast(minutes=5), name="mv"
+    )
+    segments.key_by(*SEGMENT, grouping="hash").process(Capacity(), name="block").to_table(
+        "capacity"
+    )
+    moving.key_by(*SEGMENT, grouping="hash").process(Toll(), name="toll").to_table("tolls")
 
 
 def parse(batch: pa.RecordBatch) -> dict[str, Any]:
