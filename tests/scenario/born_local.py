@@ -49,10 +49,22 @@ def deep(rng: random.Random, epochs: int = 4, rows: int = 40) -> Case:
     ]
 
     def declare(_flow: hg.Flow, sources: dict[str, Any]) -> dict[str, Any]:
-        first = sources["rows"].key_by("k1").process(hg.Count(emit="rows"), name="first")
-        second = first.key_by("k2").process(hg.Sum("n", emit="rows"), name="second")
-        third = second.key_by("k3").process(hg.Last("k1", "n", by="n"), name="third")
-        either = first.union(second).key_by("k3", "k2").process(hg.Count(), name="either")
+        first = (
+            sources["rows"]
+            .key_by("k1", grouping="hash")
+            .process(hg.Count(emit="rows"), name="first")
+        )
+        second = first.key_by("k2", grouping="hash").process(
+            hg.Sum("n", emit="rows"), name="second"
+        )
+        third = second.key_by("k3", grouping="hash").process(
+            hg.Last("k1", "n", by="n"), name="third"
+        )
+        either = (
+            first.union(second)
+            .key_by("k3", "k2", grouping="hash")
+            .process(hg.Count(), name="either")
+        )
         return {"third": third, "either": either}
 
     counts: Counter[int] = Counter()

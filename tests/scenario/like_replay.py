@@ -26,8 +26,8 @@ def chain(source: Any, keys: Sequence[str]) -> hg.Flow:
     flow = hg.Flow("like_replay")
     rows = flow.source(source)
     for key in keys[:-1]:
-        rows = rows.key_by(key).process(hg.Count(emit="rows"), name=key)
-    rows.key_by(keys[-1]).process(hg.Count(), name=keys[-1]).to_memory("out")
+        rows = rows.key_by(key, grouping="hash").process(hg.Count(emit="rows"), name=key)
+    rows.key_by(keys[-1], grouping="hash").process(hg.Count(), name=keys[-1]).to_memory("out")
     return flow
 
 

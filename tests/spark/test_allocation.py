@@ -50,8 +50,12 @@ def hot_of(epoch: int) -> list[dict[str, int]]:
 
 def declared(pairs: Any, hot: Any) -> hg.Flow:
     flow = hg.Flow("units")
-    first = flow.source(pairs, name="pairs").key_by("a").process(hg.Count(emit="rows"), name="a")
-    first.key_by("b").process(hg.Count(), name="b").to_memory("out_b")
+    first = (
+        flow.source(pairs, name="pairs")
+        .key_by("a", grouping="hash")
+        .process(hg.Count(emit="rows"), name="a")
+    )
+    first.key_by("b", grouping="hash").process(hg.Count(), name="b").to_memory("out_b")
     keyed = flow.source(hot, name="keys").key_by("k", grouping="cut")
     keyed.process(hg.Count(), name="k").to_memory("out_k")
     return flow

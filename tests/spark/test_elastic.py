@@ -51,8 +51,12 @@ class Load:
 
 def declared(source: Any) -> hg.Flow:
     flow = hg.Flow("elastic")
-    first = flow.source(source).key_by("a").process(hg.Count(emit="rows"), name="first")
-    first.key_by("b").process(hg.Count(), name="second")
+    first = (
+        flow.source(source)
+        .key_by("a", grouping="hash")
+        .process(hg.Count(emit="rows"), name="first")
+    )
+    first.key_by("b", grouping="hash").process(hg.Count(), name="second")
     return flow
 
 

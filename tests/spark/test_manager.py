@@ -32,8 +32,12 @@ def rows_of(epoch: int) -> list[dict[str, int]]:
 
 def declared(source: Any) -> hg.Flow:
     flow = hg.Flow("managed")
-    first = flow.source(source).key_by("a").process(hg.Count(emit="rows"), name="first")
-    first.key_by("b").process(hg.Count(), name="second").to_memory("out")
+    first = (
+        flow.source(source)
+        .key_by("a", grouping="hash")
+        .process(hg.Count(emit="rows"), name="first")
+    )
+    first.key_by("b", grouping="hash").process(hg.Count(), name="second").to_memory("out")
     return flow
 
 

@@ -59,7 +59,9 @@ def main(folder: Path) -> None:
     flow = hg.Flow("sticky")
     rows = flow.source(frame.parquet(f"file://{folder / 'in'}"))
     for column in ("k1", "k2"):
-        rows = rows.key_by(column).process(hg.Count(emit="rows"), name=f"by_{column}")
+        rows = rows.key_by(column, grouping="hash").process(
+            hg.Count(emit="rows"), name=f"by_{column}"
+        )
         rows = rows.map(Note(str(folder / "notes"), column), schema, name=f"note_{column}")
     rows.to_table("rows")
     query = flow.start(
