@@ -124,7 +124,7 @@ def _explode() -> None:
 def forge_state(place: Path) -> None:
     """Another state file under the old one's name, and all digests that need no key made to fit."""
     manifest = manifests(place)[-1]
-    told, _ = unseal(manifest.read_bytes())
+    told = unseal(manifest.read_bytes())
     for files in told["chains"]["totals"].values():
         for file in files:
             path = place / "state" / file["name"]
@@ -146,11 +146,11 @@ def swap_manifests(place: Path) -> None:
 
 def unsigned_manifest(place: Path) -> None:
     manifest = manifests(place)[-1]
-    manifest.write_bytes(seal(unseal(manifest.read_bytes())[0]))
+    manifest.write_bytes(seal(unseal(manifest.read_bytes())))
 
 
 def unsigned_identity(place: Path) -> None:
-    told, _ = unseal((place / IDENTITY).read_bytes())
+    told = unseal((place / IDENTITY).read_bytes())
     (place / IDENTITY).write_bytes(seal(told | {"signed": False}))
 
 

@@ -31,8 +31,8 @@ from headgate.commit.ownership import (
     create_identity,
     missing_key,
     read_identity,
-    tell_identity,
     untrusted,
+    update_identity,
 )
 from headgate.commit.plan_files import CostFiles, TableFiles
 from headgate.errors import (
@@ -51,7 +51,7 @@ from headgate.state.storage import Storage
 
 # A first start writes its identity before anything in these; later ones delete what none names.
 _COLLECTED = ("manifests", "routing", "costs", "state", "sinks", "marks")
-_MANIFEST = re.compile(r"e(\d{9})(?:-g(\d{9}))?\.json")
+_MANIFEST = re.compile(r"e(\d{9})-g(\d{9})\.json")
 
 
 class Checkpoint:
@@ -109,7 +109,7 @@ class Checkpoint:
             if told.get("signed") and self._signer is None:
                 raise missing_key(self.storage.uri)
             last = self.last_manifest()
-            stored = told["describe"] if last is None or not last.describe else last.describe
+            stored = told["describe"] if last is None else last.describe
             dropped = told.get("dropped", [])
             if last is not None and last.keys not in (None, Identity.from_json(told).fingerprint):
                 raise ForeignCheckpoint(
@@ -146,7 +146,7 @@ class Checkpoint:
         facts: dict[str, Any] = {"dropped": dropped} if dropped else {}
         facts |= {"format": FORMAT, "buckets": buckets, "describe": described}
         if told is not None:
-            tell_identity(self.storage, self._signer, **facts)
+            update_identity(self.storage, self._signer, **facts)
             return buckets
         keys = (Identity.new() if identity is None else identity).to_json()
         if not create_identity(self.storage, self._signer, **facts, **keys):
@@ -157,19 +157,14 @@ class Checkpoint:
         """How this checkpoint tells keys apart; it is adopted, and this never changes."""
         return Identity.from_json(self.identity() or {})
 
-    def spark_sources(self, unsaid: Sequence[str] = ()) -> list[str] | None:
-        """The sources as Spark numbers them; None if it has not planned any epoch with them.
-
-        Checkpoints of format 2 tell only those that were declared, and not `unsaid` ones.
-        """
-        told = self.identity()
-        if told is None or not self.storage.list("spark/offsets/"):
-            return None
-        return list(told.get("spark_sources", [*told["describe"]["sources"], *unsaid]))
+    def spark_sources(self) -> list[str] | None:
+        """The sources as Spark numbers them; None if it has not planned any epoch with them."""
+        planned = self.storage.list("spark/offsets/")
+        return (self.identity() or {}).get("spark_sources") if planned else None
 
     def keep_spark_sources(self, names: Sequence[str]) -> None:
         """Note the sources in their order, before Spark plans an epoch with them."""
-        tell_identity(self.storage, self._signer, spark_sources=list(names))
+        update_identity(self.storage, self._signer, spark_sources=list(names))
 
     # --- manifests -------------------------------------------------------------------------
     def claim(self, now_ms: int) -> Generation:
@@ -182,7 +177,7 @@ class Checkpoint:
     def _manifest_names(self) -> dict[int, str]:
         """The manifest of each epoch: of several drivers' that of the highest generation."""
         found = {name: _MANIFEST.fullmatch(name) for name in self._manifests.list()}
-        by_generation = sorted((int(m[2] or 0), int(m[1]), n) for n, m in found.items() if m)
+        by_generation = sorted((int(m[2]), int(m[1]), n) for n, m in found.items() if m)
         return {epoch: name for _, epoch, name in by_generation}
 
     def last_epoch(self) -> int | None:

@@ -24,7 +24,6 @@ from headgate.state.digest import digest_of
 from headgate.state.storage import Storage
 
 _ENTRY = re.compile(r"(spark/(?:offsets|commits|sources/\d+))/(\d+)(?:\.compact)?")
-TICK = "(tick)"
 
 
 def spark_query_id(storage: Storage) -> str | None:
@@ -150,14 +149,6 @@ def check_epoch(
         raise _rolled_back(place, last, f"it {what} batch {batch} (file offsets/{batch})")
 
 
-def has_old_tick(place: Checkpoint, wanted: bool) -> bool:
-    """Is Spark's last source a tick, as it was up to format 3? Then it has to stay.
-
-    Checkpoints of format 2 do not tell; theirs is, if the flow wants to tick.
-    """
-    return TICK in (place.spark_sources(unsaid=[TICK] if wanted else []) or [])
-
-
 def check_sources(place: Checkpoint, names: Sequence[str]) -> None:
     """Spark's offsets belong to sources by their position: the same ones must come in that order.
 
@@ -177,13 +168,12 @@ def check_sources(place: Checkpoint, names: Sequence[str]) -> None:
 
 def source_changes(before: Sequence[str], after: Sequence[str]) -> list[str]:
     """What Spark's offsets cannot follow, in words; nothing if they can."""
-    old, new = ([name for name in names if name != TICK] for names in (before, after))
     changes = []
-    if len(old) != len(new):
-        changes += [f"source {name!r} is new" for name in new if name not in old]
-        changes += [f"source {name!r} is gone" for name in old if name not in new]
-    elif any(name in old and old.index(name) != at for at, name in enumerate(new)):
-        changes.append(f"sources were {', '.join(old)}, and are {', '.join(new)}")
+    if len(before) != len(after):
+        changes += [f"source {name!r} is new" for name in after if name not in before]
+        changes += [f"source {name!r} is gone" for name in before if name not in after]
+    elif any(name in before and before.index(name) != at for at, name in enumerate(after)):
+        changes.append(f"sources were {', '.join(before)}, and are {', '.join(after)}")
     return changes
 
 

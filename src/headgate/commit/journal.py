@@ -1,12 +1,13 @@
 """The journal: what happened, append-only, one JSON record a line, for every view to read.
 
-It is kept in segments of about a megabyte, so a start reads the newest one only and the oldest can
-be dropped. A segment is named by the number of its first record:
+It is kept in segments, so a start reads the newest one only and the oldest can be dropped. A
+segment is named by the number of its first record:
 
-    journal/000000000512.jsonl                on a local disk: records 512 and on, appended
-    journal/000000001024.json                 elsewhere a record is a file of its own, until
-    journal/000000000512-000000001023.jsonl   so many of them are merged into a segment
-    journal/journal.jsonl                     what earlier versions wrote: the oldest segment
+    journal/000000000512.jsonl    records 512 and on
+
+On a local disk a record is appended to the newest segment. Elsewhere nothing can be appended: a
+start begins a segment of its own, and writes it again with each record. So a driver that was
+overtaken cannot replace what others wrote.
 
 The journal is advice: a line that cannot be read, for whatever reason, is passed over. The part of
 an epoch's record that its manifest holds is enough to write the line again, so a crash between the
@@ -17,11 +18,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
-from itertools import pairwise, takewhile
+from itertools import chain, pairwise
 from threading import RLock
 from typing import Any
 
@@ -29,25 +29,10 @@ from headgate.commit.facts import EpochFacts, Facts, Json
 from headgate.state.digest import DamagedFile, seal, unseal
 from headgate.state.storage import Storage
 
-SEGMENT_BYTES = 1 << 20  # what a start reads
-MERGED_RECORDS = 256  # files of one record each, where nothing can be appended
+SEGMENT_BYTES = 1 << 18  # what a start reads, and what an object store is sent with a record
 KEEP_RECORDS = 100_000  # unless `keep_journal` says otherwise
 READS_AT_ONCE = 16  # requests to an object store, each of which mostly waits
-_OLD = "journal.jsonl"
-_NAME = re.compile(r"(\d{12})(?:-(\d{12}))?\.jsonl?")
-
-
-@dataclass(frozen=True)
-class Part:
-    """A file of the journal; `last` is known of merged segments and single records."""
-
-    name: str
-    first: int
-    last: int | None
-
-    @property
-    def is_record(self) -> bool:
-        return self.name.endswith(".json")
+_NAME = re.compile(r"(\d{12})(?:-\d{12})?\.jsonl?")
 
 
 class Journal:
@@ -56,22 +41,22 @@ class Journal:
     def __init__(self, storage: Storage, keep: int = KEEP_RECORDS) -> None:
         self._storage, self._keep = storage, keep
         self._lock = RLock()
-        self._next: int | None = None  # the number of the next record; None: not looked yet
-        self._told: set[int] = set()  # epochs at the end of the journal
-        self._segment, self._room, self._is_cut = "", 0, False
-        self._alone: dict[str, bytes] = {}  # records that are files of their own
+        self._next: int | None = None  # the number of the next record; None: not known yet
+        self._epochs: set[int] = set()  # at the end of the journal
+        self._segment, self._room = "", 0  # the one that is written, and how many bytes it takes
+        self._unsent = b""  # what precedes the next line: all lines, or an end for one that was cut
 
     def append(self, facts: Facts) -> None:
         with self._lock:
             self._write(facts.to_json())
 
     def append_epoch(self, facts: EpochFacts) -> None:
-        """Write an epoch's record unless it is there already: a start tells the last one again."""
+        """Write an epoch's record unless it is there already: starts repeat the last one."""
         with self._lock:
-            self._look()
-            if facts.epoch not in self._told:
+            self._find_end()
+            if facts.epoch not in self._epochs:
                 self._write(facts.to_json())
-                self._told = {facts.epoch}
+                self._epochs = {facts.epoch}
 
     def read(self) -> list[Json]:
         """All records that are kept, oldest first."""
@@ -81,130 +66,68 @@ class Journal:
         """The newest records, oldest first; opens no more files than it needs."""
         return self._read(count)[-count:] if count else []
 
-    # --- reading ---------------------------------------------------------------------------
+    # --- inside ----------------------------------------------------------------------------
     def _read(self, count: int | None) -> list[Json]:
-        for _ in range(3):
-            with suppress(FileNotFoundError):  # merged or dropped since the folder was listed
-                return self._read_once(count, self._storage.read)
-        return self._read_once(count, self._read_if_there)
+        names = [name for _, name in self._segments()]
+        newest_first: list[list[Json]] = []
+        at_once = 1 if self._storage.is_local else READS_AT_ONCE
+        with ThreadPoolExecutor(at_once) as threads:
+            while names and (count is None or sum(map(len, newest_first)) < count):
+                contents = threads.map(self._content, names[-at_once:])
+                newest_first.append([r for content in contents for r in _records(content)])
+                del names[-at_once:]
+        return list(chain.from_iterable(reversed(newest_first)))
 
-    def _read_once(self, count: int | None, read: Callable[[str], bytes]) -> list[Json]:
-        parts, _ = _parts(self._storage)
-        found: list[Json] = []
-        while parts and (count is None or len(found) < count):
-            size = len(parts) if count is None else count if parts[-1].is_record else 1
-            contents = self._contents([part.name for part in parts[-size:]], read)
-            found[:0] = [record for content in contents for record in _records(content)]
-            del parts[-size:]
-        return found
-
-    def _contents(self, names: Sequence[str], read: Callable[[str], bytes]) -> list[bytes]:
-        if len(names) < 2 or self._storage.is_local:
-            return [read(name) for name in names]
-        with ThreadPoolExecutor(min(len(names), READS_AT_ONCE)) as threads:
-            return list(threads.map(read, names))
-
-    def _read_if_there(self, name: str) -> bytes:
-        with suppress(FileNotFoundError):
+    def _content(self, name: str) -> bytes:
+        with suppress(FileNotFoundError):  # dropped since the folder was listed
             return self._storage.read(name)
         return b""
 
-    # --- writing ---------------------------------------------------------------------------
+    def _segments(self) -> list[tuple[int, str]]:
+        """The files of the journal with their first record's number, oldest first."""
+        found = (_NAME.fullmatch(name) for name in self._storage.list())
+        return sorted((int(match[1]), match[0]) for match in found if match)
+
     def _write(self, record: Json) -> None:
-        self._look()
+        self._find_end()
         number, self._next = self._next, None  # if this fails, look again what is there
         assert number is not None
         line = _line(record)
+        if self._room <= 0:
+            self._segment, self._room, self._unsent = f"{number:012d}.jsonl", SEGMENT_BYTES, b""
+            self._drop_old(number)
         if self._storage.is_local:
-            self._append(number, line)
+            self._storage.append(self._segment, self._unsent + line)
+            self._unsent = b""
         else:
-            self._put(number, line)
+            self._unsent += line
+            self._storage.write(self._segment, self._unsent)
+        self._room -= len(line)
         self._next = number + 1
 
-    def _append(self, number: int, line: bytes) -> None:
-        if self._room <= 0:
-            self._segment, self._room, self._is_cut = f"{number:012d}.jsonl", SEGMENT_BYTES, False
-            self._drop_old(number)
-        # a line that a crash cut must not swallow this one
-        self._storage.append(self._segment, b"\n" + line if self._is_cut else line)
-        self._room -= len(line)
-        self._is_cut = False
-
-    def _put(self, number: int, line: bytes) -> None:
-        name = f"{number:012d}.json"
-        self._storage.write(name, line)
-        self._alone[name] = line
-        size = sum(map(len, self._alone.values()))
-        if len(self._alone) >= MERGED_RECORDS or size >= SEGMENT_BYTES:
-            first = min(self._alone)[:12]
-            lines = [content.rstrip(b"\n") + b"\n" for content in self._alone.values()]
-            self._storage.write(f"{first}-{number:012d}.jsonl", b"".join(lines))
-            self._storage.delete(*self._alone)
-            self._alone = {}
-            self._drop_old(number)
-
-    def _look(self) -> None:
-        """Find the end of the journal: from its newest segment and what is newer, no more."""
+    def _find_end(self) -> None:
+        """Read as much of the journal's end as it takes to find an epoch."""
         if self._next is not None:
             return
-        parts, again = _parts(self._storage)
-        if again:  # a crash came before they were deleted
-            self._storage.delete(*(part.name for part in again))
-        self._next, self._told, self._room, self._alone = 0, set(), 0, {}
-        if not parts:
-            return
-        newest, is_cut = parts[-1], False
-        if newest.is_record:
-            alone = [p.name for p in takewhile(lambda p: p.is_record, reversed(parts))][::-1]
-            self._alone = dict(zip(alone, self._contents(alone, self._read_if_there), strict=True))
-            end = b"\n".join(self._alone.values())
-        else:
-            size, end = self._end_of(newest.name)
-            is_cut = bool(end) and not end.endswith(b"\n")
-            if newest.last is None and newest.first >= 0:
-                self._segment, self._room, self._is_cut = newest.name, SEGMENT_BYTES - size, is_cut
-        if newest.last is not None:
-            self._next = newest.last + 1
-        elif newest.first >= 0:
-            self._next = newest.first + end.count(b"\n") + is_cut
-        self._told = {r["epoch"] for r in _records(end) if r["kind"] == "epoch"}
-
-    def _end_of(self, name: str) -> tuple[int, bytes]:
-        """How large a segment is, and its last megabyte: those of earlier versions have no end."""
-        size = self._storage.size(name)
-        if size <= 2 * SEGMENT_BYTES:
-            return size, self._storage.read(name)
-        with self._storage.open_input(name) as source:
-            return size, bytes(source.read_at(SEGMENT_BYTES, size - SEGMENT_BYTES))
+        segments = self._segments()
+        self._next, self._epochs, self._room = 0, set(), 0
+        for first, name in reversed(segments):
+            content = self._content(name)
+            if name == segments[-1][1]:
+                is_cut = bool(content) and not content.endswith(b"\n")
+                self._next = first + content.count(b"\n") + is_cut
+                if self._storage.is_local:
+                    self._segment, self._room = name, SEGMENT_BYTES - len(content)
+                    self._unsent = b"\n" if is_cut else b""
+            self._epochs = {r["epoch"] for r in _records(content) if r["kind"] == "epoch"}
+            if self._epochs:
+                return
 
     def _drop_old(self, newest: int) -> None:
         """Delete segments whose records are all older than the newest `keep`."""
-        parts, _ = _parts(self._storage)
-        old = [part.name for part, after in pairwise(parts) if after.first <= newest - self._keep]
-        if old:
-            self._storage.delete(*old)
-
-
-def _parts(storage: Storage) -> tuple[list[Part], list[Part]]:
-    """The files of a journal, oldest first; and those whose records a merged segment holds too."""
-    found = []
-    for name in storage.list():
-        match = _NAME.fullmatch(name)
-        if match:
-            alone = int(match[1]) if name.endswith(".json") else None
-            found.append(Part(name, int(match[1]), int(match[2]) if match[2] else alone))
-        elif name == _OLD:
-            found.append(Part(name, -1, None))
-    found.sort(key=lambda part: (part.first, part.first if part.last is None else -part.last))
-    parts, again, merged_to = [], [], -1
-    for part in found:
-        if part.last is not None and part.last <= merged_to:
-            again.append(part)
-            continue
-        parts.append(part)
-        if part.last is not None and not part.is_record:
-            merged_to = part.last
-    return parts, again
+        segments = pairwise(self._segments())
+        old = [name for (_, name), (after, _) in segments if after <= newest - self._keep]
+        self._storage.delete(*old)
 
 
 def _line(record: Json) -> bytes:
@@ -226,10 +149,8 @@ def _finite(value: Any) -> Any:
 def _records(content: bytes) -> Iterator[Json]:
     for line in content.split(b"\n"):
         try:
-            record, _ = unseal(line)
+            record = unseal(line)
         except DamagedFile:
             continue  # cut by a crash, or damaged; the last manifest still has the facts
-        kind, epoch = record.get("kind"), record.get("epoch", 0)
-        of_an_epoch = "epoch" in record or kind != "epoch"
-        if isinstance(kind, str) and isinstance(epoch, int) and of_an_epoch:
+        if isinstance(record.get("kind"), str):
             yield record

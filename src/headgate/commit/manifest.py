@@ -20,21 +20,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from headgate.commit.facts import EpochFacts, from_json, to_json
-from headgate.commit.publishing import staged_at
+from headgate.commit.publishing import AT
 from headgate.errors import DamagedManifest, UnsupportedVersion
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
 from headgate.state.digest import DamagedFile, NotSigned, Sign, seal, unseal
 from headgate.state.state_file import Chain, StateFile
 
-FORMAT = 4
-# 2 had no digest, no description of the flow and no digest of Spark's offsets; 3 knew no ticks and
-# no generations
-READABLE = (2, 3, 4)
+FORMAT = 4  # since 0.2; 0.1 wrote 2 and 3
 SLACK_MS = 60_000  # clocks are set right by less than this all the time
 PATIENCE_MS = 600_000  # clocks must disagree for so long before the wall clock is believed
 PATIENCE_EPOCHS = 10  # in a row, before time may go back
@@ -53,10 +50,9 @@ class Manifest:
     """`describe`: the flow that the chains belong to.
 
     `ticks`: how many epochs so far had no batch of the input; `offsets`: a digest of Spark's plan
-    of the last batch; `generation`: that of the driver (0: from before there were any); `keys`:
-    a fingerprint of the secret by which its keys are told apart; `clock_behind`: in how many epochs
-    in a row the clock was behind `now_ms`; `published`: rows of each table sink so far, those of
-    this epoch too.
+    of the last batch; `generation`: that of the driver; `keys`: a fingerprint of the secret by
+    which its keys are told apart; `clock_behind`: in how many epochs in a row the clock was behind
+    `now_ms`; `published`: rows of each table sink so far, those of this epoch too.
     """
 
     epoch: int
@@ -104,20 +100,9 @@ class Manifest:
     def from_bytes(cls, data: bytes, file: str = "manifest", sign: Sign | None = None) -> Manifest:
         """The manifest back; `file` is named in the error if it is not whole."""
         try:
-            told, sealed = unseal(data, sign)
-            version = told.pop("format")
-            if version not in READABLE:
-                raise UnsupportedVersion(
-                    f"{file} has format {version}; this headgate reads {READABLE}. Use the version "
-                    "that wrote it, or start with a new checkpoint folder",
-                    found=version,
-                    supported=FORMAT,
-                )
-            if not sealed and version != 2:
-                raise DamagedFile("it has no digest")
-            if not told.keys() <= {entry.name for entry in fields(cls)}:
-                raise DamagedFile("it has entries that no version wrote")
-            return from_json(cls, told | {"record": told.get("record") or None})
+            stored = unseal(data, sign)
+            check_format(file, stored.pop("format"))
+            return from_json(cls, stored)
         except NotSigned:
             raise
         except (DamagedFile, ValueError, KeyError, TypeError, AttributeError) as problem:
@@ -125,6 +110,18 @@ class Manifest:
             raise DamagedManifest(
                 f"{file} is damaged ({reason}); bring it back from a copy", file=file, reason=reason
             ) from problem
+
+
+def check_format(what: str, found: object, wanted: object = FORMAT) -> None:
+    """Refuse what another version wrote, and say which one can go on with it."""
+    if found != wanted:
+        writer = "headgate 0.1" if found in (None, 2, 3, "hg1") else "another version of headgate"
+        raise UnsupportedVersion(
+            f"{what} was written by {writer} (format {found}), and headgate 0.2 reads format "
+            f"{wanted} only. Finish the flow with {writer}, or start with a new checkpoint folder",
+            found=found,
+            supported=wanted,
+        )
 
 
 def next_manifest(
@@ -188,20 +185,18 @@ def watermark_after(
 
 def _sinks(program: Program, plan: EpochPlan, total: Control) -> dict[str, list[dict[str, Any]]]:
     """Files of each sink; those outside of the checkpoint with their place, as it may change."""
-    flow = program.graph.name
     outside = {sink.name for sink in program.sinks if sink.spec.kind == "parquet"}
     return {
-        name: staged_at(plan.sink_uris[name], flow, name, files) if name in outside else files
+        name: [{**file, AT: plan.sink_uris[name]} for file in files] if name in outside else files
         for name, files in total.sinks.items()
     }
 
 
 def _published(program: Program, total: Control, before: Manifest | None) -> dict[str, int]:
-    """Rows of every table sink so far; not of one that had some before they were counted."""
+    """Rows of every table sink so far."""
     counted = {} if before is None else dict(before.published)
-    had = {} if before is None else before.describe.get("sinks", {})
     for sink in program.sinks:
-        if sink.spec.kind == "table" and (sink.name in counted or sink.name not in had):
+        if sink.spec.kind == "table":
             rows = sum(file["rows"] for file in total.sinks.get(sink.name, ()))
             counted[sink.name] = counted.get(sink.name, 0) + rows
     return counted

@@ -1,8 +1,5 @@
 """Whose checkpoint a folder is: the flow named in `headgate.json`, the key, the driver of today.
 
-`headgate.json` has a digest of itself. Earlier versions wrote it without one; the first start seals
-it.
-
 With a key, whoever does not have it can change nothing unnoticed. It signs `headgate.json`, every
 manifest and every mark (HMAC-SHA256 over the checkpoint's id, the file's name and its content).
 Manifests name all other files by digest, which then are SHA-256, so state, the pickles in it,
@@ -38,24 +35,22 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from headgate.commit.manifest import FORMAT, READABLE
+from headgate.commit.manifest import check_format
 from headgate.errors import (
     CheckpointError,
     DeclarationError,
     ForeignCheckpoint,
     Overtaken,
-    UnsupportedVersion,
     UntrustedCheckpoint,
 )
-from headgate.routing.identity import WITH_SECRET, WITHOUT_SECRET, Identity
+from headgate.routing.identity import WITH_SECRET, Identity
 from headgate.state.digest import DamagedFile, NotSigned, Sign, seal, unseal
 from headgate.state.storage import Storage
 
 VARIABLE = "HEADGATE_KEY"
 KEY_BYTES_MIN = 16  # 128 bits cannot be guessed
 IDENTITY = "headgate.json"
-HASHES = (WITHOUT_SECRET, WITH_SECRET)
-_OLD_BEGINNING = b'{"buckets": '  # entries were sorted by name, and there was no digest
+_OF_0_1 = b'{"buckets": '  # its entries were sorted by name, and it had no digest
 CLAIMS_KEPT = 16  # older claims say nothing that a newer one does not
 _NAME = re.compile(r"g(\d{9})\.json")
 
@@ -111,8 +106,29 @@ def missing_key(uri: str) -> UntrustedCheckpoint:
 
 def read_identity(storage: Storage, signer: Signer | None = None) -> dict[str, Any] | None:
     """What it says; None in a new folder."""
-    told = _read_identity(storage, signer)
-    return None if told is None else told[0]
+    try:
+        data = storage.read(IDENTITY)
+    except FileNotFoundError:
+        return None
+    if data.startswith(_OF_0_1):
+        check_format(f"checkpoint {storage.uri}", None)
+    try:
+        stored = unseal(data)
+        check_format(f"checkpoint {storage.uri}", stored.get("format"))
+        check_format(f"checkpoint {storage.uri}", stored.get("hash"), WITH_SECRET)
+        if signer is not None and not (signer.trust_unsigned and not stored.get("signed")):
+            unseal(data, _signs_identity(signer))
+        Identity.from_json(stored)
+    except NotSigned as problem:
+        raise untrusted(storage.uri, IDENTITY, problem) from problem
+    except (DamagedFile, ValueError) as problem:
+        raise ForeignCheckpoint(
+            f"{IDENTITY} in {storage.uri} is damaged: {problem}. Bring it back from a copy, or "
+            "start with a new checkpoint folder",
+            uri=storage.uri,
+            file=IDENTITY,
+        ) from problem
+    return stored
 
 
 def create_identity(storage: Storage, signer: Signer | None, **facts: Any) -> bool:
@@ -121,74 +137,17 @@ def create_identity(storage: Storage, signer: Signer | None, **facts: Any) -> bo
     return storage.create(IDENTITY, seal(facts, _signs_identity(signer)))
 
 
-def tell_identity(storage: Storage, signer: Signer | None = None, **facts: Any) -> None:
+def update_identity(storage: Storage, signer: Signer | None = None, **facts: Any) -> None:
     """Add facts, or change them; written only if something changes."""
-    found = _read_identity(storage, signer)
-    assert found is not None, f"{IDENTITY} is made by the first start"
-    told, whole = found
-    facts = {"id": told.get("id", uuid.uuid4().hex), "signed": signer is not None, **facts}
-    if not whole or told != {**told, **facts}:
-        storage.write(IDENTITY, seal({**told, **facts}, _signs_identity(signer)), True)
+    stored = read_identity(storage, signer)
+    assert stored is not None, f"{IDENTITY} is made by the first start"
+    changed = {**stored, "signed": signer is not None, **facts}
+    if stored != changed:
+        storage.write(IDENTITY, seal(changed, _signs_identity(signer)), True)
 
 
 def _signs_identity(signer: Signer | None) -> Sign | None:
     return None if signer is None else signer.of("", IDENTITY)
-
-
-def _read_identity(storage: Storage, signer: Signer | None) -> tuple[dict[str, Any], bool] | None:
-    """What it says, and whether it says so with all that it should have: digest and signature."""
-    try:
-        data = storage.read(IDENTITY)
-    except FileNotFoundError:
-        return None
-    try:
-        told, sealed = unseal(data)
-        signed = True
-        try:
-            unseal(data, _signs_identity(signer))
-        except NotSigned as problem:
-            if signer is None or not signer.trust_unsigned or told.get("signed"):
-                raise untrusted(storage.uri, IDENTITY, problem) from problem
-            signed = False
-        if not sealed and not data.startswith(_OLD_BEGINNING):
-            raise DamagedFile("it does not begin as it was written")
-        _check_version(storage, told)
-        _check_facts(told)
-    except DamagedFile as problem:
-        raise ForeignCheckpoint(
-            f"{IDENTITY} in {storage.uri} is damaged: {problem}. Bring it back from a copy, or "
-            "start with a new checkpoint folder",
-            uri=storage.uri,
-            file=IDENTITY,
-        ) from problem
-    return told, sealed and signed
-
-
-def _check_version(storage: Storage, told: dict[str, Any]) -> None:
-    if told.get("format") not in READABLE or told.get("hash") not in HASHES:
-        raise UnsupportedVersion(
-            f"checkpoint {storage.uri} has format {told.get('format')} and hash "
-            f"{told.get('hash')}; this headgate reads formats {READABLE} and hashes {HASHES}. "
-            "Use the version that wrote it, or start with a new checkpoint folder",
-            found=told.get("format"),
-            supported=FORMAT,
-        )
-
-
-def _check_facts(told: dict[str, Any]) -> None:
-    """One without a digest may hold anything; what is used of it must be there."""
-    try:
-        described = told["describe"]
-        lists = (described["sources"], told.get("dropped", []), told.get("spark_sources", []))
-        whole = isinstance(told["buckets"], int) and isinstance(described["flow"], str)
-        whole = whole and all(isinstance(names, list) for names in lists)
-        for operator in described["operators"].values():
-            whole = whole and {"key", "state", "settings", "ttl_ms"} <= operator.keys()
-        Identity.from_json(told)
-    except (KeyError, TypeError, AttributeError, ValueError):
-        whole = False
-    if not whole:
-        raise DamagedFile("it does not hold what it should")
 
 
 @dataclass(frozen=True)

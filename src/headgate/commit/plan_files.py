@@ -15,7 +15,7 @@ import pyarrow as pa
 from headgate.errors import StateFileError
 from headgate.routing.costs import CostModel
 from headgate.routing.table import RoutingTable
-from headgate.state.digest import DamagedFile, digest_of, is_strong, read_named
+from headgate.state.digest import DamagedFile, digest_of, read_named
 from headgate.state.storage import Storage
 
 CHANGES_MAX = 32  # files of changes; a start reads one after the other
@@ -76,10 +76,9 @@ class TableFiles(_ArrowFiles):
     def save(self, operator: str, table: RoutingTable, before: Names = ()) -> Names:
         """Store a table, as a change of the one named `before` where that is much smaller."""
         old = self.load(before) if before else None
-        lasting = all(is_strong(name) for name in before)  # earlier versions had weaker digests
-        if old is not None and lasting and old.same_routes(table):
+        if old is not None and old.same_routes(table):
             return before
-        change = None if old is None or not lasting else _change(old, table)
+        change = None if old is None else _change(old, table)
         if change is None or len(before) > CHANGES_MAX:
             names: Names = (self._write(operator, table.version, table.to_arrow()),)
         else:

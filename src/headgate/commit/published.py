@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 
 from headgate.commit.checkpoint import Checkpoint
 from headgate.commit.manifest import Manifest
-from headgate.commit.publishing import STAGING_GRACE_EPOCHS, places_of, prefixes
+from headgate.commit.publishing import STAGING_GRACE_EPOCHS, places_of, published_prefix
 from headgate.errors import StateFileError
 from headgate.state.digest import (
     BLANK,
@@ -48,7 +48,7 @@ FANOUT = 8  # blocks that become one: a row is copied once for each power of it
 MERGED_BYTES_MAX = 32 << 20  # what a driver may hold, twice
 CHUNK_BYTES = 16 << 20  # of rows in memory while files are merged
 GRACE_S = 600.0  # for readers that listed the folder before
-_EPOCHS = re.compile(r"e(\d{9})-(?:e(\d{9})|[^/]*)\.parquet")
+_EPOCHS = r"e(\d{9})-(?:e(\d{9})|[^/]*)\.parquet"
 _AT_ONCE = 8  # files that are checked in parallel
 
 
@@ -65,13 +65,13 @@ class Published:
 def published_files(names: Iterable[str], flow: str, sink: str) -> list[Published]:
     """The files of a sink among these, by epoch, larger blocks first."""
     found = []
+    # tables, each in a folder of its own, were published without doubled hyphens for a while
+    prefixes = published_prefix(flow, sink), f"part-{flow}-{sink}-"
+    pattern = re.compile(f"(?:{'|'.join(map(re.escape, prefixes))}){_EPOCHS}")
     for name in names:
-        for prefix in prefixes(flow, sink):
-            match = _EPOCHS.fullmatch(name[len(prefix) :]) if name.startswith(prefix) else None
-            if match:
-                first, last = int(match[1]), int(match[2] or match[1])
-                found.append(Published(name, first, last, match[2] is not None))
-                break
+        if match := pattern.fullmatch(name):
+            first, last = int(match[1]), int(match[2] or match[1])
+            found.append(Published(name, first, last, match[2] is not None))
     return sorted(found, key=lambda file: (file.first, -file.last, not file.is_block, file.name))
 
 
@@ -115,7 +115,7 @@ class TableCompaction:
             if merged is None:
                 self._left.add((first, last))
                 continue
-            name = f"{prefixes(self._flow, self._sink)[0]}e{first:09d}-e{last:09d}.parquet"
+            name = f"{published_prefix(self._flow, self._sink)}e{first:09d}-e{last:09d}.parquet"
             self._storage.create(name, merged)
             self._is_behind = True
             return name
@@ -214,18 +214,15 @@ def _chunks(files: Sequence[pq.ParquetFile], schema: pa.Schema) -> Iterator[pa.T
         yield pa.concat_tables(waiting, promote_options="default")
 
 
-def rows_published(checkpoint: Checkpoint, last: Manifest | None, sink: str) -> int | None:
-    """How many rows a table sink has been given; None if that was not counted from the start."""
-    if last is None or sink not in last.published:
-        return None
-    if checkpoint.is_marked(last.epoch, sink):
-        return last.published[sink]
-    return last.published[sink] - sum(int(file["rows"]) for file in last.sinks.get(sink, ()))
+def rows_published(checkpoint: Checkpoint, last: Manifest | None, sink: str) -> int:
+    """How many rows a table sink has been given."""
+    counted = 0 if last is None else last.published.get(sink, 0)
+    if not counted or last is None or checkpoint.is_marked(last.epoch, sink):
+        return counted
+    return counted - sum(int(file["rows"]) for file in last.sinks.get(sink, ()))
 
 
-def check_published(
-    storage: Storage, files: Sequence[Published], sink: str, rows: int | None
-) -> None:
+def check_published(storage: Storage, files: Sequence[Published], sink: str, rows: int) -> None:
     """Refuse to read a sink's files if one is damaged, or if there are fewer rows than these.
 
     Contents are read only on a local disk; other stores check what they keep.
@@ -244,7 +241,7 @@ def check_published(
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         found = sum(pool.map(rows_of, files))
-    if rows is not None and found < rows:
+    if found < rows:
         what = f"{rows - found} of {rows} rows are missing: files were deleted or moved"
         raise _refused(sink, what, storage)
 

@@ -5,9 +5,7 @@ where they are staged if that is outside of the checkpoint: a sink whose path ha
 still gets that epoch at the old one. Published names carry flow, sink and epoch, so that many may
 share a folder. Publishing again changes nothing, wherever the last driver died.
 
-A '-' inside a name is doubled: flow `a-b` with sink `c` is not flow `a` with sink `b-c`. Earlier
-versions did not do that; what they committed has the name they would have given it, so the manifest
-says which name a file gets if it is another one.
+A '-' inside a name is doubled: flow `a-b` with sink `c` is not flow `a` with sink `b-c`.
 """
 
 from __future__ import annotations
@@ -23,8 +21,7 @@ from headgate.state.storage import Storage
 STAGING = "_headgate"
 STAGING_GRACE_EPOCHS = 8  # for tasks of old attempts that still write
 _FILE = re.compile(r"e\d{9}-[^/]*\.parquet")
-AT = "at"
-AS = "as"
+AT = "at"  # a file's entry in the manifest: where it is staged
 
 
 def staging_uri(published_uri: str, flow: str, sink: str) -> str:
@@ -32,34 +29,19 @@ def staging_uri(published_uri: str, flow: str, sink: str) -> str:
     return f"{published_uri}/{STAGING}/{flow}/{sink}"
 
 
-def staged_at(
-    uri: str, flow: str, sink: str, files: Sequence[Mapping[str, Any]]
-) -> list[dict[str, Any]]:
-    """The files with the place where they are staged, for the manifest; and their final names."""
-    new, old = prefixes(flow, sink)
-    return [
-        {**file, AT: uri, **({} if new == old else {AS: f"{new}{file['name']}"})} for file in files
-    ]
+def published_prefix(flow: str, sink: str) -> str:
+    """How names of a sink's published files begin.
+
+    Examples:
+        >>> published_prefix("a-b", "c")
+        'part-a--b-c-'
+    """
+    return "part-{}-{}-".format(flow.replace("-", "--"), sink.replace("-", "--"))
 
 
 def published_glob(flow: str, sink: str) -> str:
-    """Names of all files that a sink has published, also with earlier versions; as Hadoop globs.
-
-    Examples:
-        >>> published_glob("clicks", "out").replace("[0-9]", "#")
-        'part-clicks-out-e#########-*.parquet'
-        >>> published_glob("a-b", "c").replace("[0-9]", "#")
-        '{part-a--b-c-,part-a-b-c-}e#########-*.parquet'
-    """
-    new, old = prefixes(flow, sink)
-    prefix = new if new == old else f"{{{new},{old}}}"
-    return f"{prefix}e{'[0-9]' * 9}-*.parquet"
-
-
-def prefixes(flow: str, sink: str) -> tuple[str, str]:
-    """How names of a sink's published files begin: now, and with earlier versions."""
-    doubled = flow.replace("-", "--"), sink.replace("-", "--")
-    return f"part-{doubled[0]}-{doubled[1]}-", f"part-{flow}-{sink}-"
+    """Names of all files that a sink has published, as Hadoop globs."""
+    return f"{published_prefix(flow, sink)}e{'[0-9]' * 9}-*.parquet"
 
 
 def places_of(flow: str, sink: str, file: Mapping[str, Any], uri: str) -> list[tuple[Storage, str]]:
@@ -121,11 +103,9 @@ def _is_staging(uri: str, flow: str, sink: str) -> bool:
 def _final_name(flow: str, sink: str, file: Mapping[str, Any]) -> str:
     """The name a file gets: never one that could be of anything else than this sink."""
     name = str(file["name"])
-    new, old = (f"{prefix}{name}" for prefix in prefixes(flow, sink))
-    final = str(file.get(AS, old))
-    if final not in (old, new) or _FILE.fullmatch(name) is None:
-        raise _forged(sink, final)
-    return final
+    if _FILE.fullmatch(name) is None:
+        raise _forged(sink, name)
+    return published_prefix(flow, sink) + name
 
 
 def _forged(sink: str, name: str) -> UnsafeName:

@@ -43,8 +43,8 @@ class SavedTuning:
 def load_tuning(storage: Storage, *, plain: bool = False) -> SavedTuning | None:
     """What is saved there, if it is whole; a `plain` file is the user's own and has no digest."""
     try:
-        told, sealed = unseal(storage.read(FILE))
-        return SavedTuning.from_json(told) if sealed or plain else None
+        data = storage.read(FILE)
+        return SavedTuning.from_json(json.loads(data) if plain else unseal(data))
     except (OSError, DamagedFile, KeyError, TypeError, ValueError, AttributeError):
         return None
 

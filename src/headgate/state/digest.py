@@ -101,26 +101,24 @@ def seal(told: Mapping[str, Any], sign: Sign | None = None, **style: Any) -> byt
     return head + body[1:]
 
 
-def unseal(data: bytes, sign: Sign | None = None) -> tuple[dict[str, Any], bool]:
-    """The object back, and whether it had a digest: files of earlier versions may have none."""
+def unseal(data: bytes, sign: Sign | None = None) -> dict[str, Any]:
+    """The object back."""
     head = _HEAD.match(data)
-    body = data if head is None else b"{" + data[head.end() :]
-    if head is not None and not matches(head[1].decode("latin-1"), body):
+    if head is None:
+        raise DamagedFile("it has no digest")
+    body = b"{" + data[head.end() :]
+    if not matches(head[1].decode("latin-1"), body):
         raise DamagedFile("its content does not match its digest")
     if sign is not None:
-        if head is None or head[2] is None:
+        if head[2] is None:
             raise NotSigned("it is not signed")
         if not hmac.compare_digest(head[2], sign(body).encode()):
             raise NotSigned("its signature is not of this key")
     try:
-        told = json.loads(data)
+        told: dict[str, Any] = json.loads(body)
     except (ValueError, RecursionError) as problem:
         raise DamagedFile(f"it is no JSON ({problem})") from problem
-    if not isinstance(told, dict):
-        raise DamagedFile("it holds no JSON object")
-    for entry in ("digest", "signature"):
-        told.pop(entry, None)
-    return told, head is not None
+    return told
 
 
 def _check(name: str, pieces: Iterable[Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -11,10 +10,8 @@ from tests.unit.commit.parts import coordinator, quiet
 
 from headgate.commit.checkpoint import Checkpoint
 from headgate.commit.continuity import (
-    TICK,
     check_sources,
     check_start,
-    has_old_tick,
     source_changes,
     spark_query_id,
 )
@@ -107,22 +104,6 @@ def test_an_old_copy_of_sparks_checkpoint_is_noticed_at_start(tmp_path: Path) ->
 
     with pytest.raises(ForeignCheckpoint, match="has no plan of batch 1"):
         start(tmp_path)
-
-
-def test_state_of_before_offsets_were_kept_goes_on(tmp_path: Path) -> None:
-    run(tmp_path, 0)
-    path = next((tmp_path / "manifests").iterdir())
-    told = json.loads(path.read_text()) | {"format": 2}
-    for new in ("digest", "describe", "offsets"):
-        del told[new]
-    path.write_text(json.dumps(told))
-    plans(tmp_path, 0)
-
-    start(tmp_path)
-    run(tmp_path, 0)
-    run(tmp_path, 1)
-
-    assert Checkpoint(str(tmp_path)).last_epoch() == 1
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"id"'])
@@ -220,24 +201,3 @@ def test_sources_are_kept_from_the_first_epoch_that_spark_plans(tmp_path: Path) 
     with pytest.raises(IncompatibleFlow, match="by their position: source 'other' is gone"):
         check_sources(place, ["in"])
     check_sources(place, ["in", "other"])
-
-
-def test_a_checkpoint_that_did_not_keep_its_sources_knows_their_names(tmp_path: Path) -> None:
-    place = coordinator(tmp_path).checkpoint
-    plans(tmp_path, 0)
-
-    with pytest.raises(IncompatibleFlow, match="source 'other' is new"):
-        check_sources(place, ["in", "other"])
-    check_sources(place, ["in"])
-
-
-def test_a_tick_that_spark_has_offsets_of_stays_and_no_new_one_comes(tmp_path: Path) -> None:
-    place = coordinator(tmp_path).checkpoint
-    assert not has_old_tick(place, wanted=True)
-    plans(tmp_path, 0)
-
-    assert has_old_tick(place, wanted=True)  # a checkpoint of format 2 does not say
-    check_sources(place, ["in", TICK])
-    assert has_old_tick(place, wanted=False)
-    check_sources(place, ["in"])
-    assert not has_old_tick(place, wanted=True)

@@ -17,13 +17,12 @@ from headgate.commit import journal as module
 from headgate.commit.facts import ElasticFacts, EpochFacts, PlanFacts, RetryFacts
 from headgate.commit.inspection import Inspection
 from headgate.commit.journal import Journal
+from headgate.state.digest import seal
 from headgate.state.storage import Storage
 from object_store import LocalS3
 from strategies import examples, quick_folder
 from unit.commit.parts import coordinator, quiet
 from unit.state.remote import NotLocal
-
-OLD = "journal.jsonl"  # what earlier versions wrote
 
 
 def record(epoch: int) -> dict[str, Any]:
@@ -37,8 +36,8 @@ class Line(EpochFacts):
         return record(self.epoch)
 
 
-def old_lines(epochs: range) -> bytes:
-    return b"".join(json.dumps(record(epoch)).encode() + b"\n" for epoch in epochs)
+def lines(epochs: range) -> bytes:
+    return b"".join(seal(record(epoch)) + b"\n" for epoch in epochs)
 
 
 def epochs_of(journal: Journal) -> list[int]:
@@ -57,22 +56,6 @@ class Counted(Storage):
         self.read_bytes[name] = len(data)
         return data
 
-    def open_input(self, name: str) -> Any:
-        storage, opened = self, super().open_input(name)
-
-        class Source:
-            def __enter__(self) -> Source:
-                return self
-
-            def __exit__(self, *_: Any) -> None:
-                opened.close()
-
-            def read_at(self, count: int, at: int) -> bytes:
-                storage.read_bytes[name] = count
-                return bytes(opened.read_at(count, at))
-
-        return Source()
-
 
 @pytest.fixture(params=["local", "hadoop", "s3"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Storage]:
@@ -88,7 +71,6 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Storag
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments of a few records."""
     monkeypatch.setattr(module, "SEGMENT_BYTES", 1000)
-    monkeypatch.setattr(module, "MERGED_RECORDS", 8)
 
 
 def test_what_is_written_is_read_in_order(place: Callable[[], Storage]) -> None:
@@ -140,9 +122,7 @@ def test_segments_are_bounded_and_the_oldest_are_dropped(
     epochs = epochs_of(Journal(storage))
     assert epochs == list(range(epochs[0], written))
     assert kept <= len(epochs) <= kept + 16
-    segments = [name for name in storage.list() if name.endswith(".jsonl")]
-    assert all(storage.size(name) <= 1300 for name in segments)
-    assert len(storage.list()) <= len(segments) + 8
+    assert all(storage.size(name) <= 1300 for name in storage.list())
 
 
 def test_the_newest_records_are_read_from_the_newest_segments(tmp_path: Path, small: None) -> None:
@@ -155,18 +135,13 @@ def test_the_newest_records_are_read_from_the_newest_segments(tmp_path: Path, sm
     assert len(storage.read_bytes) <= 2 < len(storage.list())
 
 
-@pytest.mark.parametrize("kind", ["segments", "one file of an earlier version"])
-def test_a_start_reads_the_end_of_a_long_journal_only(tmp_path: Path, kind: str) -> None:
+def test_a_start_reads_the_end_of_a_long_journal_only(tmp_path: Path) -> None:
     """However long: bytes and files are counted, as time says nothing on a busy machine."""
     storage = Counted(str(tmp_path))
-    line = len(old_lines(range(10**6, 10**6 + 1)))
-    per_segment = module.SEGMENT_BYTES // line
+    per_segment = module.SEGMENT_BYTES // len(lines(range(10**6, 10**6 + 1)))
     last = 6 * per_segment
-    if kind == "segments":
-        for first in range(0, last, per_segment):
-            storage.write(f"{first:012d}.jsonl", old_lines(range(first, first + per_segment)))
-    else:
-        storage.write(OLD, old_lines(range(last)))
+    for first in range(0, last, per_segment):
+        storage.write(f"{first:012d}.jsonl", lines(range(first, first + per_segment)))
 
     journal = Journal(storage)
     journal.append_epoch(Line(last - 1))  # there already
@@ -175,6 +150,16 @@ def test_a_start_reads_the_end_of_a_long_journal_only(tmp_path: Path, kind: str)
     assert sum(storage.read_bytes.values()) <= 2 * module.SEGMENT_BYTES
     assert len(storage.read_bytes) == 1
     assert epochs_of(Journal(Storage.at(str(tmp_path)))) == list(range(last + 1))
+
+
+def test_an_epoch_before_many_starts_is_found(place: Callable[[], Storage], small: None) -> None:
+    Journal(place()).append_epoch(Line(3))
+    for _ in range(30):
+        journal = Journal(place())
+        journal.append(ElasticFacts(slots=1))
+        journal.append_epoch(Line(3))
+
+    assert epochs_of(Journal(place())) == [3]
 
 
 def test_a_start_of_a_flow_reads_the_end_of_its_journal_only(
@@ -201,69 +186,42 @@ def test_a_start_of_a_flow_reads_the_end_of_its_journal_only(
     assert epochs_of(again.journal) == list(range(41))
 
 
-def test_a_journal_of_an_earlier_version_is_read_and_goes_on(
-    place: Callable[[], Storage], small: None
+@pytest.mark.parametrize("is_written", [True, False])
+def test_a_write_that_failed_neither_loses_nor_doubles_a_record(
+    s3: LocalS3, monkeypatch: pytest.MonkeyPatch, is_written: bool
 ) -> None:
-    place().write(OLD, old_lines(range(20)))
-    journal = Journal(place())
-    journal.append_epoch(Line(19))
-    for epoch in range(20, 40):
-        journal.append_epoch(Line(epoch))
-
-    assert epochs_of(Journal(place())) == list(range(40))
-    assert place().read(OLD) == old_lines(range(20))
-    for epoch in range(40, 60):
-        Journal(place(), keep=20).append_epoch(Line(epoch))
-    assert OLD not in place().list()
-
-
-@pytest.mark.parametrize("lost", ["nothing", "some", "all"])
-def test_a_crash_while_records_are_merged_neither_loses_nor_doubles_one(
-    s3: LocalS3, small: None, monkeypatch: pytest.MonkeyPatch, lost: str
-) -> None:
+    """Object stores may keep what they did not confirm."""
     uri = s3.folder()
-    delete = Storage.delete
-
-    class Died(Exception):
-        pass
-
-    def die(self: Storage, *names: str) -> None:
-        delete(self, *(names[:3] if lost == "some" else names if lost == "all" else ()))
-        raise Died
-
+    write = Storage.write
     journal = Journal(Storage.at(uri))
-    for epoch in range(7):
-        journal.append_epoch(Line(epoch))
-    monkeypatch.setattr(Storage, "delete", die)
-    with pytest.raises(Died):
-        journal.append_epoch(Line(7))
-    monkeypatch.undo()
+    journal.append_epoch(Line(0))
 
-    assert epochs_of(Journal(Storage.at(uri))) == list(range(8))
-    after = Journal(Storage.at(uri))
-    after.append_epoch(Line(7))
-    after.append_epoch(Line(8))
-    assert epochs_of(Journal(Storage.at(uri))) == list(range(9))
-    assert Storage.at(uri).list() == ["000000000000-000000000007.jsonl", "000000000008.json"]
+    def fail(self: Storage, name: str, data: Any, durable: bool = False) -> None:
+        if is_written:
+            write(self, name, data, durable)
+        raise OSError("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Storage, "write", fail)
+        with pytest.raises(OSError, match="no answer"):
+            journal.append_epoch(Line(1))
+    journal.append_epoch(Line(1))
+    journal.append_epoch(Line(2))
+    Journal(Storage.at(uri)).append_epoch(Line(2))
+
+    assert epochs_of(Journal(Storage.at(uri))) == [0, 1, 2]
 
 
-def test_who_reads_while_records_are_merged_sees_them_all(
-    tmp_path: Path, small: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writer = Journal(NotLocal.at(str(tmp_path)))
-    for epoch in range(7):
-        writer.append_epoch(Line(epoch))
-    reader = NotLocal.at(str(tmp_path))
-    read, merged = reader.read, []
+def test_a_driver_that_was_overtaken_replaces_no_record_of_the_next(s3: LocalS3) -> None:
+    uri = s3.folder()
+    old = Journal(Storage.at(uri))
+    old.append_epoch(Line(0))
+    new = Journal(Storage.at(uri))
+    for epoch in range(1, 4):
+        new.append_epoch(Line(epoch))
+    old.append(RetryFacts(1, 0, "lost"))
 
-    def merge_first(name: str) -> bytes:
-        if not merged:
-            merged.append(writer.append_epoch(Line(7)))
-        return read(name)
-
-    monkeypatch.setattr(reader, "read", merge_first)
-
-    assert epochs_of(Journal(reader)) == list(range(8))
+    assert epochs_of(Journal(Storage.at(uri))) == list(range(4))
 
 
 def test_threads_may_share_a_journal(place: Callable[[], Storage], small: None) -> None:

@@ -94,21 +94,12 @@ def test_a_manifest_that_lost_a_chain_is_damaged() -> None:
         Manifest.from_bytes(json.dumps(told, sort_keys=True).encode(), "e4.json")
 
 
-@pytest.mark.parametrize("version", [1, 99, "x", None])
+@pytest.mark.parametrize("version", [1, 2, 3, 99, "x", None])
 def test_a_manifest_of_another_format_is_refused(version: object) -> None:
-    told = unseal(Manifest(4, "q", 2, {}, {}, {}).to_bytes())[0] | {"format": version}
+    told = unseal(Manifest(4, "q", 2, {}, {}, {}).to_bytes()) | {"format": version}
 
     with pytest.raises(UnsupportedVersion, match="e4"):
         Manifest.from_bytes(seal(told), "e4.json")
-
-
-def test_a_manifest_of_the_format_before_is_read() -> None:
-    manifest = Manifest(4, "q", 2, {}, {"count": {0: (RUN,)}}, {})
-    told = json.loads(manifest.to_bytes()) | {"format": 2}
-    for new in ("digest", "describe", "offsets"):
-        del told[new]
-
-    assert Manifest.from_bytes(json.dumps(told).encode()) == manifest
 
 
 def test_a_manifest_names_its_files_and_what_they_were_folded_from() -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -135,17 +134,3 @@ def test_no_flipped_bit_and_no_cut_goes_unseen(tmp_path: Path, which: int) -> No
         with pytest.raises(StateFileError, match="bring it back") as caught:
             at(tmp_path).load(names)
         assert caught.value.file == names[which]
-
-
-def test_names_of_earlier_versions_are_read_and_checked(tmp_path: Path) -> None:
-    """Their digests have 64 bits."""
-    table = hash_table(3).pin_hashes(*pins(9))
-    (name,) = at(tmp_path).save("op", table)
-    data = (tmp_path / name).read_bytes()
-    old = f"op-v000000-{xxhash.xxh3_64_hexdigest(data)}.arrow"
-    (tmp_path / old).write_bytes(data)
-
-    assert at(tmp_path).load((old,)).same_routes(table)
-    (tmp_path / old).write_bytes(data[:-1] + b"?")
-    with pytest.raises(StateFileError):
-        at(tmp_path).load((old,))

@@ -19,7 +19,7 @@ from headgate.commit.publishing import (
     STAGING,
     STAGING_GRACE_EPOCHS,
     publish,
-    staged_at,
+    published_prefix,
     staging_uri,
 )
 from headgate.commit.settings import Settings
@@ -78,14 +78,9 @@ HYPHENS = st.from_regex(r"[ab][ab-]{0,4}", fullmatch=True)
 
 @given(st.lists(st.tuples(HYPHENS, HYPHENS), min_size=2, max_size=2, unique=True))
 def test_names_of_two_flows_or_sinks_differ(pairs: list[tuple[str, str]]) -> None:
-    files = [{"name": "e000000003-x.parquet"}]
-    told = [staged_at("u", flow, sink, files)[0] for flow, sink in pairs]
-    names = [
-        file.get("as", f"part-{flow}-{sink}-{file['name']}")
-        for (flow, sink), file in zip(pairs, told, strict=True)
-    ]
+    first, second = (published_prefix(flow, sink) + "e000000003-x.parquet" for flow, sink in pairs)
 
-    assert names[0] != names[1]
+    assert first != second
 
 
 def test_of_many_sinks_in_a_folder_each_knows_its_files(tmp_path: Path) -> None:
@@ -95,7 +90,7 @@ def test_of_many_sinks_in_a_folder_each_knows_its_files(tmp_path: Path) -> None:
         files = [{"name": "e000000003-x.parquet", "rows": 1, "bytes": 1}]
         Storage.at(uri).write("e000000003-x.parquet", b"")
         before = set(published(tmp_path))
-        publish(flow, sink, 3, staged_at(uri, flow, sink, files), uri)
+        publish(flow, sink, 3, files, uri)
         (names[flow, sink],) = set(published(tmp_path)) - before
 
     for (flow, sink), name in names.items():
@@ -103,22 +98,6 @@ def test_of_many_sinks_in_a_folder_each_knows_its_files(tmp_path: Path) -> None:
         assert published_files([name], flow, sink)
         assert not published_files([f"{STAGING}/{flow}/{sink}/{name}", *others], flow, sink)
     assert names["a", "b"] == "part-a-b-e000000003-x.parquet"
-
-
-def test_what_an_earlier_version_committed_keeps_its_name(tmp_path: Path) -> None:
-    """Its driver died between two renames, and once more after a copy that is no move."""
-    uri = staging_uri(str(tmp_path), "a-b", "out")
-    names = [f"e000000003-{label}.parquet" for label in "xy"]
-    for name in names:
-        Storage.at(uri).write(name, b"")
-    Storage.at(str(tmp_path)).write(f"part-a-b-out-{names[0]}", b"")
-    committed = [{"name": name, "rows": 1, "bytes": 1, "at": uri} for name in names]
-
-    for _ in range(2):
-        publish("a-b", "out", 3, committed, uri)
-
-    assert published(tmp_path) == [f"part-a-b-out-{name}" for name in names]
-    assert published_files(published(tmp_path), "a-b", "out") and not staged(tmp_path)
 
 
 def test_a_file_that_is_neither_staged_nor_published_is_named(tmp_path: Path) -> None:
@@ -148,9 +127,6 @@ def test_files_that_nobody_committed_go_after_a_grace_and_those_of_other_flows_s
 @pytest.mark.parametrize(
     "forged",
     [
-        {"as": "../precious.parquet"},
-        {"as": "precious.parquet"},
-        {"as": "part-f-other-e000000003-a.parquet"},
         {"name": "../../../precious.parquet"},
         {"at": "elsewhere"},
         {"at": "elsewhere/_headgate/f/other"},
