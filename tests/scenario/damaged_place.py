@@ -267,7 +267,7 @@ class Place:
         tables = at.checkpoint.storage.child("tables", "tabled")
         for sink, storage, rows in (
             ("tabled", tables, counted),
-            ("published", Storage.at(self.out), None),
+            ("published", Storage.at(self.out), 0),
         ):
             files, _ = visible(published_files(storage.list(), "damaged", sink))
             check_published(storage, files, sink, rows)

@@ -1,4 +1,4 @@
-"""What is known of an epoch, and all else that the journal tells: frozen, a class for each kind.
+"""What is known of an epoch, and all else that the journal holds: frozen, a class for each kind.
 
 The engine measures, the coordinator adds up, policies read. Fields are those of the journal
 (docs/reference/journal.md); JSON is made at its edge and nowhere else, by type hints alone. Reading
@@ -8,22 +8,13 @@ that is missing or null gets the field's default.
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
-from functools import cache
-from types import UnionType
-from typing import (
-    Annotated,
-    Any,
-    ClassVar,
-    Self,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from functools import cache, partial
+from types import NoneType, UnionType
+from typing import Annotated, Any, ClassVar, Self, TypeVar, Union, cast
 
 from headgate.planner.tuning.cost_model import EngineCosts
 from headgate.planner.tuning.epochs import TunedEpochs
@@ -39,95 +30,77 @@ SCHEMA = 1
 
 def to_json(value: Any) -> Json:
     """A dataclass as a JSON object."""
+    made: Json = {}
     kind: Any = type(value)
-    told: Json = _coder_of_fields(kind).encode(value)
-    return told
+    for name, _, default, marks in _fields(kind):
+        found = getattr(value, name)
+        if INLINE in marks:
+            made |= to_json(found)
+        elif SPARSE not in marks or found != default:
+            made[name] = _encode(found)
+    return made
 
 
-def from_json(kind: type[T], told: Mapping[str, Any]) -> T:
+def from_json(kind: type[T], stored: Mapping[str, Any]) -> T:
     """The dataclass of this kind; KeyError if an entry is missing that has no default."""
-    of: Any = kind
-    value: T = _coder_of_fields(of).decode(told)
-    return value
+    given, of = {}, cast(Hashable, kind)
+    for name, decode, default, marks in _fields(of):
+        if INLINE in marks:
+            given[name] = decode(stored)
+        elif stored.get(name) is not None:
+            given[name] = decode(stored[name])
+        elif default is MISSING:
+            given[name] = stored[name]
+    return kind(**given)
 
 
-# --- inside ---------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class _Coder:
-    encode: Callable[[Any], Any]
-    decode: Callable[[Any], Any]
-
-
-_AS_IS = _Coder(lambda value: value, lambda value: value)
+def _encode(value: Any) -> Any:
+    if isinstance(value, Facts | StateFile):  # more than their fields
+        return value.to_json()
+    if is_dataclass(value):
+        return to_json(value)
+    if isinstance(value, Mapping):
+        return {str(key): _encode(entry) for key, entry in value.items()}
+    return [*map(_encode, value)] if isinstance(value, tuple | list) else value
 
 
 @cache
-def _coder(hint: Hashable) -> _Coder:
-    """How values of a type are written and read; made once per type, so an epoch pays little."""
-    origin, args = get_origin(hint), get_args(hint)
-    if isinstance(hint, type) and issubclass(hint, Facts | StateFile):  # more than their fields
-        return _Coder(hint.to_json, hint.from_json)
-    if is_dataclass(hint):
-        return _coder_of_fields(hint)
-    if origin in (Union, UnionType):
-        (inner,) = (_coder(arg) for arg in args if arg is not type(None))
-        if inner is _AS_IS:
-            return _AS_IS
-        return _Coder(_unless_none(inner.encode), _unless_none(inner.decode))
-    if origin is tuple:
-        inner = _coder(args[0])
-        if inner is _AS_IS:
-            return _Coder(list, tuple)
-        return _Coder(lambda v: [*map(inner.encode, v)], lambda v: tuple(map(inner.decode, v)))
-    if origin is Mapping:
-        key, inner = args[0], _coder(args[1])
-        if inner is _AS_IS and key is str:
-            return _Coder(dict, dict)
-        return _Coder(  # keys of JSON are texts
-            lambda v: {str(k): inner.encode(x) for k, x in v.items()},
-            lambda v: {key(k): inner.decode(x) for k, x in v.items()},
+def _fields(kind: Any) -> list[tuple[str, Callable[[Any], Any], Any, tuple[str, ...]]]:
+    """Name, how it is read, default and marks of each field."""
+    hints, marked = typing.get_type_hints(kind), typing.get_type_hints(kind, include_extras=True)
+    return [
+        (
+            f.name,
+            _decoder(hints[f.name]),
+            f.default if f.default_factory is MISSING else f.default_factory(),
+            getattr(marked[f.name], "__metadata__", ()),
         )
-    return _AS_IS
-
-
-def _unless_none(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: None if value is None else change(value)
-
-
-@cache
-def _coder_of_fields(kind: Any) -> _Coder:
-    hints, marks = get_type_hints(kind), get_type_hints(kind, include_extras=True)
-    parts = [
-        (f.name, _coder(hints[f.name]), _default(f), getattr(marks[f.name], "__metadata__", ()))
         for f in fields(kind)
     ]
 
-    def encode(value: Any) -> Json:
-        told: Json = {}
-        for name, coder, default, mark in parts:
-            found = getattr(value, name)
-            if INLINE in mark:
-                told |= coder.encode(found)
-            elif SPARSE not in mark or found != default:
-                told[name] = coder.encode(found)
-        return told
 
-    def decode(told: Mapping[str, Any]) -> Any:
-        given = {}
-        for name, coder, default, mark in parts:
-            if INLINE in mark:
-                given[name] = coder.decode(told)
-            elif told.get(name) is not None:
-                given[name] = coder.decode(told[name])
-            elif default is MISSING:
-                given[name] = told[name]
-        return kind(**given)
-
-    return _Coder(encode, decode)
+@cache
+def _decoder(hint: Hashable) -> Callable[[Any], Any]:
+    """How values of a type are read; made once per type, as a journal has many."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (Union, UnionType):
+        (some,) = (arg for arg in args if arg is not NoneType)
+        return _decoder(some)
+    if origin is tuple:
+        inner = _decoder(args[0])
+        return tuple if inner is _as_is else lambda values: tuple(map(inner, values))
+    if origin is Mapping:
+        key, inner = args[0], _decoder(args[1])
+        if inner is _as_is and key is str:
+            return dict
+        return lambda entries: {key(name): inner(entry) for name, entry in entries.items()}
+    if hint is StateFile:
+        return StateFile.from_json
+    return partial(from_json, hint) if is_dataclass(hint) else _as_is
 
 
-def _default(part: Field[Any]) -> Any:
-    return part.default if part.default_factory is MISSING else part.default_factory()
+def _as_is(value: Any) -> Any:
+    return value
 
 
 @dataclass(frozen=True)
@@ -410,13 +383,12 @@ KINDS: Mapping[str, type[Facts]] = {kind.kind: kind for kind in Facts.__subclass
 
 
 def facts_of(journal: Iterable[Mapping[str, Any]]) -> Iterator[Facts]:
-    """The records of a journal, typed. It is advice: what this version cannot read is left out."""
+    """The records of a journal, in its order, without those that this version cannot read."""
     for record in journal:
         with suppress(KeyError, TypeError, ValueError, AttributeError):
             yield KINDS[record["kind"]].from_json(record)
 
 
 def epochs_of(journal: Iterable[Mapping[str, Any]]) -> list[EpochFacts]:
-    """The epochs of a journal, in its order."""
     found = facts_of(record for record in journal if record["kind"] == EpochFacts.kind)
     return [facts for facts in found if isinstance(facts, EpochFacts)]
