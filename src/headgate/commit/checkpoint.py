@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -28,19 +29,17 @@ from headgate.commit.ownership import (
     IDENTITY,
     Generation,
     Signer,
+    check_compatible,
     create_identity,
     missing_key,
     read_identity,
     untrusted,
     update_identity,
 )
-from headgate.commit.plan_files import CostFiles, TableFiles
+from headgate.commit.routing_in_use import CostFiles, TableFiles
 from headgate.errors import (
     DamagedManifest,
-    DeclarationError,
     ForeignCheckpoint,
-    IncompatibleFlow,
-    UnknownName,
     UnsupportedVersion,
     UntrustedCheckpoint,
 )
@@ -51,6 +50,9 @@ from headgate.state.storage import Storage
 
 # A first start writes its identity before anything in these; later ones delete what none names.
 _COLLECTED = ("manifests", "routing", "costs", "state", "sinks", "marks")
+SWEEP_EVERY = 64  # epochs; a sweep lists every file of the checkpoint
+UNFINISHED_S = 3_600  # no file takes an hour to write
+_EPOCH = re.compile(r"(?:^|/)e(\d{9})-")
 _MANIFEST = re.compile(r"e(\d{9})-g(\d{9})\.json")
 
 
@@ -102,56 +104,55 @@ class Checkpoint:
         (None: with a secret of its own).
         """
         self.storage.check_trusted()
-        wanted = json.loads(json.dumps(program.describe()))  # as it will be read back
-        told = self.identity()
-        described, dropped = wanted, list[str]()
-        if told is not None:
-            if told.get("signed") and self._signer is None:
-                raise missing_key(self.storage.uri)
-            last = self.last_manifest()
-            stored = told["describe"] if last is None else last.describe
-            dropped = told.get("dropped", [])
-            if last is not None and last.keys not in (None, Identity.from_json(told).fingerprint):
-                raise ForeignCheckpoint(
-                    f"{IDENTITY} in {self.storage.uri} has not the secret by which the keys of its "
-                    "state are told apart: it is another checkpoint's. Bring its own back from a "
-                    "copy, or start with a new checkpoint folder",
-                    uri=self.storage.uri,
-                )
-            check_gone(stored, wanted, drop_state)
-            check_compatible(stored, wanted, self.storage.uri, drop_state)
-            check_dropped(stored, drop_state, dropped)
-            buckets = int(told["buckets"])
-            described = wanted if last is None else told["describe"]
-        elif self.storage.exists("spark/metadata") or any(
+        declared = json.loads(json.dumps(program.describe()))  # as it will be read back
+        stored = self.identity()
+        if stored is None:
+            self._check_is_new()
+            check_compatible(None, declared, self.storage.uri, drop_state)
+            facts: dict[str, Any] = {"dropped": sorted(drop_state)} if drop_state else {}
+            facts |= {"format": FORMAT, "buckets": buckets, "describe": declared}
+            facts |= (identity or Identity.new()).to_json()
+            if not create_identity(self.storage, self._signer, **facts):
+                return self.adopt(program, buckets, drop_state)  # another start was first
+            return buckets
+        if stored.get("signed") and self._signer is None:
+            raise missing_key(self.storage.uri)
+        last = self.last_manifest()
+        if last is not None and last.keys not in (None, Identity.from_json(stored).fingerprint):
+            raise ForeignCheckpoint(
+                f"{IDENTITY} in {self.storage.uri} has not the secret by which the keys of its "
+                "state are told apart: it is another checkpoint's. Bring its own back from a "
+                "copy, or start with a new checkpoint folder",
+                uri=self.storage.uri,
+            )
+        before = stored["describe"] if last is None else last.describe
+        dropped = stored.get("dropped", [])
+        check_compatible(before, declared, self.storage.uri, drop_state, dropped)
+        if last is not None:
+            declared = stored["describe"]
+        facts = {"dropped": sorted({*dropped, *drop_state})} if dropped or drop_state else {}
+        update_identity(self.storage, self._signer, describe=declared, **facts)
+        return int(stored["buckets"])
+
+    def _check_is_new(self) -> None:
+        uri = self.storage.uri
+        if self.storage.exists("spark/metadata") or any(
             self.storage.list(f"{folder}/") for folder in _COLLECTED
         ):
             raise ForeignCheckpoint(
-                f"{self.storage.uri} has files where a checkpoint has its own, but no {IDENTITY}: "
-                "it is not a headgate checkpoint, or its identity was deleted. Choose another "
-                "folder, or restore that file",
-                uri=self.storage.uri,
+                f"{uri} has files where a checkpoint has its own, but no {IDENTITY}: it is not a "
+                "headgate checkpoint, or its identity was deleted. Choose another folder, or "
+                "restore that file",
+                uri=uri,
             )
-        elif self.storage.exists("metadata") and (
+        if self.storage.exists("metadata") and (
             self.storage.list("offsets/") or self.storage.list("commits/")
         ):
             raise ForeignCheckpoint(
-                f"{self.storage.uri} is the checkpoint of a plain Spark query. Its state cannot be "
-                "taken over, and its source would be read from the start: choose a new folder",
-                uri=self.storage.uri,
+                f"{uri} is the checkpoint of a plain Spark query. Its state cannot be taken over, "
+                "and its source would be read from the start: choose a new folder",
+                uri=uri,
             )
-        else:
-            check_gone(None, wanted, drop_state)
-        dropped = sorted({*dropped, *drop_state})
-        facts: dict[str, Any] = {"dropped": dropped} if dropped else {}
-        facts |= {"format": FORMAT, "buckets": buckets, "describe": described}
-        if told is not None:
-            update_identity(self.storage, self._signer, **facts)
-            return buckets
-        keys = (Identity.new() if identity is None else identity).to_json()
-        if not create_identity(self.storage, self._signer, **facts, **keys):
-            return self.adopt(program, buckets, drop_state)  # another start was first
-        return buckets
 
     def keys(self) -> Identity:
         """How this checkpoint tells keys apart; it is adopted, and this never changes."""
@@ -272,64 +273,74 @@ class Checkpoint:
         return b"done\n" if sign is None else f"{sign(b'done')}\n".encode()
 
 
-def check_compatible(
-    old: Mapping[str, Any], new: Mapping[str, Any], uri: str, drop_state: Collection[str] = ()
-) -> None:
-    """Stored state must still fit: same flow, and for every operator same key, state, settings."""
-    if old["flow"] != new["flow"]:
-        raise ForeignCheckpoint(
-            f"checkpoint {uri} belongs to flow {old['flow']!r}, not {new['flow']!r}",
-            found=old["flow"],
-            wanted=new["flow"],
-        )
-    changes = []
-    for name, before in old["operators"].items():
-        after = new["operators"].get(name)
-        if after is None:
-            if name not in drop_state:
-                changes.append(
-                    f"operator {name!r} is gone and its state with it "
-                    f"(start with drop_state=[{name!r}] if that is meant)"
-                )
-            continue
-        for what in ("key", "state", "settings", "ttl_ms"):
-            if before[what] != after[what]:
-                changes.append(f"{what} of {name!r} was {before[what]}, is now {after[what]}")
-    if changes:
-        raise IncompatibleFlow(
-            f"the flow changed in a way its state in {uri} cannot follow: {'; '.join(changes)}. "
-            "Undo the change, or start with a new checkpoint folder",
-            changes=changes,
-        )
+class Collector:
+    """Deletes what no retained manifest names, a few epochs late; `keep` manifests stay.
 
-
-def check_gone(
-    old: Mapping[str, Any] | None, new: Mapping[str, Any], drop_state: Collection[str]
-) -> None:
-    """`drop_state` may not name operators that the flow still has, unless a sink was called so."""
-    sinks = () if old is None else old.get("sinks", ())
-    for name in drop_state:
-        if name in new["operators"] and name not in sinks:
-            raise DeclarationError(
-                f"drop_state names {name!r}, which the flow still has: its state would be kept. "
-                "Leave it out; or, to begin from nothing, give the operator another name=",
-                operator=name,
-            )
-
-
-def check_dropped(
-    old: Mapping[str, Any], drop_state: Collection[str], before: Collection[str]
-) -> None:
-    """`drop_state` may name what is stored, and what earlier starts named (`before`).
-
-    So a start can be repeated as it was, after the state has gone.
+    The grace covers tasks of old attempts that still read, and keeps older snapshots at hand. Files
+    of attempts that were never accepted carry their epoch in the name and go the same way.
     """
-    known = [*old["operators"], *old.get("sinks", ())]
-    for name in drop_state:
-        if name not in known and name not in before:
-            raise UnknownName(
-                f"drop_state names {name!r}, but the checkpoint holds no such operator or sink; "
-                f"it holds {', '.join(known) or 'none'}",
-                name=name,
-                known=known,
-            )
+
+    def __init__(self, checkpoint: Checkpoint, keep: int = 8) -> None:
+        self._checkpoint = checkpoint
+        self._keep = max(2, keep)
+        self._retained: deque[Manifest] = deque()
+        for epoch in checkpoint.epochs():
+            try:
+                manifest = checkpoint.manifest(epoch)
+            except (DamagedManifest, UntrustedCheckpoint):
+                checkpoint.forget(epoch)  # not the last: who starts has read that one
+                continue
+            if manifest is not None:
+                self._retained.append(manifest)
+
+    def after_commit(self, manifest: Manifest) -> None:
+        """Note a new manifest; delete what only manifests that go now have named."""
+        place = self._checkpoint
+        is_new = not self._retained or self._retained[-1].epoch < manifest.epoch
+        if is_new:
+            self._retained.append(manifest)
+        while len(self._retained) > self._keep:
+            oldest = self._retained.popleft()
+            place.state.delete(*(set(oldest.state_files()) - self._needed()))
+            place.sinks.delete(*oldest.sink_files())
+            place.forget(oldest.epoch)
+        if is_new and manifest.epoch % SWEEP_EVERY == SWEEP_EVERY - 1:
+            self.sweep()
+            self._sweep_tables()
+
+    def sweep(self) -> None:
+        """List everything and delete the orphans that are older than the oldest manifest."""
+        place = self._checkpoint
+        # what killed writers left of a file; Spark's own are Spark's to delete
+        unfinished = place.storage.unfinished(UNFINISHED_S)
+        place.storage.delete(*(name for name in unfinished if not name.startswith("spark/")))
+        if not self._retained:
+            return
+        horizon = self._retained[0].epoch
+        for epoch in place.epochs():
+            if epoch < horizon:  # of a driver that was overtaken and committed it once more
+                place.forget(epoch)
+        named = {name for manifest in self._retained for name in manifest.sink_files()}
+        for storage, needed in ((place.state, self._needed()), (place.sinks, named)):
+            orphans = (name for name in storage.list() if name not in needed)
+            storage.delete(*(name for name in orphans if _epoch_of(name) < horizon))
+
+    def _sweep_tables(self) -> None:
+        """Delete routing tables and cost models without a manifest; only who won an epoch may.
+
+        A table is saved before the epoch that uses it is committed, and its name has no epoch: a
+        driver that has just started cannot tell it from one that another driver is using.
+        """
+        place = self._checkpoint
+        tables = {name for m in self._retained for names in m.tables.values() for name in names}
+        models = {name for m in self._retained for name in m.costs.values()}
+        for files, needed in ((place.tables.storage, tables), (place.costs.storage, models)):
+            files.delete(*(name for name in files.list() if name not in needed))
+
+    def _needed(self) -> set[str]:
+        return {name for manifest in self._retained for name in manifest.state_files()}
+
+
+def _epoch_of(name: str) -> int:
+    match = _EPOCH.search(name)
+    return int(match[1]) if match else 1 << 62

@@ -14,8 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from headgate.commit import faults
-from headgate.commit.checkpoint import Checkpoint
-from headgate.commit.collector import Collector
+from headgate.commit.checkpoint import Checkpoint, Collector
 from headgate.commit.continuity import check_epoch, check_sinks, newest_plan, spark_offsets
 from headgate.commit.epoch_record import epoch_facts, settle
 from headgate.commit.facts import (
@@ -29,9 +28,9 @@ from headgate.commit.facts import (
 from headgate.commit.journal import Journal
 from headgate.commit.manifest import Manifest, epoch_time, next_manifest
 from headgate.commit.planning import Decision, Observed, Planning
+from headgate.commit.publishing import Deliver, SinkCalls
 from headgate.commit.routing_in_use import CostsInUse, TablesInUse
 from headgate.commit.settings import Settings
-from headgate.commit.sink_calls import Deliver, SinkCalls
 from headgate.errors import (
     CustodyMismatch,
     EngineError,
@@ -239,13 +238,13 @@ class Coordinator:
             routes=self._routing.routes(self._dispatch, self._born_local),
             moves=self._routing.moves,
             table_files=dict(self._routing.names),
-            tables_uri=self.checkpoint.tables.uri,
+            tables_uri=self.checkpoint.tables.storage.uri,
             statistics_bytes=self._statistics_bytes,
             unit_statistics=frozenset() if self._planning is None else self._planning.units_of,
             racks=self.settings.racks,
             costs=dict(self._costs.models),
             cost_files=dict(self._costs.names),
-            costs_uri=self._costs.uri,
+            costs_uri=self.checkpoint.costs.storage.uri,
             batching=self.batching,
             chains={} if last is None else last.chains,
             storage_uri=self.checkpoint.state.uri,

@@ -2,15 +2,14 @@
 
 Reads `headgate.json`, the last manifest, routing tables, state files and the journal; writes
 nothing, so it is safe beside a running flow. Checkpoints store Arrow types as the text that
-`str(type)` gives: `parse_type(str(t)) == t` for every type that a state row may hold, and for the
-nested types around them. Names of struct fields may hold anything but ": " and brackets.
+`str(type)` gives: `parse_type(str(t)) == t` for every type that a state row may hold.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -22,7 +21,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headgate.commit.checkpoint import Checkpoint
-from headgate.commit.facts import StateSize
 from headgate.commit.journal import Journal
 from headgate.commit.manifest import Manifest
 from headgate.commit.ownership import signer_of
@@ -33,15 +31,9 @@ from headgate.state.layout import StateSchema, shown_names
 from headgate.state.state_file import Chain
 from headgate.state.store import StateStore
 from headgate.topology.arguments import absolute, scheme_of
-from headgate.topology.schema import split_outside_brackets
 
 NULL = r"\N"
-_LISTS: dict[str, Callable[[pa.Field], pa.DataType]] = {
-    "list": pa.list_,
-    "large_list": pa.large_list,
-    "list_view": pa.list_view,
-    "large_list_view": pa.large_list_view,
-}
+_LIST = re.compile(r"(list|large_list|fixed_size_list)<(.*): (.*?)( not null)?>(?:\[(\d+)\])?")
 
 
 def read_state(
@@ -52,21 +44,22 @@ def read_state(
     *,
     buckets: int,
     ttl_ms: int | None,
+    limit: int | None = None,
 ) -> pa.Table:
-    """All live rows over all slots: what the operator itself would have found in that epoch.
+    """Live rows over all slots: what the operator itself would have found in that epoch.
 
-    A value column that is called like a key column is named `value.NAME`.
+    A value column that is called like a key column is named `value.NAME`. Reads whole slots until
+    it has `limit` rows.
     """
-    empty = schema.shown.empty_table()
-    if manifest is None:
-        return empty
     store = StateStore(checkpoint.state, warm_dir=None, buckets=buckets)
+    chains = {} if manifest is None else manifest.chains.get(operator, {})
     over = expired_at(manifest, ttl_ms)
-    batches = [
-        store.scan(operator, slot, schema, chain, expired_at_ms=over)
-        for slot, chain in manifest.chains.get(operator, {}).items()
-    ]
-    return pa.Table.from_batches(batches) if batches else empty
+    found: list[pa.RecordBatch] = []
+    for slot, chain in chains.items():
+        if limit is None or sum(batch.num_rows for batch in found) < limit:
+            found.append(store.scan(operator, slot, schema, chain, expired_at_ms=over))
+    table = pa.Table.from_batches(found) if found else schema.shown.empty_table()
+    return table.slice(0, limit)
 
 
 def check_known(flow: str, what: str, name: str, known: Collection[str]) -> None:
@@ -79,12 +72,12 @@ def check_known(flow: str, what: str, name: str, known: Collection[str]) -> None
         )
 
 
-def expired_at(manifest: Manifest, ttl_ms: int | None) -> int | None:
+def expired_at(manifest: Manifest | None, ttl_ms: int | None) -> int | None:
     """Rows last touched then or before are over by the clock of the manifest's epoch.
 
     Their files may still hold them: they are swept every few epochs.
     """
-    facts = manifest.record
+    facts = None if manifest is None else manifest.record
     return None if ttl_ms is None or facts is None else facts.now_ms - ttl_ms
 
 
@@ -145,17 +138,16 @@ class Inspection:
         if scheme_of(uri) is None and not Path(uri).is_dir():
             raise CheckpointError(f"there is no folder {uri}", uri=uri)
         self.checkpoint = Checkpoint(uri, signer_of())
-        told = self.checkpoint.identity()
-        if told is None:
+        identity = self.checkpoint.identity()
+        if identity is None:
             raise CheckpointError(
                 f"{uri} is not a headgate checkpoint: it has no headgate.json. Give the folder "
                 "that was passed as checkpoint=",
                 uri=uri,
             )
-        self.buckets = int(told["buckets"])
-        self.manifest: Manifest | None = self.checkpoint.last_manifest()
-        described = {} if self.manifest is None else dict(self.manifest.describe)
-        self.describe: dict[str, Any] = described or told["describe"]
+        self.buckets = int(identity["buckets"])
+        self.manifest = last = self.checkpoint.last_manifest()
+        self.describe = dict[str, Any](identity["describe"] if last is None else last.describe)
 
     @cached_property
     def journal(self) -> list[dict[str, Any]]:
@@ -174,40 +166,43 @@ class Inspection:
         return [self.operator(name) for name in self.describe["operators"]]
 
     def operator(self, name: str) -> OperatorState:
-        told, table = self._told(name), self._table(name)
-        schema = told["state"]
+        described, table = self._described(name), self._table(name)
+        schema = described["state"]
         key, values = [*schema["key"], *schema["sub"]], schema["values"]
         names = shown_names([name for name, _ in key], [name for name, _ in values])
         kinds = [kind for _, kind in (*key, *values)]
-        sizes = self._sizes(name)
+        facts = None if self.manifest is None else self.manifest.record
+        sizes = {} if facts is None else facts.state.get(name, {})  # of idle slots too
         return OperatorState(
             name=name,
-            kind=str(told["settings"].get("operator", "?")),
-            key=tuple(told["key"]),
+            kind=str(described["settings"].get("operator", "?")),
+            key=tuple(described["key"]),
             columns=tuple(zip(names, kinds, strict=True)),
             routing_version=table.version,
             pinned_keys=len(table.pinned_h),
             slots=tuple(
-                _slot_state(slot, chain, sizes.get(slot))
+                SlotState(
+                    slot=slot,
+                    rows=sizes[slot].rows if slot in sizes else None,
+                    bytes=sizes[slot].bytes if slot in sizes else None,
+                    files=dict(sorted(Counter(file.kind for file in chain).items())),
+                    file_bytes=sum(file.bytes for file in chain),
+                    last_epoch=max((file.epoch for file in chain), default=None),
+                )
                 for slot, chain in self._chains(name).items()
             ),
         )
 
     def schema(self, operator: str) -> StateSchema:
-        return state_schema(self._told(operator)["state"])
+        return state_schema(self._described(operator)["state"])
 
     def rows(self, operator: str, limit: int) -> pa.Table:
-        """The first live state rows, slot by slot; reads whole slots until it has enough."""
-        schema, store, over = self.schema(operator), self._store(), self._expired_at(operator)
-        batches: list[pa.RecordBatch] = []
-        for slot, chain in self._chains(operator).items():
-            missing = limit - sum(batch.num_rows for batch in batches)
-            if missing <= 0:
-                break
-            found = store.scan(operator, slot, schema, chain, expired_at_ms=over)
-            batches.append(found.slice(0, missing))
-        empty = schema.shown.empty_table()
-        return pa.Table.from_batches(batches) if batches else empty
+        """The first live state rows, slot by slot."""
+        schema, ttl = self.schema(operator), self._described(operator).get("ttl_ms")
+        place, buckets = self.checkpoint, self.buckets
+        return read_state(
+            place, self.manifest, operator, schema, buckets=buckets, ttl_ms=ttl, limit=limit
+        )
 
     def find(self, operator: str, values: Sequence[str]) -> FoundKey:
         r"""The state rows of one key, given as text, a value per key column.
@@ -220,8 +215,9 @@ class Inspection:
         table, route = self._table(operator), int(h[0])
         slot = int(table.route(h)[0])
         chain = self._chains(operator).get(slot, ())
-        over = self._expired_at(operator)
-        rows = self._store().scan(operator, slot, schema, chain, route=route, expired_at_ms=over)
+        over = expired_at(self.manifest, self._described(operator).get("ttl_ms"))
+        store = StateStore(self.checkpoint.state, warm_dir=None, buckets=self.buckets)
+        rows = store.scan(operator, slot, schema, chain, route=route, expired_at_ms=over)
         return FoundKey(
             operator=operator,
             key=tuple(column[0].as_py() for column in columns),
@@ -253,14 +249,9 @@ class Inspection:
         }
 
     # --- inside ----------------------------------------------------------------------------
-    def _told(self, operator: str) -> dict[str, Any]:
+    def _described(self, operator: str) -> dict[str, Any]:
         known: dict[str, dict[str, Any]] = self.describe["operators"]
-        if operator not in known:
-            raise CheckpointError(
-                f"flow {self.flow!r} has no stateful operator {operator!r}; "
-                f"it has {', '.join(known) or 'none'}",
-                operator=operator,
-            )
+        check_known(self.flow, "stateful operator", operator, known)
         return known[operator]
 
     def _chains(self, operator: str) -> Mapping[int, Chain]:
@@ -272,14 +263,6 @@ class Inspection:
             return hash_table(1 if manifest is None else manifest.slots, self.buckets)
         return self.checkpoint.tables.load(manifest.tables[operator])
 
-    def _expired_at(self, operator: str) -> int | None:
-        if self.manifest is None:
-            return None
-        return expired_at(self.manifest, self._told(operator).get("ttl_ms"))
-
-    def _store(self) -> StateStore:
-        return StateStore(self.checkpoint.state, warm_dir=None, buckets=self.buckets)
-
     def _is_key(self, rows: pa.RecordBatch, key: list[pa.Array]) -> npt.NDArray[np.bool_]:
         """Which rows are of this key: another one may have the same hash."""
         identity = self.checkpoint.keys()
@@ -287,11 +270,6 @@ class Inspection:
         held = identity.marks(rows.columns[: len(key)], [], rows.num_rows)
         same: npt.NDArray[np.bool_] = identity.check(held, rows.num_rows) == wanted
         return same
-
-    def _sizes(self, operator: str) -> Mapping[int, StateSize]:
-        """Rows and bytes per slot; the last epoch's facts have those of idle slots too."""
-        facts = None if self.manifest is None else self.manifest.record
-        return {} if facts is None else facts.state.get(operator, {})
 
 
 def parse_key(key: pa.Schema, values: Sequence[str], operator: str) -> list[pa.Array]:
@@ -330,80 +308,40 @@ def _is_binary(kind: pa.DataType) -> bool:
     )
 
 
-def _slot_state(slot: int, chain: Chain, size: StateSize | None) -> SlotState:
-    return SlotState(
-        slot=slot,
-        rows=None if size is None else size.rows,
-        bytes=None if size is None else size.bytes,
-        files=dict(sorted(Counter(file.kind for file in chain).items())),
-        file_bytes=sum(file.bytes for file in chain),
-        last_epoch=max((file.epoch for file in chain), default=None),
-    )
-
-
 def parse_type(text: str) -> pa.DataType:
     """The Arrow type that prints as `text`.
 
     Examples:
         >>> parse_type("timestamp[us, tz=UTC]")
         TimestampType(timestamp[us, tz=UTC])
-        >>> parse_type("struct<a: list<item: int64>, b: decimal128(10, 2)>").num_fields
-        2
+        >>> parse_type("fixed_size_list<item: double>[3]").list_size
+        3
     """
-    text = text.strip()
     with suppress(ValueError):
         return pa.type_for_alias(text)
-    parsed = _parametric(text) or _nested(text)
-    if parsed is None:
-        raise UnsupportedVersion(
-            f"the checkpoint names a column type {text!r} that this headgate cannot read; "
-            "use the version that wrote it",
-            found=text,
-        )
-    return parsed
-
-
-def state_schema(told: Mapping[str, Sequence[Sequence[str]]]) -> StateSchema:
-    """The schema that `StateSchema.describe` told."""
-    parts = {
-        part: pa.schema([(name, parse_type(kind)) for name, kind in told.get(part, ())])
-        for part in ("key", "values", "sub")
-    }
-    return StateSchema(parts["key"], parts["values"], parts["sub"])
-
-
-def _parametric(text: str) -> pa.DataType | None:
     if found := re.fullmatch(r"timestamp\[(\w+), tz=(.+)\]", text):
         return pa.timestamp(found[1], found[2])
     if found := re.fullmatch(r"fixed_size_binary\[(\d+)\]", text):
         return pa.binary(int(found[1]))
     if found := re.fullmatch(r"(decimal(?:32|64|128|256))\((\d+), (-?\d+)\)", text):
         return getattr(pa, found[1])(int(found[2]), int(found[3]))
-    return None
+    if found := _LIST.fullmatch(text):
+        item = pa.field(found[2], parse_type(found[3]), nullable=found[4] is None)
+        if found[1] == "large_list":
+            return pa.large_list(item)
+        return pa.list_(item, int(found[5] or -1))
+    raise UnsupportedVersion(
+        f"the checkpoint names a column type {text!r} that this headgate cannot read; "
+        "use the version that wrote it",
+        found=text,
+    )
 
 
-def _nested(text: str) -> pa.DataType | None:
-    found = re.fullmatch(r"(\w+)<(.*)>(?:\[(\d+)\])?", text, re.DOTALL)
-    if not found:
-        return None
-    kind, inside, size = found[1], found[2], found[3]
-    if kind == "fixed_size_list" and size is not None:
-        return pa.list_(_field(inside), int(size))
-    if kind in _LISTS:
-        return _LISTS[kind](_field(inside))
-    parts = split_outside_brackets(inside)
-    if kind == "struct":
-        return pa.struct([_field(part) for part in parts])
-    if kind == "map":
-        return pa.map_(parse_type(parts[0]), parse_type(parts[1]), len(parts) > 2)
-    if kind == "dictionary":
-        told: dict[str, Any] = dict(part.strip().split("=", 1) for part in parts)
-        index, values = parse_type(told["indices"]), parse_type(told["values"])
-        return pa.dictionary(index, values, ordered=told["ordered"] == "1")
-    return None
-
-
-def _field(text: str) -> pa.Field:
-    name, _, kind = text.strip().partition(": ")
-    bare = kind.removesuffix(" not null")
-    return pa.field(name, parse_type(bare), nullable=bare == kind)
+def state_schema(described: Mapping[str, Sequence[Sequence[str]]]) -> StateSchema:
+    """The schema that `StateSchema.describe` described."""
+    return StateSchema(
+        *(
+            pa.schema([(name, parse_type(kind)) for name, kind in described.get(part, ())])
+            for part in ("key", "values", "sub")
+        )
+    )

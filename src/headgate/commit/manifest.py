@@ -24,7 +24,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headgate.commit.facts import EpochFacts, from_json, to_json
-from headgate.commit.publishing import AT
 from headgate.errors import DamagedManifest, UnsupportedVersion
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
@@ -32,6 +31,7 @@ from headgate.state.digest import DamagedFile, NotSigned, Sign, seal, unseal
 from headgate.state.state_file import Chain, StateFile
 
 FORMAT = 4  # since 0.2; 0.1 wrote 2 and 3
+AT = "at"  # in the entry of a sink's file: where it is staged, if outside of the checkpoint
 SLACK_MS = 60_000  # clocks are set right by less than this all the time
 PATIENCE_MS = 600_000  # clocks must disagree for so long before the wall clock is believed
 PATIENCE_EPOCHS = 10  # in a row, before time may go back

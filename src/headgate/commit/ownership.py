@@ -30,7 +30,7 @@ import os
 import re
 import socket
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -40,7 +40,9 @@ from headgate.errors import (
     CheckpointError,
     DeclarationError,
     ForeignCheckpoint,
+    IncompatibleFlow,
     Overtaken,
+    UnknownName,
     UntrustedCheckpoint,
 )
 from headgate.routing.identity import WITH_SECRET, Identity
@@ -150,6 +152,65 @@ def _signs_identity(signer: Signer | None) -> Sign | None:
     return None if signer is None else signer.of("", IDENTITY)
 
 
+def check_compatible(
+    stored: Mapping[str, Any] | None,
+    declared: Mapping[str, Any],
+    uri: str,
+    drop_state: Collection[str] = (),
+    dropped: Collection[str] = (),
+) -> None:
+    """Stored state must still fit: same flow, and for every operator same key, state, settings.
+
+    `drop_state` may name what is stored and the flow has no longer, and what earlier starts
+    `dropped`: so a start can be repeated as it was. A name may have been a sink's before.
+    """
+    sinks = () if stored is None else stored.get("sinks", ())
+    for name in drop_state:
+        if name in declared["operators"] and name not in sinks:
+            raise DeclarationError(
+                f"drop_state names {name!r}, which the flow still has: its state would be kept. "
+                "Leave it out; or, to begin from nothing, give the operator another name=",
+                operator=name,
+            )
+    if stored is None:
+        return
+    if stored["flow"] != declared["flow"]:
+        raise ForeignCheckpoint(
+            f"checkpoint {uri} belongs to flow {stored['flow']!r}, not {declared['flow']!r}",
+            found=stored["flow"],
+            wanted=declared["flow"],
+        )
+    changes = []
+    for name, before in stored["operators"].items():
+        after = declared["operators"].get(name)
+        if after is not None:
+            changes += [
+                f"{what} of {name!r} was {before[what]}, is now {after[what]}"
+                for what in ("key", "state", "settings", "ttl_ms")
+                if before[what] != after[what]
+            ]
+        elif name not in drop_state:
+            changes.append(
+                f"operator {name!r} is gone and its state with it "
+                f"(start with drop_state=[{name!r}] if that is meant)"
+            )
+    if changes:
+        raise IncompatibleFlow(
+            f"the flow changed in a way its state in {uri} cannot follow: {'; '.join(changes)}. "
+            "Undo the change, or start with a new checkpoint folder",
+            changes=changes,
+        )
+    known = [*stored["operators"], *sinks]
+    for name in drop_state:
+        if name not in known and name not in dropped:
+            raise UnknownName(
+                f"drop_state names {name!r}, but the checkpoint holds no such operator or sink; "
+                f"it holds {', '.join(known) or 'none'}",
+                name=name,
+                known=known,
+            )
+
+
 @dataclass(frozen=True)
 class Generation:
     """A driver's claim on a checkpoint. Numbers only grow; the highest one holds."""
@@ -160,10 +221,10 @@ class Generation:
     @classmethod
     def claim(cls, storage: Storage, now_ms: int) -> Generation:
         """Take over from whoever holds it; of two that claim at once each gets its own number."""
-        told = json.dumps(_who_am_i(now_ms)).encode()
+        claim = json.dumps(_who_am_i(now_ms)).encode()
         while True:
             number = max(_numbers(storage), default=0) + 1
-            made = storage.create(_claim_name(number), told)
+            made = storage.create(_claim_name(number), claim)
             taken = sorted(_numbers(storage))
             if made and taken[-1] == number:  # else another came in between, perhaps long ago
                 break
@@ -185,7 +246,7 @@ class Generation:
                 uri=uri,
             )
         raise Overtaken(
-            f"another driver took over checkpoint {uri}: {_said_of(self.storage, newest)} holds "
+            f"another driver took over checkpoint {uri}: {_holder(self.storage, newest)} holds "
             f"generation {newest}, this one had {self.number}. This driver stopped before {doing}; "
             "the other one goes on from what was committed, and nothing is lost or doubled. If "
             "two drivers were not meant, stop one of them",
@@ -205,28 +266,22 @@ def _numbers(storage: Storage) -> list[int]:
 
 
 def _who_am_i(now_ms: int) -> Mapping[str, str | int]:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        user = str(os.getuid())
     return {
         "host": socket.gethostname(),
         "process": os.getpid(),
-        "user": _user(),
+        "user": user,
         "started": datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="seconds"),
     }
 
 
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
-        return str(os.getuid())
-
-
-def _said_of(storage: Storage, number: int) -> str:
+def _holder(storage: Storage, number: int) -> str:
     """A driver in words; a claim that cannot be read holds all the same."""
     try:
-        told = json.loads(storage.read(_claim_name(number)))
-        return (
-            f"process {told['process']} of {told['user']} on {told['host']}, started "
-            f"{told['started']},"
-        )
+        claim = json.loads(storage.read(_claim_name(number)))
+        return "process {process} of {user} on {host}, started {started},".format(**claim)
     except (OSError, ValueError, KeyError, TypeError):
         return "a driver whose claim cannot be read"

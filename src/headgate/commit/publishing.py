@@ -1,27 +1,145 @@
-"""Show the committed files of a Parquet or table sink to its readers, by renaming.
+"""Give a committed epoch's rows to every sink, until each is marked as done with it.
 
-Tasks write into a hidden staging folder of the destination; the manifest names the files, and says
-where they are staged if that is outside of the checkpoint: a sink whose path has changed since
-still gets that epoch at the old one. Published names carry flow, sink and epoch, so that many may
-share a folder. Publishing again changes nothing, wherever the last driver died.
+Sinks are called at least once, always with the same rows, and only by the driver that holds the
+checkpoint's newest generation. Every byte is checked before anybody gets it: its file's digest is
+in its name, and the manifest vouches for the name.
 
-A '-' inside a name is doubled: flow `a-b` with sink `c` is not flow `a` with sink `b-c`.
+A Parquet or table sink shows files by renaming. Tasks write into a hidden staging folder of the
+destination; the manifest names the files, and says where they are staged if that is outside of the
+checkpoint: a sink whose path has changed since still gets that epoch at the old one. Published
+names carry flow, sink and epoch, so that many may share a folder. A '-' inside a name is doubled:
+flow `a-b` with sink `c` is not flow `a` with sink `b-c`. Publishing again changes nothing, wherever
+the last driver died.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from headgate.commit import faults
-from headgate.errors import StateFileError, UnsafeName
+from headgate.commit.checkpoint import Checkpoint
+from headgate.commit.facts import DamageFacts
+from headgate.commit.journal import Journal
+from headgate.commit.manifest import AT, Manifest
+from headgate.commit.ownership import Generation
+from headgate.errors import HeadgateError, SinkFailed, StateFileError, UnsafeName
+from headgate.slot.program import Program
+from headgate.state.digest import DamagedFile, check_named
 from headgate.state.storage import Storage
+from headgate.topology.graph import Node
+from headgate.topology.text import reason_of
 
 STAGING = "_headgate"
 STAGING_GRACE_EPOCHS = 8  # for tasks of old attempts that still write
 _FILE = re.compile(r"e\d{9}-[^/]*\.parquet")
-AT = "at"  # a file's entry in the manifest: where it is staged
+# Calls a sink with the files of an epoch; at least once, always with the same rows.
+Deliver = Callable[[Node, int, list[dict[str, Any]]], None]
+
+
+@dataclass(frozen=True)
+class SinkCalls:
+    """Calls the sinks of one running flow; `uris` is where their files are staged.
+
+    `found` is the last epoch that was committed when this driver started; of the sinks in
+    `may_lose` damaged files are left out.
+    """
+
+    program: Program
+    checkpoint: Checkpoint
+    deliver: Deliver
+    uris: Mapping[str, str]
+    journal: Journal
+    generation: Generation
+    found: int
+    may_lose: Collection[str]
+
+    def call_all(self, manifest: Manifest) -> Manifest:
+        """Call whoever is not marked yet; returns the manifest without rows that were given up."""
+        epoch = manifest.epoch
+        for node in self.program.sinks:
+            sink = node.name
+            if self.checkpoint.is_marked(epoch, sink):
+                continue
+            self.generation.hold(f"calling sink {sink!r} for epoch {epoch}")
+            damaged = self._damaged(sink, manifest)
+            files = manifest.sinks.get(sink, [])
+            self._call(node, epoch, [file for file in files if file["name"] not in damaged])
+            if damaged and sink in manifest.published:  # rows that are given up are not missed
+                lost = sum(file["rows"] for file in files if file["name"] in damaged)
+                left = {**manifest.published, sink: manifest.published[sink] - lost}
+                manifest = replace(manifest, published=left)
+            faults.reach("sink-called", epoch)
+            self.generation.hold(f"marking sink {sink!r} as done for epoch {epoch}")
+            self.checkpoint.mark(epoch, sink)
+            faults.reach("sink-marked", epoch)
+        faults.reach("sinks-done", epoch)
+        return manifest
+
+    def _call(self, sink: Node, epoch: int, files: list[dict[str, Any]]) -> None:
+        try:
+            self.deliver(sink, epoch, files)
+        except HeadgateError:
+            raise
+        except Exception as problem:
+            reason = reason_of(problem)
+            raise SinkFailed(
+                f"sink {sink.name!r} failed in epoch {epoch}: {reason}"
+                f"{f' ({reason.where})' if reason.where else ''}. The epoch is committed and "
+                "nothing is lost: the next start from the same checkpoint calls the sink again "
+                "with the same rows",
+                sink=sink.name,
+                epoch=epoch,
+                reason=str(reason),
+                where=reason.where,
+                trace=reason.trace,
+            ) from problem
+
+    def _damaged(self, sink: str, manifest: Manifest) -> Collection[str]:
+        """Names of the epoch's files that are damaged, if they may be lost; otherwise it refuses.
+
+        Elsewhere than on a local disk, where it means a download, only files that were there when
+        this driver started are checked: those stores check what they keep, too.
+        """
+        uri, epoch = self.uris.get(sink), manifest.epoch
+        if uri is None or (epoch > self.found and not Storage.at(uri).is_local):
+            return ()
+        damaged = {}
+        for file in manifest.sinks.get(sink, []):
+            reason = _damage(places_of(self.program.graph.name, sink, file, uri))
+            if reason:
+                damaged[str(file["name"])] = reason
+        if damaged and sink not in self.may_lose:
+            name, reason = next(iter(damaged.items()))
+            more = f" (and {len(damaged) - 1} more)" if len(damaged) > 1 else ""
+            raise StateFileError(
+                f"file {name}{more} with rows of epoch {epoch} for sink {sink!r}, committed and "
+                f"not yet delivered, cannot be used: {reason}. None of the epoch's rows were given "
+                f"to the sink. Bring the file back from a copy of {uri}, or start with "
+                f"drop_state=[{sink!r}] if the rows of damaged files may be lost",
+                operator=sink,
+                sink=sink,
+                epoch=epoch,
+                file=name,
+                files=sorted(damaged),
+            )
+        for name, reason in damaged.items():
+            self.journal.append(DamageFacts(name, reason, "left out", epoch=epoch, sink=sink))
+        return damaged
+
+
+def _damage(places: Sequence[tuple[Storage, str]]) -> str:
+    """What is wrong with a file that must be in one of these places; nothing: it is whole."""
+    for storage, name in places:
+        if storage.exists(name):
+            try:
+                check_named(storage, name)
+                return ""
+            except DamagedFile as problem:
+                return str(problem)
+    return "it is missing"
 
 
 def staging_uri(published_uri: str, flow: str, sink: str) -> str:
@@ -40,7 +158,7 @@ def published_prefix(flow: str, sink: str) -> str:
 
 
 def published_glob(flow: str, sink: str) -> str:
-    """Names of all files that a sink has published, as Hadoop globs."""
+    """Names of all files that a sink has published, as a Hadoop glob."""
     return f"{published_prefix(flow, sink)}e{'[0-9]' * 9}-*.parquet"
 
 
@@ -51,7 +169,7 @@ def places_of(flow: str, sink: str, file: Mapping[str, Any], uri: str) -> list[t
     """
     staged = str(file.get(AT, uri))
     places = [(Storage.at(staged), str(file["name"]))]
-    if staged != uri or _is_staging(staged, flow, sink):
+    if staged != uri or staged.endswith(staging_uri("", flow, sink)):
         places.append((Storage.at(_root(staged, flow, sink)), _final_name(flow, sink, file)))
     return places
 
@@ -61,11 +179,11 @@ def publish(flow: str, sink: str, epoch: int, files: Sequence[Mapping[str, Any]]
     for staged in sorted({str(file.get(AT, uri)) for file in files}):
         root = _root(staged, flow, sink)
         final = {
-            str(file["name"]): _final_name(flow, sink, file)
+            f"{staged[len(root) + 1 :]}/{file['name']}": _final_name(flow, sink, file)
             for file in files
             if file.get(AT, uri) == staged
         }
-        _rename(Storage.at(root), staged[len(root) + 1 :], sink, epoch, final)
+        _rename(Storage.at(root), sink, epoch, final)
     storage = Storage.at(uri)
     for name in storage.list():
         match = re.match(r"e(\d{9})-", name)
@@ -73,12 +191,13 @@ def publish(flow: str, sink: str, epoch: int, files: Sequence[Mapping[str, Any]]
             storage.delete(name)
 
 
-def _rename(place: Storage, staging: str, sink: str, epoch: int, names: Mapping[str, str]) -> None:
-    for name, final in names.items():
-        if place.exists(f"{staging}/{name}"):
-            place.rename(f"{staging}/{name}", final)
+def _rename(place: Storage, sink: str, epoch: int, names: Mapping[str, str]) -> None:
+    for staged, final in names.items():
+        if place.exists(staged):
+            place.rename(staged, final)
             faults.reach("file-published", epoch)
         elif not place.exists(final):
+            name = staged.rpartition("/")[2]
             raise StateFileError(
                 f"sink {sink!r} committed {name} in epoch {epoch}, but it is neither staged nor "
                 f"published under {place.uri}: somebody deleted it",
@@ -91,21 +210,17 @@ def _rename(place: Storage, staging: str, sink: str, epoch: int, names: Mapping[
 
 def _root(staged: str, flow: str, sink: str) -> str:
     """The destination of files that are staged there: a staging folder of this sink, wherever."""
-    if not _is_staging(staged, flow, sink):
+    folder = staging_uri("", flow, sink)
+    if not staged.endswith(folder):
         raise _forged(sink, staged)
-    return staged.removesuffix(f"/{STAGING}/{flow}/{sink}")
-
-
-def _is_staging(uri: str, flow: str, sink: str) -> bool:
-    return uri.endswith(f"/{STAGING}/{flow}/{sink}")
+    return staged.removesuffix(folder)
 
 
 def _final_name(flow: str, sink: str, file: Mapping[str, Any]) -> str:
     """The name a file gets: never one that could be of anything else than this sink."""
-    name = str(file["name"])
-    if _FILE.fullmatch(name) is None:
-        raise _forged(sink, name)
-    return published_prefix(flow, sink) + name
+    if _FILE.fullmatch(str(file["name"])) is None:
+        raise _forged(sink, file["name"])
+    return f"{published_prefix(flow, sink)}{file['name']}"
 
 
 def _forged(sink: str, name: str) -> UnsafeName:

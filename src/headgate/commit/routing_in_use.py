@@ -1,5 +1,9 @@
 """The routing tables and cost models a flow runs with: stored, changed between epochs, committed.
 
+Both can be megabytes and change seldom. So they lie in files that are named by content, a plan only
+names them, and tasks read what they do not have yet. A manager changes a few pins of a table at a
+time, so a table is a chain of files: the whole table, then files with the pins that changed.
+
 A table that changes is saved before it is used, and becomes true with the manifest of the first
 epoch that ran with it. Until then the epoch before still says who owns what, so a crash at any
 moment leaves every key with one owner.
@@ -16,9 +20,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
 
 from headgate.commit.facts import CostFacts
-from headgate.commit.plan_files import CostFiles, Names, TableFiles
 from headgate.errors import ForeignCheckpoint, StateFileError, UnknownSlot
 from headgate.routing.costs import CostModel, CostSketch, InstanceCosts, SketchShape
 from headgate.routing.route import TO_OWNER, Dispatch, Here, Route
@@ -26,8 +33,123 @@ from headgate.routing.table import Moves, RoutingTable, hash_table, moves_betwee
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
 from headgate.slot.statistics import TaskStatistics
+from headgate.state.digest import DamagedFile, digest_of, read_named
+from headgate.state.storage import Storage
 
 log = logging.getLogger("headgate")
+CHANGES_MAX = 32  # files of changes; a start reads one after the other
+CHANGED_SHARE_MAX = 0.25  # of the pins; a whole table is then not much larger
+Names = tuple[str, ...]
+
+
+def _write(storage: Storage, stem: str, table: pa.Table) -> str:
+    """Store a table durably; returns the file's name, which holds a digest of its content."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    data = sink.getvalue()
+    name = f"{stem}-{digest_of(data, strong=True)}.arrow"
+    storage.write(name, data, True)
+    return name
+
+
+def _read(storage: Storage, name: str, what: str, way_out: str = "") -> pa.Table:
+    try:
+        data = read_named(storage, name)
+    except DamagedFile as problem:
+        raise StateFileError(
+            f"{what} {name} in {storage.uri} cannot be used: {problem}{way_out}", file=name
+        ) from problem
+    with pa.ipc.open_file(pa.py_buffer(data)) as reader:
+        return reader.read_all()
+
+
+class TableFiles:
+    """Saves and loads routing tables; keeps each operator's last one, so that chains are read once.
+
+    `generation` is the driver's; it is in names, so that no other driver can collect its tables.
+    """
+
+    def __init__(self, storage: Storage, generation: int = 0) -> None:
+        self.storage, self.generation = storage, generation
+        self._known: dict[str, tuple[Names, RoutingTable]] = {}
+
+    def save(self, operator: str, table: RoutingTable, before: Names = ()) -> Names:
+        """Store a table, as a change of the one named `before` where that is much smaller."""
+        old = self.load(before) if before else None
+        if old is not None and old.same_routes(table):
+            return before
+        stem = f"{operator}-v{table.version:06d}-g{self.generation:09d}"
+        change = None if old is None or len(before) > CHANGES_MAX else _change(old, table)
+        if change is None:
+            names: Names = (_write(self.storage, stem, table.to_arrow()),)
+        else:
+            names = (*before, _write(self.storage, stem, change))
+        self._known[operator] = names, table
+        return names
+
+    def load(self, names: Names) -> RoutingTable:
+        """The table that these files make; only those not known yet are read."""
+        operator = names[0].rsplit("-v", 1)[0]
+        known, table = self._known.get(operator, ((), None))
+        if known == names and table is not None:
+            return table
+        way_out = (
+            ". It says which slot owns a key, and no older one can stand in: bring it back from a "
+            "copy of the checkpoint, or start with a new checkpoint folder"
+        )
+        before = self.load(names[:-1]) if len(names) > 1 else None
+        content = _read(self.storage, names[-1], "routing table", way_out)
+        table = RoutingTable.from_arrow(content) if before is None else _apply(before, content)
+        self._known[operator] = names, table
+        return table
+
+
+def _change(old: RoutingTable, new: RoutingTable) -> pa.Table | None:
+    """The pins that differ; None if a whole table is the better choice."""
+    if old.slots != new.slots or not np.array_equal(old.bucket_slots, new.bucket_slots):
+        return None
+    at = np.searchsorted(new.pinned_h, old.pinned_h)
+    at[at == len(new.pinned_h)] = 0
+    if len(old.pinned_h) and (
+        not len(new.pinned_h) or not np.array_equal(new.pinned_h[at], old.pinned_h)
+    ):
+        return None  # a pin is gone
+    differs = np.ones(len(new.pinned_h), np.bool_)
+    if len(old.pinned_h):
+        differs[at] = new.pinned_slots[at] != old.pinned_slots
+    if differs.sum() > CHANGED_SHARE_MAX * len(new.pinned_h):
+        return None
+    return pa.table(
+        {"h": pa.array(new.pinned_h[differs]), "slot": pa.array(new.pinned_slots[differs])}
+    ).replace_schema_metadata({"change": "1", "version": str(new.version)})
+
+
+def _apply(table: RoutingTable, change: pa.Table) -> RoutingTable:
+    version = int(change.schema.metadata[b"version"])
+    pinned = table.pin_hashes(change["h"].to_numpy(), change["slot"].to_numpy())
+    return replace(pinned, version=version)
+
+
+class CostFiles:
+    """Saves and loads cost models; keeps each operator's last one."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self._known: dict[str, tuple[str, CostModel]] = {}
+
+    def save(self, operator: str, model: CostModel) -> str:
+        name = _write(self.storage, operator, model.to_arrow())
+        self._known[operator] = name, model
+        return name
+
+    def load(self, name: str) -> CostModel:
+        operator = name.rsplit("-", 1)[0]
+        known, model = self._known.get(operator, ("", None))
+        if known != name or model is None:
+            model = CostModel.from_arrow(_read(self.storage, name, "cost model"))
+            self._known[operator] = name, model
+        return model
 
 
 class TablesInUse:
@@ -49,7 +171,16 @@ class TablesInUse:
         routed = sorted(routed_operators(program))
         _check_chosen(chosen, routed, slots, buckets)
         self._committed = {op: files.load(names) for op, names in stored.items() if op in routed}
-        _check_buckets(self._committed, buckets)
+        for operator, table in self._committed.items():
+            if table.buckets != buckets:  # keys would be looked for in other buckets
+                raise ForeignCheckpoint(
+                    f"headgate.json says that this checkpoint has {buckets} buckets, but its state "
+                    f"was made with {table.buckets} (so says the routing table of {operator!r}): "
+                    "the file was changed, or belongs to another checkpoint. Bring it back from a "
+                    "copy",
+                    operator=operator,
+                    buckets=table.buckets,
+                )
         self.names: dict[str, Names] = {op: stored[op] for op in self._committed}
         self.tables: dict[str, RoutingTable] = {}
         self.moves: dict[str, Moves] = {}
@@ -104,10 +235,8 @@ class TablesInUse:
     def save(self) -> None:
         """Make the tables of the coming epoch durable and work out what moves with it."""
         for operator, table in self.tables.items():
-            before = self.names.get(operator, ())
-            names = self._files.save(operator, table, before)
-            self.names[operator] = names
-            self.tables[operator] = self._files.load(names)
+            self.names[operator] = self._files.save(operator, table, self.names.get(operator, ()))
+            self.tables[operator] = self._files.load(self.names[operator])
         self.moves = {}
         for operator, old in self._committed.items():
             new = self.tables[operator]
@@ -129,19 +258,6 @@ def routed_operators(program: Program) -> set[str]:
         for node in program.graph.nodes
         if any(edge.grouping.keyed for edge in program.graph.inputs(node.id))
     }
-
-
-def _check_buckets(stored: Mapping[str, RoutingTable], buckets: int) -> None:
-    """Keys would be looked for in other buckets than they were put in."""
-    for operator, table in stored.items():
-        if table.buckets != buckets:
-            raise ForeignCheckpoint(
-                f"headgate.json says that this checkpoint has {buckets} buckets, but its state "
-                f"was made with {table.buckets} (so says the routing table of {operator!r}): the "
-                "file was changed, or belongs to another checkpoint. Bring it back from a copy",
-                operator=operator,
-                buckets=table.buckets,
-            )
 
 
 def _check_chosen(
@@ -177,10 +293,6 @@ class CostsInUse:
             if operator in self._shapes:
                 self._adopt(operator, name)
 
-    @property
-    def uri(self) -> str:
-        return self._files.uri
-
     def fit(self, slots: int) -> None:
         """Make the models those of so many slots; new slots count as mean ones."""
         for operator, model in self.models.items():
@@ -190,33 +302,25 @@ class CostsInUse:
     def observe(self, statistics: Iterable[TaskStatistics], slots: int) -> None:
         """Take in what an epoch's tasks measured; replaces models whose instances say so."""
         for operator, by_slot in measured(statistics).items():
-            if operator not in self._shapes:
-                continue
-            instances = self._instances[operator]
-            told = 0
-            for slot, sketch in sorted(by_slot.items()):
-                if slot not in instances:
-                    instances[slot] = InstanceCosts(self._shapes[operator])
-                told += instances[slot].add(sketch)
-            if told:
-                self._sent[operator] = self._sent.get(operator, 0) + told
-                empty = CostSketch(self._shapes[operator])
-                sketches = [
-                    instances[s].sent or empty if s in instances else empty for s in range(slots)
-                ]
-                self._use(operator, CostModel.of(sketches))
+            shape, instances = self._shapes[operator], self._instances[operator]
+            sent = sum(
+                instances.setdefault(slot, InstanceCosts(shape)).add(sketch)
+                for slot, sketch in sorted(by_slot.items())
+            )
+            if sent:
+                self._sent[operator] = self._sent.get(operator, 0) + sent
+                known = [instances[s].sent if s in instances else None for s in range(slots)]
+                self._use(operator, CostModel.of([s or CostSketch(shape) for s in known]))
 
     def record(
         self, plan: EpochPlan, total: Control, statistics: Iterable[TaskStatistics]
     ) -> dict[str, CostFacts]:
         """Per operator, estimated and measured milliseconds of every slot."""
-        told: dict[str, CostFacts] = {}
-        found = measured(statistics)
+        facts, found, slots = {}, measured(statistics), range(plan.slots)
         for operator in self._shapes:
             estimated, real = total.estimated_us.get(operator, {}), found.get(operator, {})
             model = plan.costs.get(operator)
-            slots = range(plan.slots)
-            told[operator] = CostFacts(
+            facts[operator] = CostFacts(
                 estimated_ms=tuple(
                     estimated.get(str(s), 0) / 1000 if model else None for s in slots
                 ),
@@ -225,9 +329,8 @@ class CostsInUse:
                 speed=None if model is None else tuple(round(x, 3) for x in model.speed.tolist()),
                 sketches_sent=self._sent.get(operator, 0),
             )
-        return told
+        return facts
 
-    # --- inside ----------------------------------------------------------------------------
     def _use(self, operator: str, model: CostModel) -> None:
         self.models[operator] = model
         self.names[operator] = self._files.save(operator, model)
@@ -256,10 +359,7 @@ def measured(statistics: Iterable[TaskStatistics]) -> dict[str, dict[int, CostSk
     for task in statistics:
         for operator, sketch in task.costs.items():
             by_slot = found.setdefault(operator, {})
-            if task.slot in by_slot:
-                by_slot[task.slot].merge(sketch)
-            else:
-                by_slot[task.slot] = sketch.copy()
+            by_slot.setdefault(task.slot, CostSketch(sketch.shape)).merge(sketch)
     return found
 
 

@@ -28,7 +28,7 @@ import pyarrow as pa
 import xxhash
 from pyspark import Accumulator, Broadcast, TaskContext
 
-from headgate.commit.plan_files import CostFiles, TableFiles
+from headgate.commit.routing_in_use import CostFiles, TableFiles
 from headgate.errors import EngineError, StateFileError
 from headgate.routing.costs import CostModel
 from headgate.routing.route import Route

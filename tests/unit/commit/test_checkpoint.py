@@ -13,8 +13,9 @@ import pytest
 from tests.unit.commit.parts import coordinator, program, quiet
 
 from headgate import Count, Flow, StateFields, StatefulOperator, Sum
-from headgate.commit.checkpoint import IDENTITY, Checkpoint, check_compatible
+from headgate.commit.checkpoint import IDENTITY, Checkpoint
 from headgate.commit.manifest import Manifest
+from headgate.commit.ownership import check_compatible
 from headgate.errors import (
     DamagedManifest,
     ForeignCheckpoint,

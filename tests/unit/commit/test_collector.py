@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate import Count, Flow
-from headgate.commit.checkpoint import Checkpoint
-from headgate.commit.collector import SWEEP_EVERY, Collector
+from headgate.commit.checkpoint import SWEEP_EVERY, Checkpoint, Collector
 from headgate.commit.manifest import Manifest
 from headgate.routing.table import hash_table
 from headgate.state.state_file import StateFile
@@ -127,7 +126,7 @@ def test_tables_that_no_manifest_names_are_swept(tmp_path: Path) -> None:
 
     collector.after_commit(Manifest(SWEEP_EVERY - 1, "q", 3, {"op": new}, {}, {}))
 
-    assert checkpoint.tables.list() == list(new)
+    assert checkpoint.tables.storage.list() == list(new)
 
 
 def test_a_driver_that_starts_leaves_the_tables_of_a_running_one_alone(tmp_path: Path) -> None:
@@ -141,7 +140,7 @@ def test_a_driver_that_starts_leaves_the_tables_of_a_running_one_alone(tmp_path:
     starting.sweep()
     starting.after_commit(last)  # it replays the last epoch
 
-    assert checkpoint.tables.list() == list(names)
+    assert checkpoint.tables.storage.list() == list(names)
 
 
 def test_an_old_manifest_that_is_damaged_goes_first_and_takes_nothing_with_it(

@@ -99,20 +99,17 @@ def field(name: str, kind: pa.DataType, nullable: bool) -> pa.Field:
     return pa.field(name, kind, nullable or pa.types.is_null(kind))
 
 
-def nested(inner: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataType]:
+def lists(inner: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataType]:
     fields = st.builds(field, names, inner, st.booleans())
     return st.one_of(
         st.builds(pa.list_, fields),
         st.builds(pa.list_, fields, st.integers(1, 9)),
         st.builds(pa.large_list, fields),
-        st.lists(fields, max_size=3).map(pa.struct),
-        st.builds(pa.map_, atoms.filter(lambda t: not pa.types.is_null(t)), inner, st.booleans()),
-        inner.map(lambda values: pa.dictionary(pa.int32(), values)),
     )
 
 
-@given(kind=st.recursive(atoms, nested, max_leaves=4))
-def test_every_type_is_read_back_from_its_text(kind: pa.DataType) -> None:
+@given(kind=atoms | lists(atoms))
+def test_every_type_that_state_may_hold_is_read_back_from_its_text(kind: pa.DataType) -> None:
     assert str(parse_type(str(kind))) == str(kind)
     assert parse_type(str(kind)) == kind
 

@@ -11,8 +11,7 @@ from tests.unit.commit.parts import coordinator, quiet
 from tests.unit.slot.parts import compiled, plan_for, source
 
 from headgate import Flow
-from headgate.commit.plan_files import CostFiles
-from headgate.commit.routing_in_use import CostsInUse, cost_shapes
+from headgate.commit.routing_in_use import CostFiles, CostsInUse, cost_shapes
 from headgate.errors import StateFileError
 from headgate.routing.costs import CostSketch
 from headgate.routing.hashing import mix
@@ -67,7 +66,7 @@ def test_models_are_replaced_seldom_while_nothing_changes(tmp_path):
     costs = CostsInUse(program(), files(tmp_path), {})
     for seed in range(60):
         costs.observe(epoch_of(COSTS, 2, seed=seed), 2)
-    assert len(files(tmp_path).list()) <= 16, "two instances, each about log2 of 60 times"
+    assert len(files(tmp_path).storage.list()) <= 16, "two instances, each about log2 of 60 times"
 
 
 def test_a_restart_begins_with_what_was_measured(tmp_path):

@@ -14,9 +14,8 @@ import pytest
 
 from headgate import Count, Flow
 from headgate.commit.facts import EpochFacts, PlanFacts
-from headgate.commit.plan_files import TableFiles
 from headgate.commit.planning import Decides, Decision, Observed
-from headgate.commit.routing_in_use import TablesInUse
+from headgate.commit.routing_in_use import TableFiles, TablesInUse
 from headgate.control.hot_keys import HotKeys, HotKeySettings
 from headgate.control.loop import STATISTICS_BYTES, DecisionLoop, plan_with
 from headgate.control.policy import Proposal, View

@@ -33,7 +33,7 @@ from tests.unit.slot.test_folding_away import (
 
 import headgate as hg
 from headgate import Count, Flow, Sum
-from headgate.commit.checkpoint import check_compatible
+from headgate.commit.ownership import check_compatible
 from headgate.errors import DeclarationError, OperatorFailed
 from headgate.slot import source_task
 from headgate.slot import task as task_module

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.commit.checkpoint import Checkpoint
-from headgate.commit.collector import Collector
+from headgate.commit.checkpoint import Checkpoint, Collector
 from headgate.commit.manifest import Manifest
 from headgate.errors import UnsafeName
 from headgate.state.state_file import StateFile

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.commit.plan_files import CHANGES_MAX, TableFiles
+from headgate.commit.routing_in_use import CHANGES_MAX, TableFiles
 from headgate.errors import StateFileError
 from headgate.routing.table import hash_table
 from headgate.state.storage import Storage
@@ -45,8 +45,8 @@ def test_a_deleted_table_can_be_saved_again(tmp_path: Path) -> None:
     table = hash_table(2).with_buckets(np.zeros(1024, np.int32))
     names = files.save("op", table)
 
-    files.delete(names[0])
-    assert files.list() == []
+    files.storage.delete(names[0])
+    assert files.storage.list() == []
     files.save("op", table)
 
     assert at(tmp_path).load(names).same_routes(table)
@@ -114,7 +114,7 @@ def test_any_history_of_pins_reads_back(steps: list[list[tuple[int, int]]]) -> N
 
 def test_a_missing_table_is_a_clear_error(tmp_path: Path) -> None:
     names = at(tmp_path).save("op", hash_table(2))
-    at(tmp_path).delete(names[0])
+    at(tmp_path).storage.delete(names[0])
 
     with pytest.raises(StateFileError, match="bring it back"):
         at(tmp_path).load(names)
