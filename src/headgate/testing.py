@@ -29,7 +29,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headgate.commit.checkpoint import Checkpoint
-from headgate.commit.coordinator import Coordinator, EpochResult
+from headgate.commit.coordinator import Coordinator
+from headgate.commit.epoch_record import EpochResult
 from headgate.commit.inspection import check_known, read_state
 from headgate.commit.ownership import signer_of
 from headgate.commit.planning import Decides

@@ -9,42 +9,28 @@ checkpoint's newest generation goes on (`generation`).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from headgate.commit import faults
 from headgate.commit.checkpoint import Checkpoint, Collector
 from headgate.commit.continuity import check_epoch, check_sinks, newest_plan, spark_offsets
-from headgate.commit.epoch_record import epoch_facts, settle
-from headgate.commit.facts import (
-    DamageFacts,
-    EngineFacts,
-    EpochFacts,
-    LastTrigger,
-    RetryFacts,
-    ScaleFacts,
-)
+from headgate.commit.epoch_record import EpochResult, epoch_facts, settle
+from headgate.commit.facts import DamageFacts, EpochFacts, RetryFacts, ScaleFacts
 from headgate.commit.journal import Journal
 from headgate.commit.manifest import Manifest, epoch_time, next_manifest
 from headgate.commit.planning import Decision, Observed, Planning
 from headgate.commit.publishing import Deliver, SinkCalls
 from headgate.commit.routing_in_use import CostsInUse, TablesInUse
 from headgate.commit.settings import Settings
-from headgate.errors import (
-    CustodyMismatch,
-    EngineError,
-    HeadgateError,
-    Overtaken,
-)
+from headgate.errors import CustodyMismatch, EngineError, HeadgateError, Overtaken
 from headgate.operator.rows import EpochClock
 from headgate.routing.route import Dispatch, Shares
 from headgate.routing.table import RoutingTable
 from headgate.slot.compile import clocks_behind_windows
 from headgate.slot.plan import Control, EpochPlan, batching_of
 from headgate.slot.program import Program
-from headgate.slot.statistics import TaskStatistics
-from headgate.slot.task import Timing
 from headgate.topology.arguments import check_count
 
 ATTEMPTS_MAX = 4  # at an epoch, as many as Spark makes at a task by default
@@ -52,17 +38,6 @@ ATTEMPTS_MAX = 4  # at an epoch, as many as Spark makes at a task by default
 
 class EngineAborted(Exception):
     """The engine gave up on an epoch for a reason that is not the user's code; it is run again."""
-
-
-@dataclass(frozen=True)
-class EpochResult:
-    """What an engine brings back from an epoch."""
-
-    controls: list[Control]
-    timings: list[Timing] = field(default_factory=list)
-    engine: EngineFacts = field(default_factory=EngineFacts)
-    trigger: LastTrigger = field(default_factory=LastTrigger)
-    statistics: Sequence[TaskStatistics] = ()
 
 
 RunTasks = Callable[[EpochPlan], EpochResult]
@@ -145,15 +120,6 @@ class Coordinator:
             self.journal.append_epoch(self.last.record)
 
     @property
-    def _statistics_bytes(self) -> int:
-        managed = 0 if self._planning is None else self._planning.manager.statistics_bytes
-        return max(self.settings.statistics_bytes, managed)
-
-    @property
-    def _born_local(self) -> frozenset[str]:
-        return frozenset() if self._planning is None else self._planning.manager.born_local
-
-    @property
     def tables(self) -> dict[str, RoutingTable]:
         """Who owns which key, by operator, in the coming epoch."""
         return self._routing.tables
@@ -175,7 +141,7 @@ class Coordinator:
             check_epoch(self.checkpoint, last, batch, query_id, offsets)
             if last is None or epoch > last.epoch:
                 self._compute(epoch, query_id, offsets, run)
-            return self._settled_facts()
+            return self._settle()
 
     def tick(self, run: RunTasks, *, silent: bool) -> EpochFacts:
         """Run an epoch without input after the last one: time goes on, complete windows close.
@@ -188,26 +154,20 @@ class Coordinator:
         with self._holding(f"epoch {epoch}, a tick"):
             faults.reach("epoch-begun", epoch)
             self._compute(epoch, last.query_id, last.offsets, run, tick=True, silent=silent)
-            return self._settled_facts()
+            return self._settle()
 
     def settle(self) -> None:
         """Do what is left to do for the last epoch that was committed.
 
         A start does it too: the engine is told of a batch again, and nobody of a tick.
         """
-        with self._holding("calling sinks"):
-            self._settle()
+        if self.last is not None:
+            with self._holding("calling sinks"):
+                self._settle()
 
-    def _settled_facts(self) -> EpochFacts:
-        self._settle()
+    def _settle(self) -> EpochFacts:
         assert self.last is not None
-        return self.last.record or EpochFacts(self.last.epoch)
-
-    def _settle(self) -> None:
-        manifest = self.last
-        if manifest is None:
-            return
-        manifest = self.last = self._sinks.call_all(manifest)
+        manifest = self.last = self._sinks.call_all(self.last)
         self.generation.hold(f"noting epoch {manifest.epoch} in the journal")
         if manifest.record is not None:
             self.journal.append_epoch(manifest.record)
@@ -216,6 +176,7 @@ class Coordinator:
         self._collector.after_commit(manifest)
         faults.reach("files-collected", manifest.epoch)
         self._settled = True
+        return manifest.record or EpochFacts(manifest.epoch)
 
     def plan(self, epoch: int, attempt: int = 0) -> EpochPlan:
         """The epoch as its tasks will see it: a function of the last manifest and the clock."""
@@ -229,18 +190,22 @@ class Coordinator:
             input_ends=epoch == self.settings.last_epoch,
         )
         self._costs.fit(self.slots)
+        planning = self._planning
+        manager = None if planning is None else planning.manager
+        born_local = frozenset[str]() if manager is None else manager.born_local
+        statistics_bytes = 0 if manager is None else manager.statistics_bytes
         return EpochPlan(
             epoch=epoch,
             slots=self.slots,
             clock=clock,
             clock_behind=clock_behind,
             clocks=clocks_behind_windows(self.program, clock),
-            routes=self._routing.routes(self._dispatch, self._born_local),
+            routes=self._routing.routes(self._dispatch, born_local),
             moves=self._routing.moves,
             table_files=dict(self._routing.names),
             tables_uri=self.checkpoint.tables.storage.uri,
-            statistics_bytes=self._statistics_bytes,
-            unit_statistics=frozenset() if self._planning is None else self._planning.units_of,
+            statistics_bytes=max(self.settings.statistics_bytes, statistics_bytes),
+            unit_statistics=frozenset() if planning is None else planning.units_of,
             racks=self.settings.racks,
             costs=dict(self._costs.models),
             cost_files=dict(self._costs.names),
@@ -311,18 +276,9 @@ class Coordinator:
         faults.reach("custody-checked", epoch)
         costs = self._costs.record(plan, total, result.statistics)
         self._costs.observe(result.statistics, plan.slots)  # the next plan knows them
-        facts = epoch_facts(
-            self.program,
-            plan,
-            total,
-            timings=result.timings,
-            engine=result.engine,
-            trigger=result.trigger,
-            costs=costs,
-            attempts=attempts,
-            tick=tick,
-            before=None if self.last is None else self.last.record,
-        )
+        before = None if self.last is None else self.last.record
+        facts = epoch_facts(self.program, plan, total, result, before)
+        facts = replace(facts, costs=costs, attempts=attempts, tick=tick)
         manifest = next_manifest(
             self.program,
             plan,

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from headgate.commit.facts import (
     BatchFacts,
-    CostFacts,
     EdgeFacts,
     EngineFacts,
     EpochFacts,
@@ -22,12 +22,24 @@ from headgate.commit.facts import (
 )
 from headgate.errors import CustodyMismatch, EngineError
 from headgate.planner.distance import CLASSES, Distances
-from headgate.routing.route import Here, Shares, Spread
+from headgate.routing.route import Here, Shares
 from headgate.slot.failure import from_record
 from headgate.slot.plan import Control, EpochPlan, edge_name, parse_pair
 from headgate.slot.program import Program
+from headgate.slot.statistics import TaskStatistics
 from headgate.slot.task import Timing
-from headgate.topology.graph import TO_OWNERS, Grouping
+from headgate.topology.graph import TO_OWNERS
+
+
+@dataclass(frozen=True)
+class EpochResult:
+    """What an engine brings back from an epoch."""
+
+    controls: list[Control]
+    timings: list[Timing] = field(default_factory=list)
+    engine: EngineFacts = field(default_factory=EngineFacts)
+    trigger: LastTrigger = field(default_factory=LastTrigger)
+    statistics: Sequence[TaskStatistics] = ()
 
 
 def settle(plan: EpochPlan, controls: Sequence[Control]) -> Control:
@@ -78,21 +90,15 @@ def epoch_facts(
     program: Program,
     plan: EpochPlan,
     total: Control,
-    *,
-    timings: Sequence[Timing],
-    engine: EngineFacts,
-    trigger: LastTrigger,
-    costs: Mapping[str, CostFacts],
-    attempts: int,
-    tick: bool,
+    result: EpochResult,
     before: EpochFacts | None,
 ) -> EpochFacts:
     """What is known of one epoch, for the journal and for who decides about the next ones.
 
-    `before` is the epoch before: state sizes of slots that had nothing to do are what they were
-    then.
+    State sizes of slots that had nothing to do are those of the epoch `before`.
     """
     edges = _edges(program, total)
+    dispatches = {op: route.dispatch for op, route in sorted(plan.routes.items())}
     pairs = [parse_pair(name) for name in total.sent]
     slot_edges = [e for e in edges.values() if e.between_slots]
     local = sum(e.local_rows for e in slot_edges)
@@ -101,7 +107,11 @@ def epoch_facts(
         op: tuple(by_slot.get(str(s), 0) for s in range(plan.slots))
         for op, by_slot in sorted(total.loads.items())
     }
-    working = [t for t in timings if not t.is_moving]
+    working = [t for t in result.timings if not t.is_moving]
+    moving = [t for t in result.timings if t.is_moving]
+    operator_rows: Counter[str] = Counter()
+    for timing in working:
+        operator_rows[timing.operator] += timing.rows
     return EpochFacts(
         epoch=plan.epoch,
         flow=program.graph.name,
@@ -117,17 +127,26 @@ def epoch_facts(
         messages=sum(counts[0] for counts in total.sent.values()),
         message_bytes=sum(counts[3] for counts in total.sent.values()),
         batches=_batches(program, total),
-        bytes_by_distance=_bytes_by_distance(plan, total, edges, engine.hosts),
+        bytes_by_distance=_bytes_by_distance(plan, total, edges, result.engine.hosts),
         away_rows=_by_operator(total.away_rows),
         merge_rows=_by_operator(total.merge_rows),
         merge_bytes=total.merge_bytes,
-        split=tuple(op for op in sorted(plan.routes) if _is_split(program, plan, op)),
-        spread_keys={op: len(spread.cut) for op, spread in sorted(_spreads(plan).items())},
+        # folded where its rows are because the plan chose so
+        split=tuple(
+            op
+            for op, may in sorted(program.dispatches.items())
+            if may.be_folded and isinstance(dispatches.get(op), Here)
+        ),
+        spread_keys={
+            op: len(by.spread.cut)
+            for op, by in dispatches.items()
+            if isinstance(by, Shares) and len(by.spread)
+        },
         loads=loads,
         imbalance={op: imbalance(by_slot) for op, by_slot in loads.items()},
         operator_ms=_operator_ms(working, plan.slots),
-        moving_ms=_operator_ms((t for t in timings if t.is_moving), plan.slots),
-        operator_rows=_operator_rows(working),
+        moving_ms=_operator_ms(moving, plan.slots),
+        operator_rows=dict(sorted(operator_rows.items())),
         state=_state_sizes(program, plan, total, {} if before is None else before.state),
         sink_rows={s: sum(f["rows"] for f in files) for s, files in total.sinks.items()},
         late_rows=total.late,
@@ -136,25 +155,9 @@ def epoch_facts(
         routing_version=plan.routing_version,
         watermark_us=plan.clock.watermark_us,
         now_ms=plan.clock.now_ms,
-        attempts=attempts,
-        tick=tick,
-        costs=costs,
-        engine=engine,
-        trigger=trigger,
+        engine=result.engine,
+        trigger=result.trigger,
     )
-
-
-def _is_split(program: Program, plan: EpochPlan, operator: str) -> bool:
-    """Is it folded where its rows are because the plan chose so?"""
-    may = program.dispatches.get(operator)
-    chosen = may is not None and may.be_folded
-    return chosen and isinstance(plan.routes[operator].dispatch, Here)
-
-
-def _spreads(plan: EpochPlan) -> dict[str, Spread]:
-    dispatched = {op: route.dispatch for op, route in plan.routes.items()}
-    shared = {op: by.spread for op, by in dispatched.items() if isinstance(by, Shares)}
-    return {op: spread for op, spread in shared.items() if len(spread)}
 
 
 def _by_operator(counts: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
@@ -205,32 +208,28 @@ def _bytes_by_distance(
 
 
 def _edges(program: Program, total: Control) -> dict[str, EdgeFacts]:
-    told = {}
+    facts = {}
     for edge in program.graph.edges:
-        counts = total.edges.get(str(edge.id))
+        counts, by = total.edges.get(str(edge.id)), edge.grouping
         if counts is None:
             continue
         local_rows, remote_rows, local_bytes, remote_bytes = counts
-        told[edge_name(program.graph, edge)] = EdgeFacts(
+        facts[edge_name(program.graph, edge)] = EdgeFacts(
             local_rows=local_rows,
             remote_rows=remote_rows,
             local_bytes=local_bytes,
             remote_bytes=remote_bytes,
             locality=local_rows / (local_rows + remote_rows) if local_rows + remote_rows else None,
             between_slots=program.output_level[edge.producer] > 0,
-            grouping=_grouping(edge.grouping),
+            # its kind, or the way of a keyed one to deal with hot keys
+            grouping=by.kind if by.by in (*TO_OWNERS, "partial") else by.by,
         )
-    return told
-
-
-def _grouping(grouping: Grouping) -> str:
-    """Its kind, or the way of a keyed one to deal with hot keys."""
-    return grouping.kind if grouping.by in (*TO_OWNERS, "partial") else grouping.by
+    return facts
 
 
 def _batches(program: Program, total: Control) -> dict[str, BatchFacts]:
     """Batch tuples of rows by edge; of shared ones by all the edges they are for."""
-    told = {}
+    facts = {}
     for name, (tuples, rows, size) in sorted(total.batches.items()):
         if name.startswith("s"):
             channel = int(name[1:])
@@ -239,8 +238,8 @@ def _batches(program: Program, total: Control) -> dict[str, BatchFacts]:
             name = f"{program.graph.nodes[edges[0].producer].name}->{consumers} (shared)"
         else:
             name = edge_name(program.graph, program.graph.edges[int(name)])
-        told[name] = BatchFacts(tuples, rows, size)
-    return told
+        facts[name] = BatchFacts(tuples, rows, size)
+    return facts
 
 
 def _operator_ms(timings: Iterable[Timing], slots: int) -> dict[str, tuple[float, ...]]:
@@ -249,10 +248,3 @@ def _operator_ms(timings: Iterable[Timing], slots: int) -> dict[str, tuple[float
         by_slot = spent.setdefault(t.operator, [0.0] * slots)
         by_slot[t.producer % slots if t.level == 0 else t.producer] += t.nanoseconds / 1e6
     return {op: tuple(round(ms, 3) for ms in by_slot) for op, by_slot in sorted(spent.items())}
-
-
-def _operator_rows(timings: Iterable[Timing]) -> dict[str, int]:
-    counts: Counter[str] = Counter()
-    for t in timings:
-        counts[t.operator] += t.rows
-    return dict(sorted(counts.items()))

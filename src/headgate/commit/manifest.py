@@ -112,15 +112,15 @@ class Manifest:
             ) from problem
 
 
-def check_format(what: str, found: object, wanted: object = FORMAT) -> None:
+def check_format(what: str, found: object) -> None:
     """Refuse what another version wrote, and say which one can go on with it."""
-    if found != wanted:
-        writer = "headgate 0.1" if found in (None, 2, 3, "hg1") else "another version of headgate"
+    if found != FORMAT:
+        writer = "headgate 0.1" if found in (None, 2, 3) else "another version of headgate"
         raise UnsupportedVersion(
             f"{what} was written by {writer} (format {found}), and headgate 0.2 reads format "
-            f"{wanted} only. Finish the flow with {writer}, or start with a new checkpoint folder",
+            f"{FORMAT} only. Finish the flow with {writer}, or start with a new checkpoint folder",
             found=found,
-            supported=wanted,
+            supported=FORMAT,
         )
 
 

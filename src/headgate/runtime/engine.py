@@ -20,7 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from headgate.commit.coordinator import EngineAborted, EpochResult
+from headgate.commit.coordinator import EngineAborted
+from headgate.commit.epoch_record import EpochResult
 from headgate.commit.facts import EngineFacts
 from headgate.errors import EngineError
 from headgate.runtime.exchange import (

@@ -30,7 +30,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headgate.commit.coordinator import Coordinator, EngineAborted, EpochResult, RunTasks
+from headgate.commit.coordinator import Coordinator, EngineAborted, RunTasks
+from headgate.commit.epoch_record import EpochResult
 from headgate.commit.facts import EpochFacts, LastTrigger
 from headgate.commit.planning import Decision
 from headgate.control.tuning_file import SavedTuning, save_tuning
