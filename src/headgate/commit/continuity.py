@@ -155,8 +155,7 @@ def check_sources(place: Checkpoint, names: Sequence[str]) -> None:
     A source may get another name, if the others stay where they are.
     """
     before = place.spark_sources()
-    changes = [] if before is None else source_changes(before, names)
-    if changes:
+    if changes := [] if before is None else source_changes(before, names):
         raise IncompatibleFlow(
             f"the flow's sources changed, and the offsets in Spark's checkpoint {place.spark_uri} "
             f"belong to sources by their position: {'; '.join(changes)}. Declare the sources as "

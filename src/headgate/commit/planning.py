@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from headgate.commit.facts import EpochFacts, OutcomeFacts, PlanFacts, TuningFacts
 from headgate.planner.tuning.epochs import TunedEpochs
@@ -79,12 +79,10 @@ class Decides(Protocol):
     ) -> Decision: ...
 
 
-@runtime_checkable
-class PlacesUnits(Protocol):
-    """A manager that places whole units: buckets and pinned keys of these operators."""
-
-    @property
-    def units_of(self) -> frozenset[str]: ...
+def units_of(manager: Decides) -> frozenset[str]:
+    """Operators of which units (buckets and pinned keys) are counted and placed, not keys."""
+    found: frozenset[str] = getattr(manager, "units_of", frozenset())
+    return found
 
 
 class Planning:
@@ -99,8 +97,7 @@ class Planning:
 
     @property
     def units_of(self) -> frozenset[str]:
-        """Operators of which units are counted, and placed, in place of keys."""
-        return self.manager.units_of if isinstance(self.manager, PlacesUnits) else frozenset()
+        return units_of(self.manager)
 
     def prepare(self, work: Callable[[], None]) -> None:
         """Do what planning needs once, before the first epoch asks for it."""

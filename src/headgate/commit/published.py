@@ -112,13 +112,12 @@ class TableCompaction:
             if (first, last) in self._left:
                 continue
             merged = self._merged(files)
-            if merged is None:
-                self._left.add((first, last))
-                continue
-            name = f"{published_prefix(self._flow, self._sink)}e{first:09d}-e{last:09d}.parquet"
-            self._storage.create(name, merged)
-            self._is_behind = True
-            return name
+            if merged is not None:
+                name = f"{published_prefix(self._flow, self._sink)}e{first:09d}-e{last:09d}.parquet"
+                self._storage.create(name, merged)
+                self._is_behind = True
+                return name
+            self._left.add((first, last))
         return None
 
     def _delete(self, covered: Sequence[tuple[Published, str]], now_s: float) -> None:
@@ -139,7 +138,9 @@ class TableCompaction:
         if sum(self._storage.size(file.name) for file in files) > MERGED_BYTES_MAX:
             return None
         try:
-            opened = [self._open(file) for file in files]
+            reads = ((file.name, read_filled if file.is_block else read_named) for file in files)
+            contents = (pa.BufferReader(read(self._storage, name)) for name, read in reads)
+            opened = [pq.ParquetFile(content) for content in contents]
             schema = pa.unify_schemas([file.schema_arrow.remove_metadata() for file in opened])
             content = pa.BufferOutputStream()
             with pq.ParquetWriter(content, schema, compression="zstd") as writer:
@@ -155,10 +156,6 @@ class TableCompaction:
         rows = pq.read_metadata(pa.BufferReader(merged)).num_rows
         assert rows == sum(file.metadata.num_rows for file in opened), "rows were lost or doubled"
         return merged
-
-    def _open(self, file: Published) -> pq.ParquetFile:
-        read = read_filled if file.is_block else read_named
-        return pq.ParquetFile(pa.BufferReader(read(self._storage, file.name)))
 
 
 class CompactionsBeside:
@@ -228,6 +225,15 @@ def check_published(storage: Storage, files: Sequence[Published], sink: str, row
     Contents are read only on a local disk; other stores check what they keep.
     """
 
+    def refused(what: str, file: str | None = None) -> StateFileError:
+        return StateFileError(
+            f"rows that sink {sink!r} published: {what}. Bring the files in {storage.uri} back "
+            f"from a copy; query.table({sink!r}, verify=False) reads what is there",
+            operator=sink,
+            sink=sink,
+            file=file,
+        )
+
     def rows_of(file: Published) -> int:
         try:
             if storage.is_local:
@@ -235,36 +241,22 @@ def check_published(storage: Storage, files: Sequence[Published], sink: str, row
             with storage.open_input(file.name) as source:
                 return int(pq.read_metadata(source).num_rows)
         except (DamagedFile, OSError, pa.ArrowException) as problem:
-            raise _refused(
-                sink, f"{file.name} cannot be used: {problem}", storage, file.name
-            ) from (problem)
+            raise refused(f"{file.name} cannot be used: {problem}", file.name) from problem
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         found = sum(pool.map(rows_of, files))
     if found < rows:
-        what = f"{rows - found} of {rows} rows are missing: files were deleted or moved"
-        raise _refused(sink, what, storage)
+        raise refused(f"{rows - found} of {rows} rows are missing: files were deleted or moved")
 
 
 def missing_files(
     checkpoint: Checkpoint, flow: str, sink: str, uri: str, manifests: Iterable[Manifest]
 ) -> list[str]:
     """Files that these epochs published, and that are no longer where they were put."""
-    missing = []
-    for manifest in manifests:
-        if checkpoint.is_marked(manifest.epoch, sink):
-            for file in manifest.sinks.get(sink, ()):
-                storage, name = places_of(flow, sink, file, uri)[-1]
-                if not storage.exists(name):
-                    missing.append(f"{storage.uri}/{name}")
-    return missing
-
-
-def _refused(sink: str, what: str, storage: Storage, file: str | None = None) -> StateFileError:
-    return StateFileError(
-        f"rows that sink {sink!r} published: {what}. Bring the files in {storage.uri} back from a "
-        f"copy; query.table({sink!r}, verify=False) reads what is there",
-        operator=sink,
-        sink=sink,
-        file=file,
-    )
+    files = [
+        places_of(flow, sink, file, uri)[-1]
+        for manifest in manifests
+        if checkpoint.is_marked(manifest.epoch, sink)
+        for file in manifest.sinks.get(sink, ())
+    ]
+    return [f"{storage.uri}/{name}" for storage, name in files if not storage.exists(name)]

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from headgate.commit.facts import PlanFacts, TuningFacts
-from headgate.commit.planning import Decides, Decision, Observed, PlacesUnits, Planning, slots_of
+from headgate.commit.planning import Decides, Decision, Observed, Planning, slots_of, units_of
 from headgate.control.hot_keys import HotKeys
 from headgate.control.keys import KeyPlacement, task_of
 from headgate.control.placement import HeadgatePlacement
@@ -190,10 +190,6 @@ class _Given:
             for task in epoch.statistics
         ]
         return replace(epoch, statistics=shown)
-
-
-def units_of(decider: Decides) -> frozenset[str]:
-    return decider.units_of if isinstance(decider, PlacesUnits) else frozenset()
 
 
 def plan_with(
