@@ -44,7 +44,7 @@ from headgate.commit.published import (
 from headgate.commit.publishing import STAGING_GRACE_EPOCHS, publish, staging_uri
 from headgate.commit.routing_in_use import cost_shapes
 from headgate.commit.settings import Settings
-from headgate.control.tuning_file import SavedTuning, load_tuning, save_tuning
+from headgate.control.tuner import SavedTuning, load_tuning, save_tuning
 from headgate.planner.tuning.cost_model import Calibration, EngineCosts
 from headgate.routing.costs import CostSketch
 from headgate.routing.hashing import mix

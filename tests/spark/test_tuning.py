@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,9 @@ from tests.spark.feeding import ONCE, write_epoch
 from tests.waiting import PATIENCE_S
 
 import headgate as hg
-from headgate.control.tuner import RETUNE_EPOCHS
-from headgate.control.tuning_file import SavedTuning, load_tuning, save_tuning
+from headgate.control.tuner import RETUNE_EPOCHS, SavedTuning, load_tuning, save_tuning
 from headgate.planner.tuning.cost_model import Calibration, EngineCosts
-from headgate.planner.tuning.epoch_model import EpochPrediction, EpochSettings
-from headgate.planner.tuning.epochs import TunedEpochs
+from headgate.planner.tuning.epochs import EpochPrediction, EpochSettings, TunedEpochs
 from headgate.runtime.auto import AT_START
 from headgate.runtime.calibration import calibrate
 from headgate.runtime.tune_probe import probe_flow
@@ -122,7 +121,7 @@ def test_a_backlog_gets_larger_epochs_while_the_flow_runs(
     saved = load_tuning(storage)
     tunings = [r["settings"] for r in journal if r["kind"] == "tuning" and "settings" in r]
     assert saved is not None and saved.tuned is not None
-    assert saved.tuned.to_json()["settings"] == tunings[-1]["settings"]
+    assert asdict(saved.tuned)["settings"] == tunings[-1]["settings"]
 
 
 def test_auto_follows_the_load_with_slots_and_moves_the_state(

@@ -14,8 +14,7 @@ from tests.spark.session import LOCAL, session_on
 from typer.testing import CliRunner
 
 from headgate.cli.main import app
-from headgate.control.tuner import GROWTH
-from headgate.control.tuning_file import load_tuning
+from headgate.control.tuner import GROWTH, load_tuning
 from headgate.runtime.calibration import cores_of
 from headgate.state.storage import Storage
 

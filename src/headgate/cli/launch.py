@@ -20,7 +20,7 @@ import typer
 from rich.console import Console
 
 from headgate.cli.console import fail
-from headgate.control.tuning_file import FILE
+from headgate.control.tuner import TUNING_FILE
 from headgate.errors import DeclarationError, HeadgateError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ Conf = Annotated[
 
 def kept_in(flow: str) -> Path:
     """Where `headgate tune` keeps its result, and `headgate run` looks for it."""
-    return Path("artifacts") / flow / FILE
+    return Path("artifacts") / flow / TUNING_FILE
 
 
 def spark_settings(given: list[str] | None, master: str | None) -> dict[str, str]:

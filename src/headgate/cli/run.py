@@ -32,7 +32,7 @@ from headgate.cli.launch import (
 from headgate.commit.facts import Json, TuningFacts, facts_of
 from headgate.commit.settings import Options
 from headgate.control.settings import Manager, Scaling, slots_for
-from headgate.control.tuning_file import SavedTuning, load_tuning, save_tuning
+from headgate.control.tuner import SavedTuning, load_tuning, save_tuning
 from headgate.errors import HeadgateError
 from headgate.offline.views import EpochView, RunView
 from headgate.routing.table import load_tables

@@ -18,12 +18,11 @@ from rich.text import Text
 
 from headgate.cli.console import counted, plain_errors, safe, speaker, table, write_json
 from headgate.cli.launch import Conf, Master, flow_of, kept_in, load_target, session, spark_settings
+from headgate.commit.facts import to_json
 from headgate.control.measured_flow import Measured
-from headgate.control.tuner import GROWTH
-from headgate.control.tuning_file import SavedTuning, load_tuning, read_calibration, save_tuning
+from headgate.control.tuner import GROWTH, SavedTuning, load_tuning, read_calibration, save_tuning
 from headgate.planner.tuning.cost_model import Calibration, Step
-from headgate.planner.tuning.epoch_model import EpochModel, EpochSettings
-from headgate.planner.tuning.epochs import TunedEpochs, tune_epochs
+from headgate.planner.tuning.epochs import EpochModel, EpochSettings, TunedEpochs, tune_epochs
 from headgate.state.storage import Storage
 from headgate.topology.arguments import absolute
 
@@ -62,14 +61,14 @@ def calibrate(
             _at_work(console, "probing the engine") as say,
         ):
             found = measure(spark, QUICK if quick else None, say=say)
-        write_json(out, found.to_json())
+        write_json(out, to_json(found))
         print_costs(console, found)
         _warn(console, doubt(found))
         console.print(f"[dim]kept in {safe(out)}; headgate tune --costs {safe(out)} uses it[/]")
         if checkpoint is not None:
             keep_costs(Storage.at(absolute(checkpoint)), found)
             console.print(f"[dim]and in {safe(checkpoint)}, where flow.start finds it[/]")
-        write_json(json_file, found.to_json())
+        write_json(json_file, to_json(found))
 
 
 def tune(
@@ -161,12 +160,12 @@ def tune(
             line = " ".join(["headgate run", target, *words])
             console.print(Text(f"  {line}"), soft_wrap=True)
         saved = SavedTuning(calibration, tuned)
-        write_json(place, saved.to_json())
+        write_json(place, to_json(saved))
         console.print(f"[dim]kept in {safe(place)}[/]")
         if checkpoint is not None:
             save_tuning(Storage.at(absolute(checkpoint)), saved)
             console.print(f"[dim]and in {safe(checkpoint)}, where flow.start finds it[/]")
-        write_json(json_file, saved.to_json())
+        write_json(json_file, to_json(saved))
 
 
 def keep_costs(checkpoint: Storage, found: Calibration) -> None:
@@ -184,11 +183,11 @@ def choose(
     largest: int,
 ) -> TunedEpochs:
     """What the optimizer says, of epochs that are not far from those that were measured."""
-    free = tune_epochs(model, rate=rate, latency_s=latency_s, slots_max=max_slots)
+    free = tune_epochs(model, rate=rate, latency_s=latency_s, max_slots=max_slots)
     bound = min(rows_max or GROWTH * largest, GROWTH * largest)
     if free.settings.rows_per_epoch <= bound:
         return free
-    tuned = tune_epochs(model, rate=rate, latency_s=latency_s, slots_max=max_slots, rows_max=bound)
+    tuned = tune_epochs(model, rate=rate, latency_s=latency_s, max_slots=max_slots, rows_max=bound)
     met = met_bound(tuned, free, rows_max, largest)
     return replace(tuned, why=(*tuned.why, met) if met else tuned.why)
 
@@ -279,9 +278,9 @@ def bottleneck(measured: Measured, tuned: TunedEpochs) -> str:
     name, model, predicted = tuned.bottleneck, measured.model, tuned.prediction
     said = f"{name}, with {tuned.work_share.get(name, 0.0):.0%} of the work per row, in "
     said += f"{instances(measured, tuned, name)} on {counted(model.cores, 'core')}. "
-    if name in model.at_source and model.source_tasks < model.cores:
+    if model.flow.step[name].at_source and model.source_tasks < model.cores:
         said += "Slots are no help to it; more partitions of the source would be."
-    elif name in model.at_source:
+    elif model.flow.step[name].at_source:
         said += "Slots are no help to it; more cores, or less work per row, would be."
     elif tuned.settings.slots < model.cores:
         said += "More slots would not pay for what they cost, as the reasons say."
@@ -295,7 +294,7 @@ def bottleneck(measured: Measured, tuned: TunedEpochs) -> str:
 
 def instances(measured: Measured, tuned: TunedEpochs, name: str) -> str:
     """An operator has one in every slot; what comes before the first exchange, in source tasks."""
-    if name in measured.model.at_source:
+    if measured.model.flow.step[name].at_source:
         return counted(measured.model.source_tasks, "source task")
     return counted(tuned.settings.slots, "slot")
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from headgate.commit.facts import EpochFacts, OutcomeFacts, PlanFacts, TuningFacts
-from headgate.planner.tuning.epochs import TunedEpochs
 from headgate.routing.route import Dispatch
 from headgate.routing.table import RoutingTable
 from headgate.slot.statistics import TaskStatistics
@@ -46,8 +45,7 @@ class Decision:
     the decision before: promised and achieved. `slots` is how many there should be, if that is to
     change, and `scaling` why; the engine may need some epochs to get ready for it. `dispatch` is
     how rows of some operators find their slots in the plans to come; None: as they did.
-    `rows_per_epoch` is what sources are to be told, `settings` what a later start should begin
-    with, and `tuning` the journal's record of both.
+    `tuning` has the limit that sources should get, and what a later start should begin with.
     """
 
     tables: Mapping[str, RoutingTable] = field(default_factory=dict)
@@ -56,8 +54,6 @@ class Decision:
     slots: int | None = None
     scaling: str = "the manager's plan"
     dispatch: Mapping[str, Dispatch] | None = None
-    rows_per_epoch: int | None = None
-    settings: TunedEpochs | None = None
     tuning: TuningFacts | None = None
 
 

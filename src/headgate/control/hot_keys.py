@@ -14,10 +14,9 @@ import numpy as np
 
 from headgate.commit.facts import PlanFacts
 from headgate.commit.planning import Observed
-from headgate.control.observation import gather
-from headgate.control.policy import Proposal, View
+from headgate.control.policy import Proposal, View, gather, joined
 from headgate.planner.by_load import Layout, expected_loads, lay_out_split, lay_out_whole
-from headgate.planner.placing import KeyLoads, Observation
+from headgate.planner.placing import Observation
 from headgate.planner.split_or_key import Seen, SplitOrKey, excess, partials_expected
 from headgate.routing.route import Dispatch, Here, Shares, Spread
 from headgate.routing.space_saving import PairSketch
@@ -46,19 +45,6 @@ class HotKeySettings:
     gain: Mapping[str, float] = field(default_factory=lambda: {"cut": 0.01, "dkg": 0.05})
 
 
-class _Loads:
-    """Recent rows of an operator's keys: the heaviest of them, and all together."""
-
-    def __init__(self, fade: float) -> None:
-        self.sketch, self._fade = PairSketch(KEYS_MAX), fade
-        self.total = 0.0
-
-    def add(self, loads: KeyLoads, rows: float) -> None:
-        self.sketch.decay(self._fade)
-        self.sketch.update(loads.h, np.zeros(len(loads.h), np.uint64), loads.rows)
-        self.total = self._fade * self.total + rows
-
-
 class HotKeys:
     """Decides for the operators of one flow that have a say in it; the others it leaves alone."""
 
@@ -72,29 +58,17 @@ class HotKeys:
     ) -> None:
         self._program, self.settings = program, settings or HotKeySettings()
         self._foldable = foldable(program) if folds else ()
-        nodes = program.graph.nodes
-        self._inputs = {
-            node.name: [
-                (f"{nodes[e.producer].name}->{node.name}", nodes[e.producer].name)
-                for e in program.graph.inputs(node.id)
-            ]
-            for node in program.stateful
-        }
         self.slots_changed(slots)
-
-    @staticmethod
-    def has_work(program: Program, *, folds: bool) -> bool:
-        evened = program.operators(lambda may: may.be_evened)
-        return bool(evened or (folds and foldable(program)))
 
     def slots_changed(self, slots: int) -> None:
         """What is known of keys holds for the old slots: begin anew."""
         evened = self._program.operators(lambda may: may.be_evened) if slots > 1 else ()
         self._slots = slots
         self._by_load = {op: self._program.dispatches[op].grouping for op in sorted(evened)}
-        self._loads = {operator: _Loads(self.settings.fade) for operator in self._by_load}
+        self._heaviest = {operator: PairSketch(KEYS_MAX) for operator in self._by_load}
+        self._rows = dict.fromkeys(self._by_load, 0.0)  # of all keys; both fade
         self._spreads: dict[str, Spread] = {}
-        self._learnt: set[str] = set()
+        self._imbalance: dict[str, float] = {}  # as last seen, of operators laid out before
         self._choices = {op: SplitOrKey() for op in self._foldable}
 
     def propose(self, observed: Sequence[Observed], view: View) -> Proposal:
@@ -104,10 +78,14 @@ class HotKeys:
         reasons: list[str] = []
         for operator, grouping in self._by_load.items():
             table = view.tables[operator]
-            layout, reason = self._lay_out(operator, grouping, table)
+            layout = self._lay_out(operator, grouping, table)
             if layout is None:
                 continue
-            reasons.append(f"{operator} {reason}")
+            reasons.append(
+                f"{operator} placed by load: imbalance {self._imbalance[operator]:.2f} -> "
+                f"{layout.imbalance:.2f}, {len(layout.spread.cut)} keys cut, with "
+                f"{layout.spread.replicas} pieces elsewhere"
+            )
             if grouping == "cut":
                 self._spreads[operator] = layout.spread
             if not layout.table.same_routes(table):
@@ -119,43 +97,46 @@ class HotKeys:
         # What is not folded is left out: it may be born local.
         dispatch: dict[str, Dispatch] = {op: Here() for op, by in self._choices.items() if by.split}
         dispatch |= {op: Shares(spread) for op, spread in self._spreads.items()}
-        return Proposal(changed, dispatch, _facts(reasons, dispatch) if reasons else None)
+        if not reasons:
+            return Proposal(changed, dispatch)
+        plan = PlanFacts(
+            planner="load",
+            why=joined(*reasons),
+            hot_keys=tuple(reasons),
+            spread={op: len(spread.cut) for op, spread in self._spreads.items()},
+            split=tuple(sorted(op for op, by in self._choices.items() if by.split)),
+        )
+        return Proposal(changed, dispatch, plan)
 
     # --- inside ----------------------------------------------------------------------------
     def _observe(self, observed: Sequence[Observed], seen: Observation) -> None:
-        for operator, recent in self._loads.items():
+        fade = self.settings.fade
+        for operator, sketch in self._heaviest.items():
             if operator in seen.loads:
+                loads = seen.loads[operator]
+                sketch.decay(fade)
+                sketch.update(loads.h, np.zeros(len(loads.h), np.uint64), loads.rows)
                 rows = float(seen.slot_rows.get(operator, np.zeros(1)).sum())
-                recent.add(seen.loads[operator], rows)
+                self._rows[operator] = fade * self._rows[operator] + rows
         for operator, choice in self._choices.items():
             choice.observe(self._seen(operator, choice.split, observed, seen), len(observed))
 
-    def _lay_out(
-        self, operator: str, grouping: str, table: RoutingTable
-    ) -> tuple[Layout | None, str]:
-        recent = self._loads[operator]
-        if not recent.total or (grouping == "dkg" and recent.total < self.settings.learning_rows):
-            return None, ""
-        h, rows, total = recent.sketch.a, recent.sketch.count, recent.total
-        before = self._spreads.get(operator)
-        now = expected_loads(h, rows, total, table, before)
-        imbalance = float(now.max() / now.mean())
-        first = operator not in self._learnt
+    def _lay_out(self, operator: str, grouping: str, table: RoutingTable) -> Layout | None:
+        """A better layout of one operator's keys; None: it is good enough, or little is known."""
+        total, sketch = self._rows[operator], self._heaviest[operator]
+        if not total or (grouping == "dkg" and total < self.settings.learning_rows):
+            return None
+        before, first = self._spreads.get(operator), operator not in self._imbalance
+        now = expected_loads(sketch.a, sketch.count, total, table, before)
+        imbalance = self._imbalance[operator] = float(now.max() / now.mean())
         if not first and imbalance <= self.settings.settled[grouping]:
-            return None, ""
+            return None
         if grouping == "cut":
-            made = lay_out_split(h, rows, total, table, before)
+            made = lay_out_split(sketch.a, sketch.count, total, table, before)
         else:
-            made = lay_out_whole(h, rows, total, table)
-        self._learnt.add(operator)
-        if imbalance - made.imbalance < self.settings.gain[grouping] and not (
-            first and grouping == "cut"
-        ):
-            return None, ""
-        return made, (
-            f"placed by load: imbalance {imbalance:.2f} -> {made.imbalance:.2f}, "
-            f"{len(made.spread.cut)} keys cut, with {made.spread.replicas} pieces elsewhere"
-        )
+            made = lay_out_whole(sketch.a, sketch.count, total, table)
+        gains = imbalance - made.imbalance >= self.settings.gain[grouping]
+        return made if gains or (first and grouping == "cut") else None
 
     def _seen(
         self, operator: str, split: bool, observed: Sequence[Observed], seen: Observation
@@ -167,9 +148,9 @@ class HotKeys:
         rows = remote = stays_uneven = expected = merged = uneven = 0.0
         loads = seen.loads.get(operator)
         for facts in epochs:
-            for name, producer in self._inputs[operator]:
-                edge = facts.edges.get(name)
-                if edge is None:
+            for name, edge in facts.edges.items():
+                producer, _, consumer = name.partition("->")
+                if consumer != operator:
                     continue
                 tasks = self._slots if edge.between_slots else facts.source_tasks
                 rows += edge.rows
@@ -194,14 +175,3 @@ class HotKeys:
 
 def foldable(program: Program) -> tuple[str, ...]:
     return program.operators(lambda may: may.be_folded)
-
-
-def _facts(reasons: Sequence[str], dispatch: Mapping[str, Dispatch]) -> PlanFacts:
-    chosen = dispatch.items()
-    return PlanFacts(
-        planner="load",
-        why="; ".join(reasons),
-        hot_keys=tuple(reasons),
-        spread={op: len(by.spread.cut) for op, by in chosen if isinstance(by, Shares)},
-        split=tuple(sorted(op for op, by in chosen if isinstance(by, Here))),
-    )

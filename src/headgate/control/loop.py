@@ -2,13 +2,13 @@
 
 Policies propose (`policy`): where keys live, which keys are cut or folded early, how large epochs
 are, how many slots there should be. The loop weighs what they propose, makes one decision of it
-that says why, and holds what was promised against what came.
+that says why, and compares what was promised with what was achieved.
 
-**One owner of the number of slots.** Who asks: the load of slots, a backlog, a latency that was
-asked for, and the user (`FlowQuery.rescale`). While a change is under way, the user's included,
-nobody else is heard. Of policies that ask in the same turn, more slots win over fewer: what one of
-them needs, another must not take away. Slots to give back are drained first, where the placement
-can do that within its budget.
+**One owner of the number of slots.** The load of slots, a backlog, a latency target and the user
+(`FlowQuery.rescale`) ask for it. While a change is under way, the user's included, nobody else is
+heard. Of policies that ask in the same turn, more slots win over fewer: what one of them needs,
+another must not take away. Slots to give back are drained first, where the placement can do that
+within its budget.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import Protocol
 
 from headgate.commit.facts import PlanFacts, TuningFacts
 from headgate.commit.planning import Decides, Decision, Observed, Planning, slots_of, units_of
-from headgate.control.hot_keys import HotKeys
-from headgate.control.keys import KeyPlacement, task_of
-from headgate.control.placement import HeadgatePlacement
-from headgate.control.policy import Figure, Policy, Proposal, SlotsWanted, View, compare
+from headgate.control.hot_keys import HotKeys, foldable
+from headgate.control.placement import HeadgatePlacement, KeyPlacement, task_of
+from headgate.control.policy import Figure, Policy, Proposal, View, compare, joined
 from headgate.control.settings import Manager, Scaling
-from headgate.control.tuner import Advice, Tuner
+from headgate.control.tuner import Tuner
 from headgate.control.units import UnitPlacement
+from headgate.planner.tuning.rescaler import Wanted
 from headgate.routing.route import Dispatch
 from headgate.routing.table import RoutingTable
 from headgate.slot.program import Program
@@ -55,16 +55,13 @@ class DecisionLoop:
         statistics_bytes: int = STATISTICS_BYTES,
     ) -> None:
         self._placing, self._sizing = placing, sizing
+        self._drains = placing if isinstance(placing, HeadgatePlacement) else None
         policies: list[Policy | None] = [placing, hot_keys]
         self._policies = [policy for policy in policies if policy is not None]
-        self._statistics_bytes = statistics_bytes if self._policies else 0
+        self.statistics_bytes = statistics_bytes if self._policies else 0
         self._slots = 0
         self._dispatch: dict[int, Mapping[str, Dispatch]] = {}  # by number of the policy
         self._promised: Mapping[Figure, float] = {}
-
-    @property
-    def statistics_bytes(self) -> int:
-        return self._statistics_bytes
 
     @property
     def units_of(self) -> frozenset[str]:
@@ -82,21 +79,17 @@ class DecisionLoop:
             for policy in self._policies:
                 policy.slots_changed(slots)
         self._slots = slots
-        view = View(tables, slots)
         recent = [epoch for epoch in observed if epoch.facts.slots == slots]
-        proposals = [policy.propose(recent, view) for policy in self._policies]
-        decision = self._joined(proposals)
-        advice = self._sized(observed)
-        tuning = None if advice is None else advice.facts(observed[-1].facts.epoch)
-        wanted = self._slots_wanted(proposals, advice, slots)
+        proposals = [policy.propose(recent, View(tables, slots)) for policy in self._policies]
+        tuning = self._tune(observed)
+        decision = replace(self._join(proposals), tuning=tuning)
+        wanted = self._slots_wanted(proposals, tuning, slots)
         if wanted is not None:
-            decision = replace(decision, slots=wanted.slots, scaling=wanted.why)
-        if tuning is not None and advice is not None:
-            decision = _with_tuning(decision, tuning, advice)
+            decision = replace(decision, slots=wanted.count, scaling=wanted.why)
         return decision
 
     # --- inside ----------------------------------------------------------------------------
-    def _joined(self, proposals: Sequence[Proposal]) -> Decision:
+    def _join(self, proposals: Sequence[Proposal]) -> Decision:
         """One decision. Where two place the same operator, the one asked later does."""
         tables: dict[str, RoutingTable] = {}
         plan: PlanFacts | None = None
@@ -116,32 +109,30 @@ class DecisionLoop:
         dispatch = {op: by for said in self._dispatch.values() for op, by in said.items()}
         return Decision(tables, plan, outcome, dispatch=dispatch)
 
-    def _sized(self, observed: Sequence[Observed]) -> Advice | None:
-        """What the tuner says of these epochs; of several the last word counts."""
+    def _tune(self, observed: Sequence[Observed]) -> TuningFacts | None:
+        """What the tuner says of these epochs, the last word; after a wish for slots, no other."""
+        advice: TuningFacts | None = None
         if self._sizing is None:
             return None
-        draining = isinstance(self._placing, HeadgatePlacement) and self._placing.is_draining
-        advice: Advice | None = None
+        draining = self._drains is not None and self._drains.is_draining
         for epoch in observed:
-            asked = advice is not None and advice.rescale is not None
+            asked = advice is not None and advice.slots is not None
             said = self._sizing.observe(epoch.facts, changing=epoch.changing or draining or asked)
-            advice = said if advice is None or (said is not None and not asked) else advice
+            advice = advice if asked or said is None else said
         return advice
 
     def _slots_wanted(
-        self, proposals: Sequence[Proposal], advice: Advice | None, slots: int
-    ) -> SlotsWanted | None:
-        asked = [proposal.slots for proposal in proposals if proposal.slots is not None]
-        if advice is not None and advice.rescale is not None:
-            asked.append(SlotsWanted(advice.rescale.instances, advice.rescale.why))
-        wanted = max(asked, key=lambda ask: ask.slots, default=None)
-        by_placing = any(proposal.slots is not None for proposal in proposals)
-        if wanted is None or wanted.slots >= slots or by_placing:
+        self, proposals: Sequence[Proposal], tuning: TuningFacts | None, slots: int
+    ) -> Wanted | None:
+        placing = [proposal.slots for proposal in proposals if proposal.slots is not None]
+        asked = [*placing]
+        if tuning is not None and tuning.slots is not None:
+            asked.append(Wanted(tuning.slots, tuning.why or ""))
+        wanted = max(asked, key=lambda ask: ask.count, default=None)
+        if self._drains is None or wanted is None or wanted.count >= slots or placing:
             return wanted
-        if isinstance(self._placing, HeadgatePlacement):
-            self._placing.drain(slots - wanted.slots)
-            return None
-        return wanted
+        self._drains.drain(slots - wanted.count)
+        return None
 
 
 def _both(one: PlanFacts | None, other: PlanFacts | None) -> PlanFacts | None:
@@ -150,16 +141,11 @@ def _both(one: PlanFacts | None, other: PlanFacts | None) -> PlanFacts | None:
         return one or other
     return replace(
         one,
-        why="; ".join(filter(None, [one.why, other.why])),
+        why=joined(one.why, other.why),
         hot_keys=other.hot_keys,
         spread=other.spread,
         split=other.split,
     )
-
-
-def _with_tuning(decision: Decision, tuning: TuningFacts, advice: Advice) -> Decision:
-    rows = None if advice.epoch_rows is None else advice.epoch_rows.rows
-    return replace(decision, tuning=tuning, settings=advice.tuned, rows_per_epoch=rows)
 
 
 class _Given:
@@ -181,7 +167,7 @@ class _Given:
 
     def propose(self, observed: Sequence[Observed], view: View) -> Proposal:
         said = self._decider.step([self._placeable(epoch) for epoch in observed], view.tables)
-        wanted = None if said.slots is None else SlotsWanted(said.slots, said.scaling)
+        wanted = None if said.slots is None else Wanted(said.slots, said.scaling)
         return Proposal(said.tables, said.dispatch, said.plan, slots=wanted, outcome=said.outcome)
 
     def _placeable(self, epoch: Observed) -> Observed:
@@ -208,24 +194,20 @@ def plan_with(
     """
     placing: Places | None = None
     prepare: list[Callable[[], None]] = []
-    statistics_bytes = STATISTICS_BYTES
+    statistics_bytes, folds = STATISTICS_BYTES, isinstance(manager, Manager)
     placed = program.operators(lambda may: may.be_placed)
     if isinstance(manager, Manager):
         statistics_bytes = manager.tuning.statistics_bytes
         if placed:
-            placing, prepare = _placement(manager, program, slots, racks, scaling)
+            placing, prepare = _placement(manager, program, placed, slots, racks, scaling)
     elif manager is not None and (placed or units_of(manager)):
-        placing = _Given(manager, placed)
-        statistics_bytes = manager.statistics_bytes
-    folds = isinstance(manager, Manager)
-    hot = HotKeys(program, slots, folds=folds) if HotKeys.has_work(program, folds=folds) else None
-    if placing is None and hot is None and sizing is None:
+        placing, statistics_bytes = _Given(manager, placed), manager.statistics_bytes
+    by_load = program.operators(lambda may: may.be_evened) or (folds and foldable(program))
+    hot_keys = HotKeys(program, slots, folds=folds) if by_load else None
+    if placing is None and hot_keys is None and sizing is None:
         return None
     loop = DecisionLoop(
-        placing=placing,
-        hot_keys=hot,
-        sizing=sizing,
-        statistics_bytes=statistics_bytes,
+        placing=placing, hot_keys=hot_keys, sizing=sizing, statistics_bytes=statistics_bytes
     )
     planning = Planning(loop, beside=beside)
     for work in prepare:
@@ -236,6 +218,7 @@ def plan_with(
 def _placement(
     manager: Manager,
     program: Program,
+    placed: Sequence[str],
     slots: int,
     racks: Mapping[str, str] | None,
     scaling: Scaling | None,
@@ -244,10 +227,9 @@ def _placement(
     from headgate.planner.compiling import compile_allocation_kernels, compile_kernels
 
     if manager.places_units:
-        placed = program.operators(lambda may: may.be_placed)
         return UnitPlacement(placed, manager, racks, scaling=scaling), [compile_allocation_kernels]
     keys = KeyPlacement(task_of(program, manager, slots, racks), manager)
     if manager.planner != "headgate":
         return keys, [compile_kernels]
-    units = UnitPlacement(program.operators(lambda may: may.be_placed), manager, racks)
-    return HeadgatePlacement(keys, units), [compile_kernels, compile_allocation_kernels]
+    both = HeadgatePlacement(keys, UnitPlacement(placed, manager, racks))
+    return both, [compile_kernels, compile_allocation_kernels]

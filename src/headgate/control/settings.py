@@ -129,6 +129,10 @@ class PlannerSettings:
         least = {"statistics_bytes": 1 << 12, "moves_max": 1, "pins_max": 0, "memory_epochs": 1}
         for name, lowest in least.items():
             check_count(getattr(self, name), f"{name}=", least=lowest)
+        for name in ("slot_state_bytes", "slot_bytes_per_second"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise DeclarationError(f"{name}={value}; give more than 0, or None")
 
 
 @named_fields

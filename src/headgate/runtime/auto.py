@@ -23,8 +23,7 @@ from pyspark.sql import SparkSession
 from headgate.commit.checkpoint import Checkpoint
 from headgate.commit.facts import TunedStart
 from headgate.control.settings import Scaling
-from headgate.control.tuner import Tuner
-from headgate.control.tuning_file import SavedTuning, load_tuning, read_calibration, save_tuning
+from headgate.control.tuner import SavedTuning, Tuner, load_tuning, read_calibration, save_tuning
 from headgate.planner.tuning.cost_model import Calibration, EngineCosts, same_engine
 from headgate.runtime.calibration import ProbeSizes, calibrate, cores_of, engine_of
 from headgate.runtime.connectors import takes_rows
@@ -97,11 +96,9 @@ def resolve(
         saved.calibration.costs,
         cores=cores,
         slots=chosen,
-        slots_min=1 if limits is None else limits.min_slots,
-        slots_max=cores if limits is None else limits.most,
+        scaling=limits,
         latency_s=latency_s,
         elastic=elastic,
-        rescales=limits is not None,
         limits=rows_per_epoch is None and takes_rows(graph),
         rows_per_epoch=rows,
         interval=has_interval(trigger),

@@ -34,7 +34,7 @@ from headgate.commit.coordinator import Coordinator, EngineAborted, RunTasks
 from headgate.commit.epoch_record import EpochResult
 from headgate.commit.facts import EpochFacts, LastTrigger
 from headgate.commit.planning import Decision
-from headgate.control.tuning_file import SavedTuning, save_tuning
+from headgate.control.tuner import SavedTuning, save_tuning
 from headgate.errors import EngineError, HeadgateError, SinkFailed
 from headgate.runtime.auto import AutoStart
 from headgate.runtime.elastic import Elastic
@@ -210,11 +210,14 @@ class Epochs:
         """
         if decision.slots is not None and not self.elastic.is_changing:
             self.elastic.request(decision.slots, decision.scaling)
-        if decision.settings is not None and self._auto is not None:
-            saved = SavedTuning(self._auto.saved.calibration, decision.settings)
+        tuning = decision.tuning
+        if tuning is None:
+            return
+        if tuning.settings is not None and self._auto is not None:
+            saved = SavedTuning(self._auto.saved.calibration, tuning.settings)
             save_tuning(self._auto.storage, saved)
-        if decision.rows_per_epoch is not None:
-            self._rows_per_epoch = decision.rows_per_epoch
+        if tuning.rows_per_epoch is not None:
+            self._rows_per_epoch = tuning.rows_per_epoch
 
 
 def last_trigger(progress: StreamingQueryProgress | None, epoch: int) -> LastTrigger:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,10 @@ from headgate.cli.run import begin_with, manager_of, slots_of, tuning_lines
 from headgate.cli.tune import keep_costs
 from headgate.commit.facts import TuningFacts
 from headgate.control.settings import slots_for
-from headgate.control.tuning_file import SavedTuning, load_tuning, read_calibration, save_tuning
+from headgate.control.tuner import SavedTuning, load_tuning, read_calibration, save_tuning
 from headgate.errors import UnknownSlot
 from headgate.planner.tuning.cost_model import Calibration, EngineCosts
-from headgate.planner.tuning.epoch_model import EpochPrediction, EpochSettings
-from headgate.planner.tuning.epochs import TunedEpochs
+from headgate.planner.tuning.epochs import EpochPrediction, EpochSettings, TunedEpochs
 from headgate.routing.table import save_tables
 from headgate.state.storage import Storage
 
@@ -108,7 +108,7 @@ def test_without_anything_the_engine_is_measured_as_it_runs(checkpoint: Storage)
 
 def test_the_result_of_tune_is_taken_over(checkpoint: Storage) -> None:
     kept = SavedTuning(costs(1e-4), settings(3))
-    write_json(kept_in("trends"), kept.to_json())
+    write_json(kept_in("trends"), asdict(kept))
 
     said = begin_with(checkpoint, "trends")
 
@@ -118,7 +118,7 @@ def test_the_result_of_tune_is_taken_over(checkpoint: Storage) -> None:
 
 
 def test_settings_of_the_checkpoint_come_first(checkpoint: Storage) -> None:
-    write_json(kept_in("trends"), SavedTuning(costs(1e-4), settings(3)).to_json())
+    write_json(kept_in("trends"), asdict(SavedTuning(costs(1e-4), settings(3))))
     known = SavedTuning(costs(2e-4), settings(1))
     save_tuning(checkpoint, known)
 
@@ -129,7 +129,7 @@ def test_settings_of_the_checkpoint_come_first(checkpoint: Storage) -> None:
 def test_costs_of_the_checkpoint_stay_with_settings_of_tune(checkpoint: Storage) -> None:
     keep_costs(checkpoint, costs(2e-4))
     assert "what the engine costs is in its checkpoint" in begin_with(checkpoint, "trends")
-    write_json(kept_in("trends"), SavedTuning(costs(1e-4), settings(3)).to_json())
+    write_json(kept_in("trends"), asdict(SavedTuning(costs(1e-4), settings(3))))
 
     begin_with(checkpoint, "trends")
 
@@ -145,7 +145,7 @@ def test_new_costs_leave_the_settings_of_a_checkpoint(checkpoint: Storage) -> No
 
 
 def test_costs_are_read_back_as_they_were_written(tmp_path: Path) -> None:
-    write_json(tmp_path / "costs.json", costs(1e-4).to_json())
+    write_json(tmp_path / "costs.json", asdict(costs(1e-4)))
 
     assert read_calibration(tmp_path / "costs.json") == costs(1e-4)
 

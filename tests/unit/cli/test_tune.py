@@ -16,14 +16,15 @@ from headgate.cli.main import app
 from headgate.cli.tune import choose
 from headgate.control.tuner import GROWTH
 from headgate.planner.tuning.cost_model import EngineCosts, FlowModel, Step, Stream
-from headgate.planner.tuning.epoch_model import EpochModel
+from headgate.planner.tuning.epochs import EpochModel
 
 COSTS = EngineCosts(1e-4, 5e-9, task_s=0.05, epoch_s=0.2, message_bytes_max=8 << 20)
 
 
 def model(ppt_s: float) -> EpochModel:
-    flow = FlowModel((Step("in", source_rate=1.0), Step("agg", ppt_s)), (Stream("in", "agg"),))
-    return EpochModel(flow, COSTS, levels=1, cores=2, at_source=frozenset({"in"}))
+    source = Step("in", source_rate=1.0, at_source=True)
+    flow = FlowModel((source, Step("agg", ppt_s)), (Stream("in", "agg"),))
+    return EpochModel(flow, COSTS, levels=1, cores=2)
 
 
 def told(*words: str) -> str:

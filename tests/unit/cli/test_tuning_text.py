@@ -20,21 +20,25 @@ from headgate.cli.tune import (
 from headgate.commit.facts import EngineFacts, epochs_of
 from headgate.control.measured_flow import Measured, measure_flow
 from headgate.planner.tuning.cost_model import Calibration, EngineCosts, FlowModel, Step, Stream
-from headgate.planner.tuning.epoch_model import EpochModel, EpochPrediction, EpochSettings
-from headgate.planner.tuning.epochs import TunedEpochs
+from headgate.planner.tuning.epochs import EpochModel, EpochPrediction, EpochSettings, TunedEpochs
 from headgate.slot.compile import compile_flow
 from headgate.testing import ListSource, run
 
 COSTS = EngineCosts(1e-4, 5e-9, task_s=0.02, epoch_s=0.05, message_bytes_max=8 << 20)
 FLOW = FlowModel(
-    (Step("in", 1e-6, source_rate=1_000.0), Step("parse", 2e-6), Step("agg", 9e-6), Step("out")),
+    (
+        Step("in", 1e-6, source_rate=1_000.0, at_source=True),
+        Step("parse", 2e-6, at_source=True),
+        Step("agg", 9e-6),
+        Step("out"),
+    ),
     (
         Stream("in", "parse", row_bytes=0),
         Stream("parse", "agg", row_bytes=32),
         Stream("agg", "out", row_bytes=0),
     ),
 )
-MODEL = EpochModel(FLOW, COSTS, levels=1, cores=2, at_source=frozenset({"in", "parse"}))
+MODEL = EpochModel(FLOW, COSTS, levels=1, cores=2)
 
 
 def measured() -> Measured:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headgate.commit.facts import EpochFacts, OutcomeFacts, PlanFacts
+from headgate.commit.facts import EpochFacts, OutcomeFacts, PlanFacts, TuningFacts
 from headgate.commit.planning import Decision, Observed, Planning
 from headgate.routing.route import TO_OWNER
 from headgate.routing.table import RoutingTable, hash_table
@@ -88,7 +88,14 @@ def test_a_decision_made_for_other_slots_is_void_but_told() -> None:
         def step(self, observed: Any, tables: Any) -> Decision:
             plan, outcome = PlanFacts(why="moved"), OutcomeFacts(error=0)
             dispatch = {"op": TO_OWNER}
-            return Decision(tables, plan, outcome, slots=7, dispatch=dispatch, rows_per_epoch=9)
+            return Decision(
+                tables,
+                plan,
+                outcome,
+                slots=7,
+                dispatch=dispatch,
+                tuning=TuningFacts(0, rows_per_epoch=9),
+            )
 
     planning = Planning(Mover(), beside=False)
     planning.observe(epoch(0), TABLES)
@@ -97,7 +104,9 @@ def test_a_decision_made_for_other_slots_is_void_but_told() -> None:
     assert decision is not None
     assert (dict(decision.tables), decision.slots, decision.dispatch) == ({}, None, None)
     assert decision.outcome == OutcomeFacts(error=0)
-    assert decision.rows_per_epoch == 9, "sources are told whatever the slots"
+    assert decision.tuning is not None and decision.tuning.rows_per_epoch == 9, (
+        "sources are told whatever the slots"
+    )
     assert decision.plan == PlanFacts(why="moved", overtaken="made for 2 slots, there are 3 now")
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from headgate.commit.facts import EdgeFacts, EngineFacts, EpochFacts, LastTrigger
-from headgate.control.tuner import Advice, Tuner
+from headgate.commit.facts import EdgeFacts, EngineFacts, EpochFacts, LastTrigger, TuningFacts
+from headgate.control.tuner import Tuner
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def live(
 
 
 def _obey(
-    advice: Advice | None,
+    advice: TuningFacts | None,
     epoch: int,
     lived: Lived,
     engine: Engine,
@@ -144,13 +144,13 @@ def _obey(
         return slots, limit
     if advice.note:
         lived.notes.append(advice.note)
-    if advice.rescale is not None:
-        lived.changes.append((epoch, "slots", advice.rescale.instances))
-        if advice.rescale.instances <= engine.slots_had:
-            slots = advice.rescale.instances
-    if advice.epoch_rows is not None:
-        lived.changes.append((epoch, "rows", advice.epoch_rows.rows))
-        limit = advice.epoch_rows.rows if source.told else limit
+    if advice.slots is not None:
+        lived.changes.append((epoch, "slots", advice.slots))
+        if advice.slots <= engine.slots_had:
+            slots = advice.slots
+    if advice.rows_per_epoch is not None:
+        lived.changes.append((epoch, "rows", advice.rows_per_epoch))
+        limit = advice.rows_per_epoch if source.told else limit
     return slots, limit
 
 

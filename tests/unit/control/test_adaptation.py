@@ -10,10 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.control.acceptance import UNFORESEEN
-from headgate.control.adaptation import PATIENCE_PERIODS, Adaptation, Adapted
+from headgate.control.adaptation import (
+    PATIENCE_PERIODS,
+    UNFORESEEN,
+    Adaptation,
+    Adapted,
+    MeasuredUnits,
+)
 from headgate.control.settings import Scaling
-from headgate.control.unit_statistics import Measured
 from headgate.planner.allocation.integrated import IntegratedPlanner, IntegratedSettings
 from headgate.planner.allocation.model import Nodes, Situation, Traffic, Units, load_distance
 from headgate.planner.allocation.plan import Limits, Planner, make_allocator
@@ -28,20 +32,20 @@ for after that; docs/guide/scaling.md says so."""
 RULE = Scaling(min_slots=1, max_slots=8, high_pct=75, low_pct=40, hold_periods=2)
 
 
-def measured(loads: list[float], home: list[int], slots: int, *, leaving: int = 0) -> Measured:
+def measured(loads: list[float], home: list[int], slots: int, *, leaving: int = 0) -> MeasuredUnits:
     """Units of one operator, a state of one byte each; a move costs 1."""
     n = len(loads)
     units = Units(("op",), np.zeros(n, np.int32), np.array(loads), np.ones(n))
     nodes = Nodes.alike(slots, tuple(range(slots - leaving, slots)))
     situation = Situation(units, nodes, np.array(home, np.int32))
-    return Measured(situation, "time", base=0.0, use={}, timed=True)
+    return MeasuredUnits(situation, "time", base=0.0, timed=True)
 
 
 def loop(budget: float = np.inf, rule: Scaling | None = RULE) -> Adaptation:
     return Adaptation(MilpPlanner(), Limits(migration_cost_max=budget), rule)
 
 
-def last(adaptation: Adaptation, seen: Measured, periods: int) -> Adapted:
+def last(adaptation: Adaptation, seen: MeasuredUnits, periods: int) -> Adapted:
     for _ in range(periods - 1):
         adaptation.step(seen)
     return adaptation.step(seen)
@@ -147,7 +151,7 @@ def test_a_drain_ends_though_units_without_load_are_left_for_later(planner: str)
     assert left == [7, 5, 3, 1, 0], "two fewer in every period"
 
 
-def with_states(seen: Measured, state: list[float]) -> Measured:
+def with_states(seen: MeasuredUnits, state: list[float]) -> MeasuredUnits:
     units = replace(seen.situation.units, state_bytes=np.array(state))
     return replace(seen, situation=replace(seen.situation, units=units))
 
@@ -274,7 +278,7 @@ def test_a_plan_that_only_brings_partners_nearer_is_applied() -> None:
     nodes = replace(Nodes.alike(16), distances=distances)
     situation = Situation(units, nodes, np.arange(16, dtype=np.int32), flow)
     adaptation = Adaptation(make_allocator("headgate"), Limits(16.0, 5.0, seconds=20), None)
-    plan = adaptation.step(Measured(situation, "time", 0.0, {}, timed=True)).plan
+    plan = adaptation.step(MeasuredUnits(situation, "time", 0.0, timed=True)).plan
 
     assert plan is not None and plan.collocation == 0
     assert distances.near[np.arange(8), 8 + np.arange(8)].tolist() == [3] * 8
@@ -287,7 +291,7 @@ def test_loads_of_every_operator_are_evened_if_that_is_asked_for() -> None:
     operator = np.array([0, 0, 1, 1], np.int32)
     units = Units(("a", "b"), operator, np.full(4, 5.0), np.ones(4))
     situation = Situation(units, Nodes.alike(2), np.array([0, 0, 1, 1], np.int32))
-    seen = Measured(situation, "time", 0.0, {}, timed=True)
+    seen = MeasuredUnits(situation, "time", 0.0, timed=True)
     by_operator = Adaptation(
         make_allocator("headgate", balance="operator"), Limits(seconds=20), None, balance="operator"
     )
@@ -368,7 +372,7 @@ def test_the_loop_comes_to_rest_whatever_plans(planner, situation, share, limit)
     seen, quiet = {situation.home.tobytes()}, 0
     draws = planner == "albic"  # a pair in every period: it may move again after a pause
     for _ in range(ROUNDS + QUIET):
-        plan = adaptation.step(Measured(situation, "time", 0.0, {}, timed=True)).plan
+        plan = adaptation.step(MeasuredUnits(situation, "time", 0.0, timed=True)).plan
         situation = replace(situation, period=situation.period + 1)
         if plan is None or not plan.migrations:
             quiet += 1
@@ -388,7 +392,7 @@ def test_albic_goes_on_collocating_in_the_loop() -> None:
     seen = {situation.home.tobytes()}
     for period in range(25):
         now = replace(situation, period=period)
-        plan = adaptation.step(Measured(now, "time", 0.0, {}, timed=True)).plan
+        plan = adaptation.step(MeasuredUnits(now, "time", 0.0, timed=True)).plan
         if plan is not None and plan.migrations:
             assert plan.node.tobytes() not in seen, "it has come back"
             seen.add(plan.node.tobytes())

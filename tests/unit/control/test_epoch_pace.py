@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.commit.facts import EngineFacts, EpochFacts, LastTrigger
-from headgate.control.epoch_pace import overhead_s, pace_of
+from headgate.control.measured_flow import overhead_s, pace_of
 
 BESIDE_S = 0.2
 
@@ -108,7 +108,7 @@ def test_an_idle_flow_has_no_rows_that_wait():
     """Each epoch has what a burst brought, which is always the same."""
     told = epochs(limit=1_000, every_s=5.0)
 
-    found = pace_of(told, told_rows=1_000)
+    found = pace_of(told, limit=1_000)
     assert found.rows_wait is False and not found.is_busy
     assert found.idle_share == pytest.approx(0.85, abs=0.05)
 
@@ -117,7 +117,7 @@ def test_an_idle_flow_has_no_rows_that_wait():
 def test_epochs_that_meet_what_sources_were_told(told_rows, waits):
     even = epochs(limit=1_000, noise=0.0)
 
-    assert pace_of(even, told_rows=told_rows).rows_wait is waits
+    assert pace_of(even, limit=told_rows).rows_wait is waits
 
 
 def test_what_the_source_says_counts_more_than_what_epochs_look_like():
@@ -127,7 +127,7 @@ def test_what_the_source_says_counts_more_than_what_epochs_look_like():
     abreast = [replace(e, trigger=waits_not) for e in epochs(limit=1_000)]
 
     assert pace_of(behind).rows_wait is True
-    assert pace_of(abreast, told_rows=1_000).rows_wait is False
+    assert pace_of(abreast, limit=1_000).rows_wait is False
 
 
 def test_all_rows_of_a_run_over_what_is_there_wait():

@@ -8,17 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headgate.commit.facts import EpochFacts, PlanFacts, StateSize
+from headgate.commit.facts import EpochFacts, PlanFacts, StateSize, TuningFacts
 from headgate.commit.planning import Observed
-from headgate.control.keys import KeyPlacement
 from headgate.control.loop import DecisionLoop
-from headgate.control.placement import HeadgatePlacement, PlacementSettings
-from headgate.control.policy import Proposal, SlotsWanted, View, compare
+from headgate.control.placement import HeadgatePlacement, KeyPlacement, PlacementSettings
+from headgate.control.policy import Proposal, View, compare
 from headgate.control.settings import Manager
-from headgate.control.tuner import Advice
 from headgate.control.units import UnitPlacement
 from headgate.planner.placing import Task
-from headgate.planner.tuning.rescaler import Rescale
+from headgate.planner.tuning.rescaler import Wanted
 from headgate.routing.space_saving import PairSketch
 from headgate.routing.table import RoutingTable, hash_table
 from headgate.slot.statistics import TaskStatistics
@@ -49,11 +47,11 @@ class Says:
 class Sizes:
     """A tuner that says what it is given, one epoch after the other."""
 
-    def __init__(self, *advice: Advice | None) -> None:
+    def __init__(self, *advice: TuningFacts | None) -> None:
         self.advice = list(advice)
         self.changing: list[bool] = []
 
-    def observe(self, epoch: EpochFacts, *, changing: bool = False) -> Advice | None:
+    def observe(self, epoch: EpochFacts, *, changing: bool = False) -> TuningFacts | None:
         self.changing.append(changing)
         return self.advice.pop(0) if self.advice else None
 
@@ -95,8 +93,8 @@ def test_epochs_that_ran_with_other_slots_are_nobodys_business() -> None:
 
 def test_more_slots_win_over_fewer() -> None:
     """The placement would let slots go, the tuner needs more: nobody takes away what is needed."""
-    placing = Says(Proposal(slots=SlotsWanted(2, "drained")))
-    loop = loop_of(placing, Sizes(Advice(Rescale(6, "rows wait"))))
+    placing = Says(Proposal(slots=Wanted(2, "drained")))
+    loop = loop_of(placing, Sizes(TuningFacts(0, slots=6, why="rows wait")))
 
     decision = loop.step([seen()], TABLES)
 
@@ -105,7 +103,9 @@ def test_more_slots_win_over_fewer() -> None:
 
 def test_while_slots_are_on_their_way_the_tuner_knows_of_it() -> None:
     """Of epochs that come in one go, those after a wish ran before it could be carried out."""
-    sizes = Sizes(Advice(Rescale(6, "rows wait")), Advice(note="6 slots did not come"))
+    sizes = Sizes(
+        TuningFacts(0, slots=6, why="rows wait"), TuningFacts(1, note="6 slots did not come")
+    )
     loop = loop_of(sizing=sizes)
 
     decision = loop.step([seen(0), seen(1)], TABLES)
@@ -212,7 +212,7 @@ def test_slots_that_are_to_leave_are_drained_and_then_released() -> None:
 
 def test_fewer_slots_are_drained_first() -> None:
     placing = headgate()
-    loop = loop_of(placing, Sizes(Advice(Rescale(3, "idle")), Advice(note="x")))
+    loop = loop_of(placing, Sizes(TuningFacts(0, slots=3, why="idle"), TuningFacts(1, note="x")))
     world = World(placing, np.full(BUCKETS, 10.0))
 
     decision = loop.step([world._observed()], TABLES)

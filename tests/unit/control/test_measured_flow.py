@@ -17,8 +17,7 @@ from headgate.commit.facts import EngineFacts, EpochFacts, epochs_of
 from headgate.control.measured_flow import EpochLine, line_of, measure_flow, tells_apart
 from headgate.errors import DeclarationError
 from headgate.planner.tuning.cost_model import EngineCosts
-from headgate.planner.tuning.epoch_model import EpochSettings
-from headgate.planner.tuning.epochs import tune_epochs
+from headgate.planner.tuning.epochs import EpochSettings, tune_epochs
 from headgate.slot.compile import compile_flow
 from headgate.slot.plan import batching_of
 from headgate.testing import ListSource, run

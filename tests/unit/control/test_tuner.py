@@ -8,13 +8,26 @@ from typing import Any
 import pytest
 
 import headgate as hg
-from headgate.commit.facts import EdgeFacts, EngineFacts, EpochFacts
+from headgate.commit.facts import EdgeFacts, EngineFacts, EpochFacts, TuningFacts
 from headgate.control.measured_flow import load_between
-from headgate.control.tuner import RETUNE_EPOCHS, Advice, Tuner
-from headgate.control.tuning_file import SavedTuning, load_tuning, save_tuning
-from headgate.control.tuning_history import REFUSED_EPOCHS
+from headgate.control.tuner import (
+    REFUSED_EPOCHS,
+    RETUNE_EPOCHS,
+    SavedTuning,
+    Tuner,
+    load_tuning,
+    save_tuning,
+)
 from headgate.errors import DeclarationError
-from headgate.planner.tuning.cost_model import Calibration, EngineCosts
+from headgate.planner.tuning.cost_model import (
+    Calibration,
+    EngineCosts,
+    FlowModel,
+    Probe,
+    Step,
+    Stream,
+)
+from headgate.planner.tuning.epochs import EpochModel, tune_epochs
 from headgate.slot.compile import compile_flow
 from headgate.state.storage import Storage
 from headgate.testing import ListSource
@@ -68,19 +81,18 @@ def epochs(
 
 
 def tuner(slots: int = 2, **options: Any) -> Tuner:
-    chosen = {"cores": 8, "slots_max": 8, "costs": COSTS} | options
+    chosen = {"cores": 8, "scaling": hg.Scaling(max_slots=8), "costs": COSTS} | options
     return Tuner(program(), slots=slots, **chosen)
 
 
 def test_busy_epochs_bring_more_slots():
     said = epochs(tuner(), 4, slots=2, busy_ms=990.0, every_ms=1_000)
 
-    grown = [a.rescale for a in said if a is not None and a.rescale is not None]
-    assert [r.instances for r in grown] == [3]
+    assert slots_asked(said) == [3]
 
 
 def slots_asked(said):
-    return [a.rescale.instances for a in said if a is not None and a.rescale is not None]
+    return [a.slots for a in said if a is not None and a.slots is not None]
 
 
 def test_while_a_change_is_under_way_no_other_is_asked_for():
@@ -99,10 +111,10 @@ def test_a_change_that_failed_is_told_and_tried_again_after_a_while():
 
     later = epochs(watching, 200, slots=2, busy_ms=990.0, every_ms=1_000, start=4)
 
-    notes = [a.facts(0).note for a in later if a is not None and a.note]
+    notes = [a.note for a in later if a is not None and a.note]
     assert notes[0] == "3 slots did not come; going on from 2"
     assert 1 <= len(slots_asked(later)) <= 3
-    again = next(i for i, a in enumerate(later) if a is not None and a.rescale is not None)
+    again = next(i for i, a in enumerate(later) if a is not None and a.slots is not None)
     assert again >= REFUSED_EPOCHS
 
 
@@ -121,7 +133,7 @@ def test_slots_that_somebody_else_has_changed_are_followed():
 def test_a_calibration_of_a_busy_engine_gives_no_busy_slots_away():
     """Its fixed cost alone is longer than the epochs, and tasks fill two thirds of them."""
     busy = EngineCosts(3e-5, 5e-8, task_s=0.26, epoch_s=0.0, level_s=0.318)
-    watching = tuner(slots=4, costs=busy, cores=4, slots_max=4)
+    watching = tuner(slots=4, costs=busy, cores=4, scaling=hg.Scaling(max_slots=4))
 
     said = epochs(watching, 150, slots=4, busy_ms=650.0, every_ms=1_000)
 
@@ -131,11 +143,11 @@ def test_a_calibration_of_a_busy_engine_gives_no_busy_slots_away():
 def test_what_was_measured_takes_the_place_of_the_calibration():
     """Epochs of two sizes show that they cost 0.3 s without rows, not 0.9 s."""
     cold = replace(COSTS, epoch_s=0.8)
-    watching = tuner(costs=cold, rescales=False)
+    watching = tuner(costs=cold, scaling=None)
     record = epochs(watching, RETUNE_EPOCHS, slots=2, busy_ms=0.0, every_ms=1_000, uneven=True)
 
     assert record is not None
-    assert watching._fixed_s(2, 8) == pytest.approx(FIXED_MS / 1e3, rel=0.05)
+    assert watching._found.job_fixed_s(2) == pytest.approx(FIXED_MS / 1e3, rel=0.05)
 
 
 def test_a_tiny_epoch_says_little_about_the_large_one_behind_it():
@@ -163,44 +175,43 @@ def test_idle_slots_are_given_back_after_a_horizon():
 
     said = epochs(watching, 45, slots=4, busy_ms=50.0, every_ms=1_000)
 
-    given = [a.rescale for a in said if a is not None and a.rescale is not None]
-    assert [r.instances for r in given] == [1]
+    assert slots_asked(said) == [1]
 
 
 def test_with_slots_given_nothing_is_rescaled():
-    said = epochs(tuner(rescales=False), 10, slots=2, busy_ms=990.0, every_ms=1_000)
+    said = epochs(tuner(scaling=None), 10, slots=2, busy_ms=990.0, every_ms=1_000)
 
     assert said == [None] * 10
 
 
 def test_settings_are_told_once_and_again_only_if_they_differ():
-    watching = tuner(rescales=False)
+    watching = tuner(scaling=None)
 
     said = epochs(watching, 3 * RETUNE_EPOCHS, slots=2, busy_ms=400.0, every_ms=1_000)
 
-    told = [a for a in said if isinstance(a, Advice)]
+    told = [a for a in said if isinstance(a, TuningFacts)]
     assert len(told) == 1
-    assert told[0].tuned.settings.rows_per_epoch > 1
-    assert told[0].facts(0).settings.bottleneck in ("in", "op")
+    assert told[0].settings.settings.rows_per_epoch > 1
+    assert told[0].settings.bottleneck in ("in", "op")
 
 
 def test_slots_are_no_help_where_source_tasks_take_the_time():
     said = epochs(tuner(), 10, slots=2, busy_ms=990.0, every_ms=1_000, source_share=0.9)
 
-    assert [a for a in said if a is not None and a.rescale is not None] == []
+    assert [a for a in said if a is not None and a.slots is not None] == []
 
 
 def test_a_slot_has_only_the_time_that_source_tasks_leave():
     """Half the time is the source's; in the other half two slots are always busy."""
     said = epochs(tuner(), 4, slots=2, busy_ms=990.0, every_ms=1_000, source_share=0.5)
 
-    assert [a.rescale.instances for a in said if a is not None] == [3]
+    assert slots_asked(said) == [3]
 
 
 def test_rows_that_wait_get_the_slots_that_are_expected_to_be_fastest():
     """Hardly any work in small epochs, and tasks that cost a lot: one slot does it sooner."""
     costs = replace(COSTS, task_s=0.5)
-    watching = tuner(slots=4, costs=costs, cores=4, slots_max=4, all_there=True)
+    watching = tuner(slots=4, costs=costs, cores=4, scaling=hg.Scaling(max_slots=4), all_there=True)
     four, one = 200 + 500 * 5 / 4, 200 + 500 * 2 / 4  # as the calibration has it
 
     said = epochs(watching, RETUNE_EPOCHS, slots=4, busy_ms=30.0, every_ms=1_000, fixed_ms=four)
@@ -208,24 +219,22 @@ def test_rows_that_wait_get_the_slots_that_are_expected_to_be_fastest():
         watching, 200, slots=1, busy_ms=120.0, every_ms=600, start=RETUNE_EPOCHS, fixed_ms=one
     )
 
-    moved = [a.rescale for a in said if a is not None and a.rescale is not None]
-    assert [r.instances for r in moved] == [1]
-    assert "of them are expected with 1 slots" in moved[0].why
+    assert slots_asked(said) == [1]
+    assert "of them are expected with 1 slots" in said[-1].why
     assert slots_asked(later) == []  # nobody undoes it
 
 
 def asked(said):
-    return [a.epoch_rows for a in said if a is not None and a.epoch_rows is not None]
+    return [a.rows_per_epoch for a in said if a is not None and a.rows_per_epoch is not None]
 
 
 def test_rows_that_wait_for_small_epochs_get_larger_ones():
-    watching = tuner(rescales=False, limits=True, all_there=True)
+    watching = tuner(scaling=None, limits=True, all_there=True)
 
     said = epochs(watching, RETUNE_EPOCHS, slots=2, busy_ms=400.0, every_ms=700)
 
-    assert [e.rows > 1_000 for e in asked(said)] == [True]
-    assert "rows wait, and epochs have 1,000 rows" in asked(said)[0].why
-    assert said[-1].facts(0).rows_per_epoch == asked(said)[0].rows
+    assert [rows > 1_000 for rows in asked(said)] == [True]
+    assert "rows wait, and epochs have 1,000 rows" in said[-1].why_rows
 
 
 @pytest.mark.parametrize(
@@ -246,7 +255,7 @@ def test_rows_that_wait_for_small_epochs_get_larger_ones():
     ],
 )
 def test_rows_per_epoch_stay_where_another_limit_would_not_be_felt(options, every_ms, uneven):
-    watching = tuner(**({"rescales": False, "limits": True} | options))
+    watching = tuner(**({"scaling": None, "limits": True} | options))
 
     said = epochs(
         watching, 2 * RETUNE_EPOCHS, slots=2, busy_ms=400.0, every_ms=every_ms, uneven=uneven
@@ -256,11 +265,11 @@ def test_rows_per_epoch_stay_where_another_limit_would_not_be_felt(options, ever
 
 
 def test_epochs_too_large_for_the_latency_asked_for_become_smaller():
-    watching = tuner(rescales=False, limits=True, all_there=True, latency_s=3.0)
+    watching = tuner(scaling=None, limits=True, all_there=True, latency_s=3.0)
 
     said = epochs(watching, RETUNE_EPOCHS, slots=2, busy_ms=4_000.0, every_ms=4_500)
 
-    assert [400 < e.rows < 600 for e in asked(said)] == [True]  # of 2 s, 1.7 are for rows
+    assert [400 < rows < 600 for rows in asked(said)] == [True]  # of 2 s, 1.7 are for rows
 
 
 def test_epochs_that_took_no_time_by_the_clock_are_no_reason_for_anything():
@@ -269,17 +278,19 @@ def test_epochs_that_took_no_time_by_the_clock_are_no_reason_for_anything():
     assert not any(said)
 
 
-@pytest.mark.parametrize("options", [{"slots_max": 0, "rescales": False}, {"latency_s": 0.0}])
-def test_limits_of_nothing_are_refused_at_the_start(options):
-    with pytest.raises(DeclarationError, match="and a latency above zero"):
-        tuner(**options)
+def test_a_latency_of_nothing_is_refused_at_the_start():
+    with pytest.raises(DeclarationError, match="give a latency above zero"):
+        tuner(latency_s=0.0)
 
 
 def test_what_is_saved_is_found_again_and_rubbish_is_not(tmp_path):
     storage = Storage.at(str(tmp_path))
     assert load_tuning(storage) is None
 
-    saved = SavedTuning(Calibration(COSTS, (), 0.1, "Spark"))
+    probes = (Probe(1, 2, 2, 8_000, 64_000, 0.5),)
+    flow = FlowModel((Step("in", source_rate=1.0), Step("op", 1e-6)), (Stream("in", "op"),))
+    tuned = tune_epochs(EpochModel(flow, COSTS, levels=1, cores=2), rate=10_000)
+    saved = SavedTuning(Calibration(COSTS, probes, 0.1, "Spark"), tuned)
     save_tuning(storage, saved)
     assert load_tuning(storage) == saved
 

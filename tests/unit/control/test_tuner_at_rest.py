@@ -11,8 +11,7 @@ from itertools import pairwise
 
 import pytest
 
-from headgate.control.tuner import RETUNE_EPOCHS
-from headgate.control.tuning_history import REFUSED_EPOCHS
+from headgate.control.tuner import REFUSED_EPOCHS, RETUNE_EPOCHS
 from unit.control.flow_world import Engine, Lived, Source, live
 from unit.control.test_tuner import tuner
 

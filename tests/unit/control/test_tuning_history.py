@@ -2,10 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.control.tuning_history import REFUSED_EPOCHS, EpochSizeAdvisor, ScalingHistory
+from headgate.control.tuner import REFUSED_EPOCHS, EpochSizeAdvisor, ScalingHistory
 from headgate.planner.tuning.cost_model import EngineCosts, FlowModel, Step, Stream
-from headgate.planner.tuning.epoch_model import EpochModel
-from headgate.planner.tuning.epochs import TunedEpochs, tune_epochs
+from headgate.planner.tuning.epochs import EpochModel, TunedEpochs, tune_epochs
 
 FLOW = FlowModel((Step("in", source_rate=1e4), Step("op", 1e-4)), (Stream("in", "op"),))
 MODEL = EpochModel(FLOW, EngineCosts(1e-5, 0.0, epoch_s=0.3), levels=1, cores=1)
@@ -22,45 +21,45 @@ def test_the_best_is_as_the_tests_below_have_it():
 
 @pytest.mark.parametrize(("typical", "wanted"), [(1_000, 8_000), (25_000, BEST), (200_000, BEST)])
 def test_sources_are_told_what_pays_or_is_far_off(typical, wanted):
-    found = EpochSizeAdvisor(typical).ask(MODEL, typical, tuned(wanted))
+    found, _ = EpochSizeAdvisor(typical).ask(MODEL, typical, tuned(wanted))
 
-    assert found is not None and found.rows == pytest.approx(wanted, rel=0.01)
+    assert found is not None and found.count == pytest.approx(wanted, rel=0.01)
 
 
 @pytest.mark.parametrize(("typical", "wanted"), [(48_000, BEST), (80_000, BEST), (BEST, BEST)])
 def test_a_number_that_would_change_little_is_not_told(typical, wanted):
-    assert EpochSizeAdvisor(typical).ask(MODEL, typical, tuned(wanted)) is None
+    assert EpochSizeAdvisor(typical).ask(MODEL, typical, tuned(wanted)) == (None, "")
 
 
 def test_late_epochs_are_a_reason_for_somewhat_smaller_ones():
     told = EpochSizeAdvisor(80_000, latency_s=3.0)
 
-    found = told.ask(MODEL, 80_000, tune_epochs(MODEL, latency_s=3.0))
+    found, _ = told.ask(MODEL, 80_000, tune_epochs(MODEL, latency_s=3.0))
 
-    assert found is not None and found.rows == pytest.approx(17_000, rel=0.01)
+    assert found is not None and found.count == pytest.approx(17_000, rel=0.01)
 
 
 def test_the_way_back_is_gone_only_if_it_is_long():
     told = EpochSizeAdvisor(None)
-    assert told.ask(MODEL, 5_000, tuned(40_000)) is not None
+    assert told.ask(MODEL, 5_000, tuned(40_000))[0] is not None
 
-    assert told.ask(MODEL, 40_000, tuned(30_000)) is None
-    assert told.ask(MODEL, 40_000, tuned(4_000)) is not None
+    assert told.ask(MODEL, 40_000, tuned(30_000))[0] is None
+    assert told.ask(MODEL, 40_000, tuned(4_000))[0] is not None
 
 
 def test_a_source_that_does_not_listen_is_told_once_and_that_is_noted_once():
-    told = EpochSizeAdvisor(None)
-    assert told.ask(MODEL, 1_000, tuned(8_000)) is not None and told.take_note() == ""
+    advisor = EpochSizeAdvisor(None)
+    said = [advisor.ask(MODEL, 1_000, tuned(8_000)) for _ in range(3)]
 
-    assert told.ask(MODEL, 1_000, tuned(8_000)) is None
-    assert "told 8,000 rows per epoch, and still bring 1,000" in told.take_note()
-    assert told.ask(MODEL, 1_000, tuned(8_000)) is None and told.take_note() == ""
-    assert told.ask(MODEL, 8_000, tuned(BEST)) is not None  # it has heard after all
+    assert [wanted is not None for wanted, _ in said] == [True, False, False]
+    assert "told 8,000 rows per epoch, and still bring 1,000" in said[1][1]
+    assert (said[0][1], said[2][1]) == ("", "")
+    assert advisor.ask(MODEL, 8_000, tuned(BEST))[0] is not None  # it has heard after all
 
 
 def at(rate: float, tried: ScalingHistory, epochs: int = 30) -> ScalingHistory:
     for _ in range(epochs):
-        tried.observe_rate(rate)
+        tried.rates.append(rate)
     return tried
 
 
@@ -68,7 +67,7 @@ def test_slots_that_were_too_few_are_too_few_until_the_rate_has_fallen():
     tried = at(1_000, ScalingHistory(8))
     assert tried.least == 1
 
-    tried.too_few(3)
+    tried.record_too_few(3)
 
     assert at(1_000, tried).least == 4
     assert at(950, tried).least == 4  # no less, as far as one can see
@@ -84,16 +83,6 @@ def test_slots_that_did_not_come_are_out_of_reach_for_a_while_and_then_for_longe
     tried.record_refusal(4, epoch=500)
     assert tried.most(500 + REFUSED_EPOCHS) == 4
     assert tried.most(500 + 2 * REFUSED_EPOCHS) == 8
-
-
-def test_what_a_backlog_got_through_counts_more_than_what_is_promised():
-    tried = ScalingHistory(8)
-    tried.observe_backlog(5, 1_700.0)
-
-    assert tried.expected(5, 2_500.0) == 1_700.0
-    assert tried.expected(6, 2_500.0) == 2_500.0
-    tried.forget_speeds()
-    assert tried.expected(5, 2_500.0) == 2_500.0
 
 
 def test_one_slot_is_never_out_of_reach():

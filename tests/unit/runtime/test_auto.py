@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,11 +12,10 @@ import pytest
 
 import headgate as hg
 from headgate.commit.checkpoint import Checkpoint
-from headgate.control.tuning_file import SavedTuning, load_tuning, save_tuning
+from headgate.control.tuner import SavedTuning, load_tuning, save_tuning
 from headgate.errors import DeclarationError
 from headgate.planner.tuning.cost_model import Calibration, EngineCosts
-from headgate.planner.tuning.epoch_model import EpochPrediction, EpochSettings
-from headgate.planner.tuning.epochs import TunedEpochs
+from headgate.planner.tuning.epochs import EpochPrediction, EpochSettings, TunedEpochs
 from headgate.runtime.auto import SAVED, TYPICAL, AutoStart, known_costs, resolve
 from headgate.testing import ListSource
 
@@ -135,7 +135,7 @@ def test_a_probe_is_made_if_asked_for_and_says_that_it_takes_a_while():
 def test_costs_come_from_a_file_and_stay_with_the_checkpoint(tmp_path, of_tune):
     told = calibration("Spark 4.0.0, local, 1 cores")
     file = tmp_path / "costs.json"
-    file.write_text(json.dumps(SavedTuning(told).to_json() if of_tune else told.to_json()))
+    file.write_text(json.dumps(asdict(SavedTuning(told) if of_tune else told)))
 
     found = start(tmp_path / "ck", calibration=file)
 

@@ -34,8 +34,13 @@ from headgate.commit.facts import EpochFacts
 from headgate.control.measured_flow import measure_flow
 from headgate.control.tuner import GROWTH
 from headgate.demo import Machine
-from headgate.planner.tuning.epoch_model import WAITS, EpochModel, EpochSettings
-from headgate.planner.tuning.epochs import TunedEpochs, tune_epochs
+from headgate.planner.tuning.epochs import (
+    WAITS,
+    EpochModel,
+    EpochSettings,
+    TunedEpochs,
+    tune_epochs,
+)
 from headgate.runtime.calibration import ProbeSizes, calibrate
 from headgate_lab.baselines import spark_query
 from headgate_lab.bench.tune_flows import (
@@ -160,8 +165,8 @@ def run_tune(options: TuneOptions, say: Say) -> dict[str, Any]:
         "messages_per_row": {n: _messages_per_row(kept[n][-1]) for n in settings},
         "grid": grid,
         "settings": {name: asdict(setting) for name, setting in settings.items()},
-        "tuned": tuned.to_json(),
-        "calibration": calibration.to_json(),
+        "tuned": asdict(tuned),
+        "calibration": asdict(calibration),
         "calibrate_seconds": calibrate_s,
         "probe_seconds": probe_s,
         "seconds_per_row_raw": {name: list(costs) for name, costs in turns.raw.items()},

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headgate.arrays import F64
-from headgate.planner.tuning.rescaler import Load, Rescale, RescaleOptions, Rescaler
+from headgate.planner.tuning.rescaler import Load, RescaleOptions, Rescaler, Wanted
 from headgate_lab.planner.tuning.ds2 import RULE, Ds2, Ds2Options
 
 
@@ -27,7 +27,7 @@ class Scaler(Protocol):
 
     instances: int
 
-    def observe(self, load: Load) -> Rescale | None: ...
+    def observe(self, load: Load) -> Wanted | None: ...
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The manager of a real flow at work in the simulator.
 
-What decides here is what decides on Spark, `headgate.control.keys.KeyPlacement`, with its
+What decides here is what decides on Spark, `headgate.control.placement.KeyPlacement`, with its
 planners, budgets and hash fallback; only what brings it statistics and carries its tables to the
 instances is another engine. It forgets all when its process crashes, as a driver does.
 """
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from headgate.control.keys import KeyPlacement
+from headgate.control.placement import KeyPlacement
 from headgate.control.settings import Manager, PlannerSettings
 from headgate.planner.placing import KeyLoads, Observation, Pairs, Task
 from headgate.routing.table import RoutingTable

@@ -1,11 +1,11 @@
 """What rows cost on their way through a flow, in the terms of Sax et al. 2013, and on an engine.
 
-A row is created by a producer, waits for its batch, is shipped (a message costs n, a byte s),
+A producer creates a row, the row waits for its batch, is shipped (a message costs n, a byte s),
 queues at the consumer and is processed there (ppt, the pure processing time). Rows that stay in
 their slot are not shipped; the paper has none of these. Times are seconds, rates rows per second.
 
 What the engine charges is fitted from *probes*: jobs with the flow's own exchange, of so many
-levels, slots, messages and bytes. The time of one is a sum of five charges, each not negative:
+levels, slots, messages and bytes. The time of a probe is a sum of five charges, none negative:
 
     epoch_s + level_s x rounds of tasks + task_s x tasks / cores
             + message_s x messages / slots at work + byte_s x bytes / slots at work
@@ -17,16 +17,16 @@ so its cost is shared by all cores; what a slot does with messages is its own.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
 
 from headgate.errors import DeclarationError
 
-PAPER_MESSAGE_BYTES_MAX = 64 << 10  # B_max of the paper's engine; ours says its own
+PAPER_MESSAGE_BYTES_MAX = 64 << 10  # B_max of the paper's engine; ours has its own
 ROUNDING = 1e-9  # what sums of measured times may be off by; less than any row costs
 
 
@@ -54,17 +54,10 @@ class EngineCosts:
         """B_max in rows of this size; a row larger than a message travels alone."""
         return max(1, int(self.message_bytes_max / max(row_bytes, 1.0)))
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> EngineCosts:
-        return cls(**{name: told[name] for name in cls.__dataclass_fields__ if name in told})
-
 
 @dataclass(frozen=True)
 class Step:
-    """An operator as the model sees it. A source has a rate, and a dop that is the user's.
+    """An operator's costs. A source has a rate, and a degree of parallelism that the user sets.
 
     The ppt of a source is what reading a row takes; it counts where reading takes a core from
     others (`epochs`), not where a source ships while it waits for its next row.
@@ -74,6 +67,7 @@ class Step:
     ppt_s: float = 0.0
     source_rate: float | None = None
     source_dop: int = 1
+    at_source: bool = False  # it runs in source tasks, before the first exchange
 
     @property
     def is_source(self) -> bool:
@@ -82,16 +76,15 @@ class Step:
 
 @dataclass(frozen=True)
 class Stream:
-    """An edge: rows on it per row that the producer takes in, and bytes of a row (t).
-
-    `remote_share` of the rows leave their slot.
-    """
+    """An edge: rows on it per row that the producer takes in, and bytes of a row (t)."""
 
     producer: str
     consumer: str
     rows_per_row: float = 1.0
     row_bytes: float = 100.0
-    remote_share: float = 1.0
+    remote_share: float = 1.0  # of its rows leave their slot
+    sends: bool = True  # batch tuples; else rows stay inside a task
+    between_slots: bool = False  # from one slot to another: the fewer slots, the more rows stay
 
     @property
     def name(self) -> str:
@@ -108,24 +101,33 @@ class FlowModel:
 
     steps: tuple[Step, ...]
     streams: tuple[Stream, ...]
-    order: tuple[str, ...] = field(init=False, default=())
 
     def __post_init__(self) -> None:
-        names = [step.name for step in self.steps]
-        ends = {s.producer for s in self.streams} | {s.consumer for s in self.streams}
+        names = {step.name for step in self.steps}
         fed = {s.consumer for s in self.streams}
+        strange = sorted(({s.producer for s in self.streams} | fed) - names)
+        idle = [s.name for s in self.steps if not s.is_source and s.name not in fed]
         wrong = None
-        if len(set(names)) < len(names):
+        if len(names) < len(self.steps):
             wrong = "two steps of one name"
-        elif ends - set(names):
-            wrong = f"a stream names {', '.join(sorted(ends - set(names)))}, which is no step"
-        elif idle := [s.name for s in self.steps if not s.is_source and s.name not in fed]:
+        elif strange:
+            wrong = f"a stream names {', '.join(strange)}, which is no step"
+        elif idle:
             wrong = f"{', '.join(idle)} get no rows; give a source_rate, or a stream to them"
         elif any(s.is_source and s.name in fed for s in self.steps):
             wrong = "a stream leads into a source"
         if wrong:
             raise DeclarationError(f"no model of a flow: {wrong}")
-        object.__setattr__(self, "order", self._topological_order())
+        _ = self.order  # refuse a cycle at once
+
+    @cached_property
+    def order(self) -> tuple[str, ...]:
+        """Names of the steps, producers before consumers."""
+        producers = {name: [s.producer for s in into] for name, into in self.inputs.items()}
+        try:
+            return tuple(TopologicalSorter(producers).static_order())
+        except CycleError:
+            raise DeclarationError("no model of a flow: it feeds back into itself") from None
 
     @cached_property
     def step(self) -> dict[str, Step]:
@@ -133,11 +135,11 @@ class FlowModel:
 
     @cached_property
     def outputs(self) -> dict[str, tuple[Stream, ...]]:
-        return self._streams_by("producer")
+        return {n: tuple(s for s in self.streams if s.producer == n) for n in self.step}
 
     @cached_property
     def inputs(self) -> dict[str, tuple[Stream, ...]]:
-        return self._streams_by("consumer")
+        return {n: tuple(s for s in self.streams if s.consumer == n) for n in self.step}
 
     @cached_property
     def rate_in(self) -> dict[str, float]:
@@ -145,34 +147,13 @@ class FlowModel:
         rates: dict[str, float] = {}
         for name in self.order:
             given = self.step[name].source_rate
-            rates[name] = (
-                sum(rates[s.producer] * s.rows_per_row for s in self.inputs[name])
-                if given is None
-                else given
-            )
+            fed = sum(rates[s.producer] * s.rows_per_row for s in self.inputs[name])
+            rates[name] = fed if given is None else given
         return rates
 
     @property
     def source_rate(self) -> float:
         return sum(s.source_rate for s in self.steps if s.source_rate is not None)
-
-    def _streams_by(self, end: str) -> dict[str, tuple[Stream, ...]]:
-        found: dict[str, list[Stream]] = {step.name: [] for step in self.steps}
-        for stream in self.streams:
-            found[getattr(stream, end)].append(stream)
-        return {name: tuple(streams) for name, streams in found.items()}
-
-    def _topological_order(self) -> tuple[str, ...]:
-        waiting = {name: len(streams) for name, streams in self.inputs.items()}
-        order = [name for name, count in waiting.items() if count == 0]
-        for name in order:  # grows while it is walked
-            for stream in self.outputs[name]:
-                waiting[stream.consumer] -= 1
-                if waiting[stream.consumer] == 0:
-                    order.append(stream.consumer)
-        if len(order) < len(self.steps):
-            raise DeclarationError("no model of a flow: it feeds back into itself")
-        return tuple(order)
 
 
 def rows_of(costs: EngineCosts, stream: Stream, batch_rows: float) -> float:
@@ -193,7 +174,7 @@ class Probe:
 
     @property
     def charges(self) -> tuple[float, float, float, float, float]:
-        """What the five costs are multiplied with."""
+        """How often each of the five costs is charged."""
         rounds, share = self.levels + 1.0, min(self.slots, self.cores)
         tasks = rounds * self.slots / self.cores
         return 1.0, rounds, tasks, self.messages / share, self.bytes / share
@@ -208,21 +189,9 @@ class Calibration:
     error: float
     engine: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> Calibration:
-        return cls(
-            EngineCosts.from_json(told["costs"]),
-            tuple(Probe(**probe) for probe in told["probes"]),
-            float(told["error"]),
-            str(told.get("engine", "")),
-        )
-
 
 def same_engine(one: str, other: str, elastic: bool = False) -> bool:
-    """Were costs measured on such an engine? Costs that do not say where are taken at their word.
+    """Were costs measured on such an engine? Costs that do not say where are trusted.
 
     `elastic`: cores come and go, and say nothing about the engine.
 
@@ -242,17 +211,16 @@ def fit(probes: Sequence[Probe], message_bytes_max: int, engine: str = "") -> Ca
     if len(probes) < 5:
         raise DeclarationError(f"{len(probes)} probes cannot tell five costs apart; make more")
     seconds = np.array([probe.seconds for probe in probes])
-    charges = np.array([probe.charges for probe in probes])
     if not (seconds > 0).all():
         raise DeclarationError("a probe that took no time tells nothing; repeat it")
     from scipy.optimize import nnls  # late: only who calibrates needs it
 
     # Large probes must not drown small ones: errors count in shares of the probe's own time.
-    scaled = charges / seconds[:, None]
+    scaled = np.array([probe.charges for probe in probes]) / seconds[:, None]
     unit = scaled.max(axis=0)
     unit[unit == 0] = 1.0
-    found, _ = nnls(scaled / unit, np.ones(len(probes)))
-    epoch_s, level_s, task_s, message_s, byte_s = (float(v) for v in found / unit)
-    off = np.abs(charges @ (found / unit) / seconds - 1.0)
+    found = nnls(scaled / unit, np.ones(len(probes)))[0] / unit
+    epoch_s, level_s, task_s, message_s, byte_s = found.tolist()
     costs = EngineCosts(message_s, byte_s, task_s, epoch_s, message_bytes_max, level_s)
+    off = np.abs(scaled @ found - 1.0)
     return Calibration(costs, tuple(probes), float(np.median(off)), engine)

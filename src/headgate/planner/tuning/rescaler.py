@@ -4,8 +4,7 @@ Every observation says how many rows came, and what a row costs. Their product i
 instances that are never idle. Too few instances are corrected at once, with room above the recent
 peak. Too many are given back only when even the peak of a whole horizon would fit in fewer, and
 when those idle all the while have cost as much as a move does: the rule of ski rental, by which
-waiting never wastes more than moving would. In between nothing happens: the band between the two
-is the hysteresis.
+waiting never wastes more than moving would. The band between the two is the hysteresis.
 
 Invariant: two decisions in opposite directions are at least a horizon apart, since giving back
 needs a whole horizon seen with the present count.
@@ -35,6 +34,14 @@ class Load:
 
 
 @dataclass(frozen=True)
+class Wanted:
+    """How many slots (or instances, or rows per epoch) there should be, and why, in one line."""
+
+    count: int
+    why: str
+
+
+@dataclass(frozen=True)
 class RescaleOptions:
     """When to change. Shares of instances that are busy; counts are of observations."""
 
@@ -57,30 +64,20 @@ class RescaleOptions:
             raise DeclarationError(f"these options never let anything change: {self}")
 
 
-@dataclass(frozen=True)
-class Rescale:
-    """A decision, with its reason in one line."""
-
-    instances: int
-    why: str
-
-
 class Rescaler:
-    """Decides after every observation; told of a change, it starts a new horizon."""
+    """Decides after every observation; a change starts a new horizon."""
 
     def __init__(self, instances: int, options: RescaleOptions | None = None) -> None:
-        self.options = options or RescaleOptions()
-        self.instances = instances
+        self.instances, self.options = instances, options or RescaleOptions()
         kept = max(self.options.horizon, math.ceil(self.options.move_cost))
-        self._seen: deque[Load] = deque(maxlen=kept)
+        self._demands: deque[float] = deque(maxlen=kept)
 
-    def observe(self, load: Load) -> Rescale | None:
+    def observe(self, load: Load) -> Wanted | None:
         """A decision that is already taken into account, or None to stay."""
-        self._seen.append(load)
+        self._demands.append(load.demand)
         decision = self._grow() or self._shrink()
         if decision is not None:
-            self.instances = decision.instances
-            self._seen.clear()
+            self.moved(decision.count)
         return decision
 
     def limit(self, least: int, most: int) -> None:
@@ -88,23 +85,21 @@ class Rescaler:
         self.options = replace(self.options, least=least, most=max(least, most))
 
     def moved(self, instances: int) -> None:
-        """Somebody else has decided; a new horizon begins."""
+        """The count changes, whoever decided it; a new horizon begins."""
         self.instances = instances
-        self._seen.clear()
+        self._demands.clear()
 
-    def _grow(self) -> Rescale | None:
-        recent = [load.demand for load in self._seen][-self.options.patience :]
-        limit = self.options.high * self.instances
-        if len(recent) < self.options.patience or min(recent) <= limit:
+    def _grow(self) -> Wanted | None:
+        recent, high = [*self._demands][-self.options.patience :], self.options.high
+        if len(recent) < self.options.patience or min(recent) <= high * self.instances:
             return None
         wanted = self._fit(max(recent))
         if wanted <= self.instances:
             return None
-        why = f"demand {max(recent):.2f} is above {self.options.high:.0%} of {self.instances}"
-        return Rescale(wanted, why)
+        return Wanted(wanted, f"demand {max(recent):.2f} is above {high:.0%} of {self.instances}")
 
-    def _shrink(self) -> Rescale | None:
-        peaks = accumulate((load.demand for load in reversed(self._seen)), max)
+    def _shrink(self) -> Wanted | None:
+        peaks = accumulate(reversed(self._demands), max)
         for count, peak in enumerate(peaks, start=1):
             wanted = self._fit(peak)
             idle = self.instances - wanted
@@ -118,7 +113,7 @@ class Rescaler:
                 f"the peak of {count} observations, {peak:.2f}, keeps {wanted} "
                 f"{peak / wanted:.0%} busy; the {idle} idle ones have cost as much as the move"
             )
-            return Rescale(wanted, why)
+            return Wanted(wanted, why)
         return None
 
     def _fit(self, demand: float) -> int:

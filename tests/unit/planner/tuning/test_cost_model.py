@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from headgate.errors import DeclarationError
 from headgate.planner.tuning.cost_model import (
-    Calibration,
     EngineCosts,
     FlowModel,
     Probe,
@@ -31,12 +30,6 @@ def test_rates_follow_the_rows_that_each_step_makes():
     assert rates == pytest.approx(
         {"spout": 1e6, "parse": 1e6, "agg": 1e6, "mv": 100, "block": 100, "toll": 100}
     )
-
-
-def test_costs_survive_json():
-    costs = EngineCosts(1e-4, 8e-9, task_s=0.01, epoch_s=0.3, message_bytes_max=8 << 20)
-
-    assert EngineCosts.from_json(costs.to_json()) == costs
 
 
 @pytest.mark.parametrize(
@@ -117,9 +110,3 @@ def test_noise_never_makes_a_cost_negative(noise):
 def test_too_few_probes_are_refused():
     with pytest.raises(DeclarationError, match="make more"):
         fit(probes(1, 1, 1, 1, 1)[:4], 1)
-
-
-def test_a_calibration_survives_json():
-    found = fit(probes(0.3, 0.05, 0.02, 1e-4, 5e-9), 8 << 20, "Spark")
-
-    assert Calibration.from_json(found.to_json()) == found

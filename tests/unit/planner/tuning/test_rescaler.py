@@ -22,7 +22,7 @@ def test_overload_is_corrected_once_it_is_no_blip():
     decision = scaler.observe(loads(3.0)[0])
 
     assert decision is not None
-    assert decision.instances == 4  # 3.0 keeps four at most 80 % busy
+    assert decision.count == 4  # 3.0 keeps four at most 80 % busy
     assert "95% of 2" in decision.why
 
 
@@ -31,7 +31,7 @@ def test_nothing_is_given_back_before_a_whole_horizon_agrees():
     scaler = Rescaler(8, options)
 
     assert [scaler.observe(load) for load in loads(1, 1, 1, 1)] == [None] * 4
-    assert scaler.observe(loads(1)[0]).instances == 2
+    assert scaler.observe(loads(1)[0]).count == 2
 
 
 @pytest.mark.parametrize(("instances", "waits"), [(3, 30), (4, 15), (5, 10), (12, 5)])
@@ -42,7 +42,7 @@ def test_idle_instances_are_kept_until_they_have_cost_as_much_as_a_move(instance
     said = [scaler.observe(load) for load in loads(*[1.5] * waits)]
 
     assert said[:-1] == [None] * (waits - 1)
-    assert said[-1].instances == 2
+    assert said[-1].count == 2
 
 
 def test_a_peak_is_remembered_for_as_long_as_waiting_is_cheaper_than_a_move():
@@ -57,7 +57,7 @@ def test_a_peak_is_remembered_for_as_long_as_waiting_is_cheaper_than_a_move():
 def test_the_cluster_is_the_limit():
     scaler = Rescaler(2, RescaleOptions(patience=1, most=3))
 
-    assert scaler.observe(loads(50)[0]).instances == 3
+    assert scaler.observe(loads(50)[0]).count == 3
     assert scaler.observe(loads(50)[0]) is None
 
 
@@ -67,8 +67,8 @@ def test_bounds_hold_for_what_is_asked_for_and_leave_what_runs():
     scaler.limit(4, 4)
     assert [scaler.observe(load) for load in loads(9, 9, 1, 1, 1)] == [None] * 5
     scaler.limit(2, 6)
-    assert [d.instances for load in loads(1, 1, 1) if (d := scaler.observe(load))] == [2]
-    assert scaler.observe(loads(9)[0]).instances == 6
+    assert [d.count for load in loads(1, 1, 1) if (d := scaler.observe(load))] == [2]
+    assert scaler.observe(loads(9)[0]).count == 6
 
 
 @settings(max_examples=50)
@@ -81,11 +81,11 @@ def test_opposite_decisions_are_a_horizon_apart(demands, start):
         decision = scaler.observe(load)
         if decision is None:
             continue
-        assert decision.instances != last
-        if decision.instances < last and grown_at is not None:
+        assert decision.count != last
+        if decision.count < last and grown_at is not None:
             assert at - grown_at >= options.horizon
-        grown_at = at if decision.instances > last else grown_at
-        last = decision.instances
+        grown_at = at if decision.count > last else grown_at
+        last = decision.count
 
 
 @given(demand=st.floats(0.01, 100))
@@ -104,7 +104,7 @@ def test_options_that_would_undo_each_other_are_refused():
 
 
 def decided(scaler: Ds2, *demands: float) -> list[int | None]:
-    return [d.instances if (d := scaler.observe(load)) else None for load in loads(*demands)]
+    return [d.count if (d := scaler.observe(load)) else None for load in loads(*demands)]
 
 
 def test_ds2_skips_its_warm_up_at_the_start_and_after_a_change():

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from headgate.planner.tuning.cost_model import ROUNDING
-from headgate.planner.tuning.rescaler import Load, Rescale
+from headgate.planner.tuning.rescaler import Load, Wanted
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Ds2:
         self.instances = instances
         self._begin()
 
-    def observe(self, load: Load) -> Rescale | None:
+    def observe(self, load: Load) -> Wanted | None:
         """A decision that is already taken into account, or None to stay."""
         if self._skipped < self.options.warm_up:
             self._skipped += 1
@@ -66,7 +66,7 @@ class Ds2:
             return None
         self.instances = wanted
         self._begin()
-        return Rescale(wanted, f"{needed:.2f} true instances are needed")
+        return Wanted(wanted, f"{needed:.2f} true instances are needed")
 
     def _is_significant(self, wanted: int) -> bool:
         fewest = self.instances - 1 if self.options.spares_one else self.instances
