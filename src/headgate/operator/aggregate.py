@@ -1,160 +1,186 @@
-"""What all aggregates share: reading, folding and writing state, and three ways to emit.
+"""Operators with one result per key: when to emit, windows, overflow, and how one is declared.
 
-A built-in says how rows fold into the held columns of their group and what those columns mean;
-when to emit, windows, late rows and overflow are settled here, once.
-
-Costs in the docstrings are CPU time per row of a whole epoch, from hashing to commit, at 500,000
-rows of 20,000 integer keys; text keys add about 50 ns for their hash, `emit="running"` 20 to 40.
+`PerKey` settles when and what to emit. An `Aggregate` is a `PerKey` that is declared by the columns
+it keeps, each an `Accumulator`: which input it takes, and how values and partials join it. Its
+result is made of those columns, wherever they come from: the state, a closed window, every row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, TypeVar, get_args
+from typing import Any, ClassVar, TypeAlias, get_args
 
 import numpy as np
 import pyarrow as pa
 
+from headgate.arrays import Bools
 from headgate.errors import DeclarationError, NameClash
-from headgate.operator.arithmetic import SumOverflow
+from headgate.operator.arithmetic import Fold, from_words
 from headgate.operator.base import Emit, Output, StateFields, StatefulOperator
-from headgate.operator.rows import EpochClock, Groups, KeyedRows, Partials
-from headgate.operator.window import BOUNDS, SUB_KEY, Tumbling, check_window
+from headgate.operator.rows import EpochClock, Groups, KeyedRows, Partials, SomeKeys
+from headgate.operator.window import BOUNDS, SUB_KEY, TIMESTAMP, Tumbling, check_window
 from headgate.state.rows import Held, StateRows
 from headgate.state.session import StateSession
+from headgate.topology.schema import column_of
 
-Items = TypeVar("Items", KeyedRows, Partials)
+TOUCHED = "@touched"  # stands in for the key columns of a global operator, which has none
 
 
-@dataclass(frozen=True)
-class Aggregate(StatefulOperator):
-    """Base of the aggregates: one value per key, or per key and window.
+class PerKey(StatefulOperator):
+    """Base of operators with one result per key, or per key and window.
 
-    `emit="updates"`: one row per key touched in the epoch, with its final value. `"rows"`: input
-    rows pass on unchanged, the value is only kept. `"running"`: input rows pass on with the value
-    after that row appended as column `name`. With a `window`, results come once, when the
-    window is final, and `emit` must be left alone. `ttl` and `ordered` as in `StatefulOperator`.
+    `emit="updates"`: one row per key touched in the epoch, with its final result. `"rows"`: input
+    rows pass on unchanged, the result is only kept. `"running"`: input rows pass on with the result
+    after that row appended. With a `window`, results come once, when the window is final.
+
+    Which keys an epoch touched is the carry: each call names its keys, and `finish` emits one row
+    for each, however many calls and tasks the epoch took.
     """
 
-    column: str | None
+    instead: ClassVar[str] = "choose another name="  # the way out of a name clash
     emit: Emit = "updates"
-    name: str = "value"
     window: Tumbling | None = None
-    ttl: str | timedelta | None = field(default=None, kw_only=True, repr=False)
-    ordered: bool = field(default=False, kw_only=True, repr=False)
-    ends_epochs: bool = field(init=False, default=False, repr=False)
-
-    def __post_init__(self) -> None:
-        check_emit(self, self.emit, get_args(Emit))
-        if self.window is not None:
-            check_window(self.window, type(self).__name__)
-        if self.window is not None and self.emit != "updates":
-            raise DeclarationError(
-                f"{self!r}: a window emits when it is final; leave out emit={self.emit!r}",
-                operator=type(self).__name__,
-            )
-        object.__setattr__(self, "ends_epochs", self.window is not None)
 
     # What a built-in answers ------------------------------------------------------------------
 
-    def value_type(self, rows: pa.Schema) -> pa.DataType:
-        """Arrow type of the result. Raises a DeclarationError if the column does not fit."""
+    def reads(self) -> set[str]:
+        """The input columns that go into the result."""
         raise NotImplementedError
 
     def held_fields(self, rows: pa.Schema) -> list[pa.Field]:
-        """Value columns of the state."""
+        """Value columns of the state. Raises a DeclarationError if the input does not fit."""
         raise NotImplementedError
 
-    def fold(self, rows: KeyedRows, groups: Groups, held: Held) -> dict[str, Any]:
-        """The held columns of every group after the rows; may raise SumOverflow."""
+    def result_fields(self, rows: pa.Schema) -> list[pa.Field]:
+        """The columns of a result. Raises a DeclarationError if the input does not fit."""
         raise NotImplementedError
 
-    def running(self, rows: KeyedRows, groups: Groups, held: Held) -> pa.Array:
-        """The result after each row, in arrival order, given what was held before the batch."""
+    def fold(self, rows: KeyedRows, groups: Groups, state: StateSession) -> Output:
+        """Fold rows into the state of their groups."""
         raise NotImplementedError
 
-    def fold_running(
-        self, rows: KeyedRows, groups: Groups, held: Held
-    ) -> tuple[dict[str, Any], pa.Array]:
-        """Both at once, for a built-in that can share the work."""
-        return self.fold(rows, groups, held), self.running(rows, groups, held)
+    def merge(self, partials: Partials, groups: Groups, state: StateSession) -> Output:
+        """Fold partials into the state of their groups."""
+        raise self._not_mergeable()
 
-    def result(self, held: Held | StateRows) -> pa.Array:
-        """The result that held columns stand for."""
+    def results(self, held: Held | StateRows) -> pa.RecordBatch:
+        """The results that state rows stand for, in the columns of `result_fields`."""
         raise NotImplementedError
+
+    def choose(self, closed: StateRows) -> StateRows:
+        """Which state rows of final windows to emit, and in which order."""
+        return closed
 
     def merges(self, rows: pa.Schema) -> bool:
-        """Do held columns of parts of a key's rows merge into those of all, to the last bit?"""
+        """Do states of parts of a key's rows merge into that of all, to the last bit?"""
         return False
-
-    def merge(self, partials: Partials, groups: Groups, held: Held) -> dict[str, Any]:
-        """The held columns of every group after the partials; may raise SumOverflow."""
-        raise self._not_mergeable()
 
     def why_not_merged(self) -> str:
         """Why `merges` says no, half a sentence."""
         return "what it keeps of parts of a key's rows cannot be merged"
 
+    def counts(self, rows: KeyedRows) -> Bools | None:
+        """Which rows count towards a window (None: all)."""
+        return None
+
     # The contract -----------------------------------------------------------------------------
+
+    def check_emit(self, *allowed: str) -> None:
+        """Raise unless `emit` is one of the ways this operator knows."""
+        if self.emit not in allowed:
+            raise DeclarationError(
+                f"{type(self).__name__} cannot emit {self.emit!r}; choose one of "
+                f"{', '.join(map(repr, allowed))}",
+                operator=type(self).__name__,
+            )
+
+    def sub_key(self, rows: pa.Schema) -> pa.Schema:
+        return pa.schema([]) if self.window is None else SUB_KEY
 
     def state_fields(self, rows: pa.Schema, key: Sequence[str]) -> StateFields:
         self.output_schema(rows, key)
-        sub = pa.schema([]) if self.window is None else SUB_KEY
-        return StateFields(pa.schema(self.held_fields(rows)), sub)
+        return StateFields(pa.schema(self.held_fields(rows)), self.sub_key(rows))
 
     def output_schema(self, rows: pa.Schema, key: Sequence[str]) -> pa.Schema:
-        value = pa.field(self.name, self.value_type(rows))
+        results = self.result_fields(rows)
         if self.emit == "rows":
             return rows
-        if self.emit == "running":
-            head = list(rows)
-        elif self.window is None:
-            head = [rows.field(name) for name in key]
-        else:
+        head = list(rows) if self.emit == "running" else [rows.field(name) for name in key]
+        if self.window is not None:
             self.window.check(rows, key, type(self).__name__)
-            head = [*(rows.field(name) for name in key), *BOUNDS]
-        if self.name in {f.name for f in head}:
-            raise NameClash(
-                f"{type(self).__name__} adds a column {self.name!r}, which is there already; "
-                "choose another name=",
-                column=self.name,
-                operator=type(self).__name__,
-            )
-        return pa.schema([*head, value])
+            head += BOUNDS
+        names = [f.name for f in (*head, *results)]
+        for name in (f.name for f in results):
+            if names.count(name) > 1:
+                raise NameClash(
+                    f"{type(self).__name__} adds a column {name!r}, which is there already; "
+                    f"{self.instead}",
+                    column=name,
+                    operator=type(self).__name__,
+                )
+        return pa.schema([*head, *results])
 
     def carry_schema(self, rows: pa.Schema, key: Sequence[str]) -> pa.Schema | None:
         if self.emit != "updates" or self.window is not None:
             return None
-        return touched_schema(rows, key)
+        keys = [rows.field(name) for name in key]
+        return pa.schema(keys or [pa.field(TOUCHED, pa.bool_())])
 
     def needs(self, rows: pa.Schema, key: Sequence[str], wanted: set[str]) -> set[str]:
-        own = {*key} | ({self.column} if self.column is not None else set())
+        own = {*key} | self.reads()
         if self.window is not None:
             own.add(self.window.time)
         return own if self.emit == "updates" else own | (wanted & set(rows.names))
 
     def process(self, rows: KeyedRows, state: StateSession, clock: EpochClock) -> Output:
         if self.window is None:
-            return self.fold_in(rows, rows.groups, lambda some: some.groups, state)
-        placed = self.window.place(rows, clock)
-        output = self.fold_in(placed.rows, placed.groups, self.window.groups, state)
-        return placed.report(output.dead)
+            return self.fold(rows, rows.groups, state)
+        starts, chosen, dead, late = self.window.place(rows, clock)
+        counted = self.counts(rows)
+        if counted is not None:
+            chosen &= counted
+        kept = None
+        if not chosen.all():
+            kept = np.flatnonzero(chosen)
+            rows, starts = rows.take(kept), starts[kept]
+        names = self.sub_key(rows.batch.schema).names
+        columns = [from_words(starts, None, TIMESTAMP), *map(rows.column, names[1:])]
+        refused = self.fold(rows, rows.sub_groups(names, columns), state).dead
+        dead |= {row if kept is None else int(kept[row]): why for row, why in refused.items()}
+        return Output(dead=dead, late=late)
 
     def finish(
         self, state: StateSession, clock: EpochClock, carry: pa.RecordBatch | None = None
     ) -> pa.RecordBatch | None:
         if self.window is not None:
-            return self._close(self.window, state, clock)
+            closed = self.window.closed(state, clock)
+            if closed is None:
+                return None
+            best = self.choose(closed)
+            key = best.keys.select(best.layout.schema.key.names)
+            batch = _side_by_side(key, self.window.bounds(best), self.results(best))
+            state.remove_rows(closed)
+            return batch
         if carry is None or not carry.num_rows:
             return None
-        groups = touched_keys(carry)
-        return updates(groups, {self.name: self.result(state.read(groups))})
+        names = carry.schema.names
+        groups = KeyedRows(carry, [] if names == [TOUCHED] else names).groups
+        return _side_by_side(groups.columns, self.results(state.read(groups)))
+
+    def absorb(self, partials: Partials, state: StateSession, clock: EpochClock) -> Output:
+        if not self.splits:
+            raise self._not_mergeable()
+        return self.merge(partials, partials.groups, state) if len(partials) else Output()
+
+    @property
+    def splits(self) -> bool:
+        """Not `emit="running"`, which needs what is held, nor `ordered`, which needs all rows."""
+        return self.emit != "running" and not self.ordered
 
     def mergeable(self, rows: pa.Schema, key: Sequence[str]) -> bool:
-        """Not `emit="running"`, which needs what is held, nor `ordered`, which needs all rows."""
-        return self._may_split and self.merges(rows)
+        return self.splits and self.merges(rows)
 
     def why_not_mergeable(self, rows: pa.Schema, key: Sequence[str]) -> str:
         if self.emit == "running":
@@ -162,7 +188,7 @@ class Aggregate(StatefulOperator):
                 "emit='running' gives every row the value after it, which only the slot that owns "
                 "the key knows; emit='updates' or 'rows' can be split"
             )
-        if not self.ordered and not self.merges(rows):
+        if not self.merges(rows):
             return self.why_not_merged()
         return super().why_not_mergeable(rows, key)
 
@@ -173,134 +199,189 @@ class Aggregate(StatefulOperator):
     def emits_at_end(self) -> bool:
         return self.emit == "updates"
 
-    def absorb(self, partials: Partials, state: StateSession, clock: EpochClock) -> Output:
-        """As `process`: a key whose sum would overflow stays, and its partials are dead."""
-        if not self._may_split:
-            raise self._not_mergeable()
+    def touched(self, keys: Groups | SomeKeys) -> pa.RecordBatch | None:
+        """The carry that names these keys to `finish`."""
+        if self.emit != "updates" or self.window is not None:
+            return None
+        if keys.columns.num_columns:
+            return keys.columns
+        return pa.RecordBatch.from_arrays([pa.array(np.ones(len(keys), np.bool_))], [TOUCHED])
 
-        def merged(some: Partials, groups: Groups) -> Output:
-            state.write(groups, self.merge(some, groups, state.read(groups)))
-            return Output(carry=self._carry(groups))
 
-        return self._without_overflow(partials, partials.groups, lambda some: some.groups, merged)
+class Accumulator:
+    """A column of an aggregate's state, and how values join it.
 
-    @property
-    def _may_split(self) -> bool:
-        return self.emit != "running" and not self.ordered
+    `wanted` tells a user what input it `takes`. `nullable`: null until there is a value.
+    """
+
+    wanted: str = ""
+    nullable: bool = False
+
+    def takes(self, kind: pa.DataType) -> bool:
+        return True
+
+    def type_of(self, kind: pa.DataType) -> pa.DataType:
+        """What is kept of values of that type."""
+        return kind
+
+    def exact(self, kind: pa.DataType) -> bool:
+        """Is the outcome the same, to the last bit, in whatever order values and partials come?"""
+        return True
+
+    def add(self, fold: Fold, kept: pa.Field, values: Any) -> Any:
+        """The column `kept`, with the values of an input column added."""
+        raise NotImplementedError
+
+    def merge(self, fold: Fold, kept: pa.Field, partials: pa.Array) -> Any:
+        """The same with partials added; for most they are values like others."""
+        return self.add(fold, kept, partials)
+
+
+Parts: TypeAlias = Mapping[str, Accumulator]
+
+
+@dataclass(frozen=True)
+class Aggregate(PerKey):
+    """Base of the aggregates: one value per key, or per key and window, in column `name`.
+
+    `emit` as in `PerKey`; with a `window` it must be left alone. `ttl` and `ordered` as in
+    `StatefulOperator`.
+    """
+
+    parts: ClassVar[Parts]  # state columns; the first has the result's type
+    exact = True  # merge only where that changes no bit
+
+    column: str | None
+    emit: Emit = "updates"
+    name: str = "value"
+    window: Tumbling | None = None
+    ttl: str | timedelta | None = field(default=None, kw_only=True, repr=False)
+    ordered: bool = field(default=False, kw_only=True, repr=False)
+    ends_epochs: bool = field(init=False, default=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.check_emit(*get_args(Emit))
+        if self.window is not None:
+            check_window(self.window, type(self).__name__)
+        if self.window is not None and self.emit != "updates":
+            raise DeclarationError(
+                f"{self!r}: a window emits when it is final; leave out emit={self.emit!r}",
+                operator=type(self).__name__,
+            )
+        object.__setattr__(self, "ends_epochs", self.window is not None)
+
+    def result(self, columns: Mapping[str, pa.Array]) -> pa.Array:
+        """The results that state columns stand for."""
+        return next(iter(columns.values()))
+
+    def reads(self) -> set[str]:
+        return set() if self.column is None else {self.column}
+
+    def held_fields(self, rows: pa.Schema) -> list[pa.Field]:
+        who, kind = type(self).__name__, self._input_type(rows)
+        for part in self.parts.values():
+            if not part.takes(kind):
+                raise DeclarationError(
+                    f"{who} cannot take column {self.column!r} of type {kind}; it needs "
+                    f"{part.wanted}",
+                    column=self.column,
+                    operator=who,
+                )
+        return [
+            pa.field(name, part.type_of(kind), nullable=part.nullable)
+            for name, part in self.parts.items()
+        ]
+
+    def _input_type(self, rows: pa.Schema) -> pa.DataType:
+        if self.column is None:
+            return pa.null()
+        return column_of(rows, self.column, type(self).__name__).type
+
+    def result_fields(self, rows: pa.Schema) -> list[pa.Field]:
+        return [pa.field(self.name, self.held_fields(rows)[0].type)]
+
+    def results(self, held: Held | StateRows) -> pa.RecordBatch:
+        result = self.result({name: held.arrow(name) for name in self.parts})
+        return pa.RecordBatch.from_arrays([result], [self.name])
+
+    def step(self, fold: Fold, rows: KeyedRows) -> tuple[dict[str, Any], pa.Array | None]:
+        """The state columns after the rows; for `emit="running"` also the result after each row."""
+        values = None if self.column is None else rows.column(self.column)
+        kept = {f.name: f for f in self.held_fields(rows.batch.schema)}
+        new = {name: part.add(fold, kept[name], values) for name, part in self.parts.items()}
+        if self.emit != "running":
+            return new, None
+        each, parts = fold.running(), self.parts.items()
+        running = {name: _arrow(part.add(each, kept[name], values)) for name, part in parts}
+        return new, self.result(running)
+
+    def merge_step(self, fold: Fold, partials: Partials) -> dict[str, Any]:
+        """The state columns after the partials."""
+        kept, columns = partials.schema.values, partials.column
+        parts = self.parts.items()
+        return {name: part.merge(fold, kept.field(name), columns(name)) for name, part in parts}
+
+    def fold(self, rows: KeyedRows, groups: Groups, state: StateSession) -> Output:
+        if not len(rows):
+            return Output()
+        fold = Fold.into(groups, state)
+        new, running = self.step(fold, rows)
+        batch = None if self.emit == "updates" else rows.batch
+        if running is not None:
+            batch = rows.batch.append_column(self.name, running)
+        return self._write(fold, new, state, batch)
+
+    def merge(self, partials: Partials, groups: Groups, state: StateSession) -> Output:
+        fold = Fold.into(groups, state)
+        return self._write(fold, self.merge_step(fold, partials), state)
+
+    def _write(
+        self,
+        fold: Fold,
+        new: Mapping[str, Any],
+        state: StateSession,
+        batch: pa.RecordBatch | None = None,
+    ) -> Output:
+        """Write the state; groups that overflow stay, and their rows (or partials) are dead."""
+        groups = fold.groups
+        if not fold.overflow.any():
+            state.write(groups, new)
+            return Output(batch, carry=self.touched(groups))
+        why = f"{type(self).__name__} of column {self.column!r} leaves the 64-bit range"
+        bad = fold.overflow[groups.codes]
+        dead = dict.fromkeys(np.flatnonzero(bad).tolist(), why)
+        good, kept = np.flatnonzero(~fold.overflow), np.flatnonzero(~bad)
+        if not len(good):
+            return Output(dead=dead)
+        keys = groups.take(good)
+        state.write(
+            keys, {name: _arrow(column).take(pa.array(good)) for name, column in new.items()}
+        )
+        if batch is None:
+            return Output(dead=dead, carry=self.touched(keys))
+        return Output(batch.take(pa.array(kept)), kept, dead, carry=self.touched(keys))
+
+    def merges(self, rows: pa.Schema) -> bool:
+        kind = self._input_type(rows)
+        return not self.exact or all(part.exact(kind) for part in self.parts.values())
+
+    def why_not_merged(self) -> str:
+        return (
+            f"sums of column {self.column!r} round differently when added in another order; "
+            "exact=False allows that"
+        )
 
     def describe(self) -> dict[str, Any]:
         window = None if self.window is None else self.window.describe()
         return {"operator": type(self).__name__, "column": self.column, "window": window}
 
-    # Inside -----------------------------------------------------------------------------------
 
-    def fold_in(
-        self,
-        rows: KeyedRows,
-        groups: Groups,
-        regroup: Callable[[KeyedRows], Groups],
-        state: StateSession,
-    ) -> Output:
-        """Fold the rows into the state of their groups; `regroup` groups some of them."""
-
-        def folded(some: KeyedRows, groups: Groups) -> Output:
-            held = state.read(groups)
-            if self.emit == "running":
-                new, running = self.fold_running(some, groups, held)
-                batch = some.batch.append_column(self.name, running)
-            else:
-                new = self.fold(some, groups, held)
-                batch = some.batch if self.emit == "rows" else None
-            state.write(groups, new)
-            return Output(batch, carry=self._carry(groups))
-
-        return self._without_overflow(rows, groups, regroup, folded)
-
-    def _without_overflow(
-        self,
-        items: Items,
-        groups: Groups,
-        regroup: Callable[[Items], Groups],
-        write: Callable[[Items, Groups], Output],
-    ) -> Output:
-        """Groups whose sum would overflow stay as they are; their rows (or partials) are dead."""
-        if not len(items):
-            return Output()
-        try:
-            return write(items, groups)
-        except SumOverflow as overflow:
-            bad = overflow.groups[groups.codes]
-        kept = np.flatnonzero(~bad)
-        good = items.take(kept)
-        output = self._without_overflow(good, regroup(good), regroup, write)
-        why = f"{type(self).__name__} of column {self.column!r} leaves the 64-bit range"
-        dead = dict.fromkeys(np.flatnonzero(bad).tolist(), why)
-        dead |= {int(kept[row]): reason for row, reason in output.dead.items()}
-        origins = None
-        if output.batch is not None:
-            origins = kept if output.origins is None else kept[output.origins]
-        return replace(output, dead=dead, origins=origins)
-
-    def _carry(self, groups: Groups) -> pa.RecordBatch | None:
-        return touched(groups) if self.emit == "updates" and self.window is None else None
-
-    def _close(
-        self, window: Tumbling, state: StateSession, clock: EpochClock
-    ) -> pa.RecordBatch | None:
-        rows = window.closed(state, clock)
-        if rows is None:
-            return None
-        key, value = rows.layout.schema.key, self.result(rows)
-        batch = pa.RecordBatch.from_arrays(
-            [*(rows.keys.column(name) for name in key.names), *window.bounds(rows), value],
-            schema=pa.schema([*key, *BOUNDS, pa.field(self.name, value.type)]),
-        )
-        state.remove_rows(rows)
-        return batch
+def _arrow(column: Any) -> pa.Array:
+    return column if isinstance(column, pa.Array) else pa.array(column)
 
 
-def check_emit(operator: object, emit: str, allowed: Sequence[str]) -> None:
-    """Raise unless `emit` is one of the ways this operator knows."""
-    if emit not in allowed:
-        raise DeclarationError(
-            f"{type(operator).__name__} cannot emit {emit!r}; choose one of "
-            f"{', '.join(map(repr, allowed))}",
-            operator=type(operator).__name__,
-        )
-
-
-# Which keys an epoch touched: the carry of every operator that emits updates. Each call names its
-# keys; `finish` finds all of them together, makes them distinct, and emits one row per key, however
-# many calls and tasks the epoch took.
-
-TOUCHED = "@touched"  # stands in for the key columns of a global operator, which has none
-
-
-def touched_schema(rows: pa.Schema, key: Sequence[str]) -> pa.Schema:
-    """Schema of a carry that names the keys touched."""
-    if not key:
-        return pa.schema([pa.field(TOUCHED, pa.bool_())])
-    return pa.schema([rows.field(name) for name in key])
-
-
-def touched(groups: Groups) -> pa.RecordBatch:
-    """The keys of a call, for `finish` to find."""
-    keys = groups.columns
-    if keys.num_columns:
-        return keys
-    return pa.RecordBatch.from_arrays([pa.array(np.ones(len(groups), np.bool_))], [TOUCHED])
-
-
-def updates(groups: Groups, values: Mapping[str, pa.Array]) -> pa.RecordBatch:
-    """One row per key: its columns, then these."""
-    keys = groups.columns
-    fields = [pa.field(name, column.type) for name, column in values.items()]
+def _side_by_side(*parts: pa.RecordBatch) -> pa.RecordBatch:
+    columns = [column for part in parts for column in part.columns]
     return pa.RecordBatch.from_arrays(
-        [*keys.columns, *values.values()], schema=pa.schema([*keys.schema, *fields])
+        columns, schema=pa.schema([f for p in parts for f in p.schema])
     )
-
-
-def touched_keys(carry: pa.RecordBatch) -> Groups:
-    """The distinct keys of the epoch's carries."""
-    names = carry.schema.names
-    return KeyedRows(carry, [] if names == [TOUCHED] else names).groups

@@ -4,13 +4,14 @@ Operators compute in NumPy on two types only: float64 for floating columns, int6
 fixed-width ones (dates and times as their raw integers, decimals as unscaled integers). Nothing
 is lost on the way: every supported type fits, and the others are refused when the flow is declared.
 
-Everything is exact where exactness exists: integer sums go through two 32-bit halves, so an
-overflow is seen and never wraps. Running floats are summed per group, so neither a NaN nor a huge
-value of one key touches another key.
+Integer sums are exact: beside the sum, which may wrap around, a float64 one is made, and where the
+two are far apart the sum left the 64-bit range. Running floats are summed per group, so neither a
+NaN nor a huge value of one key touches another key.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,50 +22,51 @@ import pyarrow.compute as pc
 
 from headgate.arrays import F64, I64, Bools
 from headgate.operator.rows import Groups
+from headgate.state.rows import Held
+from headgate.state.session import StateSession
 
 Words = npt.NDArray[Any]
-_HALF, _LOW = 32, np.int64(0xFFFFFFFF)
-_EXACT_FLOAT = 2.0**53
-_CHUNK_ROWS = 1 << 20  # 2**20 numbers of 32 bits add up exactly in a float64
 DECIMAL_DIGITS = 18  # what fits a signed 64-bit word
+_EXACT_FLOAT = 2.0**53
 _MAGNITUDE = np.int64(0x7FFFFFFFFFFFFFFF)
+
+
+def is_number(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
 
 
 def has_words(kind: pa.DataType) -> bool:
     """Can a column of this type be computed with as 64-bit numbers?"""
     types = pa.types
-    if types.is_decimal128(kind):
-        return int(kind.precision) <= DECIMAL_DIGITS
+    if types.is_decimal(kind):
+        return types.is_decimal128(kind) and int(kind.precision) <= DECIMAL_DIGITS
     if types.is_temporal(kind):
         return not types.is_interval(kind)
-    return bool(
-        types.is_floating(kind)
-        or types.is_boolean(kind)
-        or (types.is_integer(kind) and not types.is_uint64(kind))
-    )
+    return types.is_boolean(kind) or (is_number(kind) and not types.is_uint64(kind))
 
 
 def to_words(column: pa.Array) -> tuple[Words, Bools | None]:
     """The numbers of a column and which of them are there (None: all); zero under a null."""
     kind, valid = column.type, valid_mask(column)
     if pa.types.is_decimal(kind):
-        words: Words = np.zeros(len(column), np.int64)
-        if len(column):
-            raw = np.frombuffer(column.buffers()[1], np.int64).reshape(-1, 2)
-            words = raw[column.offset : column.offset + len(column), 0].copy()
-    elif pa.types.is_boolean(kind):
-        words = pc.fill_null(column, False).to_numpy(zero_copy_only=False).astype(np.int64)
-    else:
-        raw_type = kind
-        if pa.types.is_temporal(kind):
-            raw_type = pa.int32() if kind.bit_width == 32 else pa.int64()
-            column = column.view(raw_type)
+        raw = np.frombuffer(column.buffers()[1] or b"", np.int64).reshape(-1, 2)
+        words = raw[column.offset :][: len(column), 0].copy()
         if valid is not None:
-            column = pc.fill_null(column, pa.scalar(0, raw_type))
-        words = widen(column.to_numpy(zero_copy_only=False))
-    if valid is not None and pa.types.is_decimal(kind):
-        words[~valid] = 0
-    return words, valid
+            words[~valid] = 0
+        return words, valid
+    if pa.types.is_temporal(kind):
+        column = column.view(pa.int32() if kind.bit_width == 32 else pa.int64())
+    if valid is not None:
+        column = pc.fill_null(column, False if pa.types.is_boolean(kind) else 0)
+    return widen(column.to_numpy(zero_copy_only=False)), valid
+
+
+def float_words(column: pa.Array) -> tuple[F64, Bools | None]:
+    """The same of a column of any numbers, as float64."""
+    if not pa.types.is_floating(column.type):
+        column = column.cast(pa.float64(), safe=False)
+    return to_words(column)
 
 
 def valid_mask(column: pa.Array) -> Bools | None:
@@ -86,8 +88,8 @@ def kept_words(kept: Any) -> Words:
 
 def from_words(words: Words, valid: Bools | None, kind: pa.DataType) -> pa.Array:
     """An Arrow column of type `kind`, null where not `valid`."""
-    if valid is not None:
-        valid = None if valid.all() else valid
+    if valid is not None and valid.all():
+        valid = None
     if pa.types.is_decimal(kind):
         body = np.empty((len(words), 2), np.int64)
         body[:, 0] = words
@@ -103,6 +105,11 @@ def from_words(words: Words, valid: Bools | None, kind: pa.DataType) -> pa.Array
     return pa.array(words.astype(kind.to_pandas_dtype(), copy=False), mask=mask)
 
 
+def quotient(total: Words, count: Words) -> pa.Array:
+    """Total by count as float64, null where the count is zero."""
+    return from_words(total / np.maximum(count, 1), count > 0, pa.float64())
+
+
 def sortable(words: Words) -> I64:
     """Numbers of the same order as int64; NaN is the largest, as in Spark."""
     if words.dtype != np.float64:
@@ -113,88 +120,102 @@ def sortable(words: Words) -> I64:
     return result
 
 
-def from_sortable(ordered: I64, floating: bool) -> Words:
-    """The inverse of `sortable`."""
-    if not floating:
-        return ordered
-    return (ordered ^ ((ordered >> 63) & _MAGNITUDE)).view(np.float64)
+def from_sortable(kind: pa.DataType, ordered: I64, valid: Bools | None) -> pa.Array:
+    """What `sortable` made of a column of type `kind`, as Arrow again, null where not `valid`."""
+    words: Words = ordered if valid is None else np.where(valid, ordered, 0)
+    if pa.types.is_floating(kind):
+        words = (words ^ ((words >> 63) & _MAGNITUDE)).view(np.float64)
+    return from_words(words, valid, kind)
 
 
-class SumOverflow(Exception):
-    """Some groups leave the 64-bit range; `groups` marks them. Never leaves the operator room."""
+@dataclass(frozen=True)
+class Fold:
+    """Rows or partials of one call on their way into the state: counts, sums, extremes per group.
 
-    def __init__(self, groups: Bools) -> None:
-        super().__init__(groups)
-        self.groups = groups
+    `held` is what the state has of the groups. Sums mark in `overflow` the groups that leave the
+    64-bit range; what they return for those means nothing.
+    """
 
+    groups: Groups
+    held: Held
+    overflow: Bools
 
-def group_sum(groups: Groups, values: Words, prior: Words) -> Words:
-    """`prior` plus the values of each group; raises SumOverflow for integers out of range."""
-    size = len(groups)
-    if values.dtype == np.float64:
-        return prior + np.bincount(groups.codes, weights=values, minlength=size)
-    if _magnitude(values) * len(values) < _EXACT_FLOAT:
-        batch = np.bincount(groups.codes, weights=values, minlength=size).astype(np.int64)
-        total: I64 = prior + batch
-        wrapped = ((prior ^ total) & (batch ^ total)) < 0
-        if wrapped.any():
-            raise SumOverflow(wrapped)
+    @classmethod
+    def into(cls, groups: Groups, state: StateSession) -> Fold:
+        return cls(groups, state.read(groups), np.zeros(len(groups), np.bool_))
+
+    def running(self) -> RunningFold:
+        return RunningFold(self.groups, self.held, self.overflow)
+
+    def spread(self, per_group: Words) -> Words:
+        """What the groups have, for every result of this fold."""
+        return per_group
+
+    def count(self, valid: Bools | None) -> I64:
+        """How many valid rows there are (None: all are)."""
+        if valid is None:
+            return self.groups.sizes
+        return np.bincount(self.groups.codes[valid], minlength=len(self.groups)).astype(np.int64)
+
+    def sum(self, values: Words, prior: Words) -> Words:
+        """`prior` of the group plus its values."""
+        codes = self.groups.codes
+        batch = np.bincount(codes, weights=values, minlength=len(self.groups))
+        if values.dtype == np.float64:
+            return prior + batch
+        if _magnitude(values) * len(values) < _EXACT_FLOAT:
+            total: I64 = prior + batch.astype(np.int64)
+        else:
+            total = prior.copy()
+            np.add.at(total, codes, values)
+        self.overflow[_wrapped(total, prior + batch)] = True
         return total
-    high, low = prior >> _HALF, prior & _LOW
-    for start in range(0, len(values), _CHUNK_ROWS):
-        part, codes = values[start:][:_CHUNK_ROWS], groups.codes[start:][:_CHUNK_ROWS]
-        high = high + np.bincount(codes, part >> _HALF, minlength=size).astype(np.int64)
-        low = low + np.bincount(codes, part & _LOW, minlength=size).astype(np.int64)
-    total, out_of_range = _join(high, low)
-    if out_of_range.any():
-        raise SumOverflow(out_of_range)
-    return total
 
-
-def running_sum(groups: Groups, values: Words, prior: Words) -> Words:
-    """For every row, `prior` of its group plus all values up to and including that row."""
-    before = prior[groups.codes]
-    if values.dtype == np.float64:
-        return before + _running_floats(groups, values)
-    if _magnitude(values) * len(values) + _magnitude(prior) < 2.0**62:
-        result: I64 = before + _cumulative(groups, values, "cumsum")
+    def extreme(self, values: I64, largest: bool) -> I64:
+        """The smallest or largest value."""
+        result: I64 = np.full(len(self.groups), worst(largest), np.int64)
+        (np.maximum if largest else np.minimum).at(result, self.groups.codes, values)
         return result
-    high = (before >> _HALF) + _cumulative(groups, values >> _HALF, "cumsum")
-    low = (before & _LOW) + _cumulative(groups, values & _LOW, "cumsum")
-    total, out_of_range = _join(high, low)
-    if out_of_range.any():
-        wrong = np.zeros(len(groups), np.bool_)
-        wrong[groups.codes[out_of_range]] = True
-        raise SumOverflow(wrong)
-    return total
 
 
-def group_extreme(groups: Groups, values: I64, largest: bool) -> I64:
-    """The smallest or largest value of each group; the far end of int64 where there is none."""
-    result: I64 = np.full(len(groups), worst(largest), np.int64)
-    (np.maximum if largest else np.minimum).at(result, groups.codes, values)
-    return result
+class RunningFold(Fold):
+    """The same after every row, in order of arrival."""
 
+    def spread(self, per_group: Words) -> Words:
+        return per_group[self.groups.codes]
 
-def running_extreme(groups: Groups, values: I64, largest: bool) -> I64:
-    """For every row, the extreme of its group up to and including that row."""
-    result: I64 = _cumulative(groups, values, "cummax" if largest else "cummin")
-    return result
+    def count(self, valid: Bools | None) -> I64:
+        if valid is None:
+            return self.groups.rank + 1
+        return self._cumulative(valid.astype(np.int64), "cumsum")
 
+    def sum(self, values: Words, prior: Words) -> Words:
+        before = self.spread(prior)
+        if values.dtype == np.float64:
+            return before + self._sum_floats(values)
+        total: I64 = before + self._cumulative(values, "cumsum")
+        if _magnitude(values) * len(values) + _magnitude(prior) >= 2.0**62:
+            near = before + self._cumulative(values.astype(np.float64), "cumsum")
+            self.overflow[self.groups.codes[_wrapped(total, near)]] = True
+        return total
 
-def running_count(groups: Groups, valid: Bools | None) -> I64:
-    """For every row, how many valid rows its group has up to and including that row."""
-    if valid is None:
-        return groups.rank + 1
-    result: I64 = _cumulative(groups, valid.astype(np.int64), "cumsum")
-    return result
+    def extreme(self, values: I64, largest: bool) -> I64:
+        return self._cumulative(values, "cummax" if largest else "cummin")
 
+    def _sum_floats(self, values: Words) -> F64:
+        finite = np.isfinite(values)
+        result: F64 = self._cumulative(np.where(finite, values, 0.0), "cumsum")
+        if finite.all():
+            return result
+        for special in (values == np.inf, values == -np.inf, np.isnan(values)):
+            met = self.count(special) > 0
+            with np.errstate(invalid="ignore"):
+                result[met] += values[special][:1].sum()  # inf + -inf is NaN, as it should be
+        return result
 
-def group_count(groups: Groups, valid: Bools | None) -> I64:
-    """How many valid rows each group has."""
-    if valid is None:
-        return groups.sizes
-    return np.bincount(groups.codes[valid], minlength=len(groups)).astype(np.int64)
+    def _cumulative(self, values: Words, how: str) -> npt.NDArray[Any]:
+        by_group = pd.Series(values).groupby(self.groups.codes, sort=False)
+        return np.array(getattr(by_group, how)())
 
 
 def worst(largest: bool) -> int:
@@ -203,30 +224,11 @@ def worst(largest: bool) -> int:
     return int(bounds.min if largest else bounds.max)
 
 
-def _running_floats(groups: Groups, values: Words) -> F64:
-    finite = np.isfinite(values)
-    if finite.all():
-        return _cumulative(groups, values, "cumsum")
-    result = _cumulative(groups, np.where(finite, values, 0.0), "cumsum")
-    for special in (values == np.inf, values == -np.inf, np.isnan(values)):
-        met = running_extreme(groups, special.astype(np.int64), largest=True) > 0
-        with np.errstate(invalid="ignore"):
-            result[met] += values[special][:1].sum()  # inf + -inf is NaN, as it should be
-    return result
-
-
-def _cumulative(groups: Groups, values: Words, how: str) -> npt.NDArray[Any]:
-    by_group = pd.Series(values).groupby(groups.codes, sort=False)
-    return np.array(getattr(by_group, how)())
-
-
 def _magnitude(values: Words) -> float:
-    if not len(values):
-        return 0.0
-    return max(abs(float(values.min())), abs(float(values.max())))
+    return max(-float(values.min(initial=0)), float(values.max(initial=0)))
 
 
-def _join(high: I64, low: I64) -> tuple[I64, Bools]:
-    high = high + (low >> _HALF)
-    out_of_range = (high < -(1 << 31)) | (high >= 1 << 31)
-    return (high << _HALF) | (low & _LOW), out_of_range
+def _wrapped(total: I64, near: F64) -> Bools:
+    """Which sums are off by 2**64 or more: `near` itself is off by far less."""
+    result: Bools = np.abs(total - near) > 2.0**63
+    return result

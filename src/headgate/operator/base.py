@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal
 import pyarrow as pa
 
 from headgate.arrays import I64
-from headgate.errors import DeclarationError, SchemaMismatch, UnknownColumn
+from headgate.errors import DeclarationError, SchemaMismatch
 from headgate.operator.rows import EpochClock, KeyedRows, Partials
 from headgate.state.layout import StateSchema, layout_of
 from headgate.state.session import StateSession
@@ -197,24 +197,3 @@ def state_schema(operator: StatefulOperator, rows: pa.Schema, key: Sequence[str]
 def as_output(returned: Output | pa.RecordBatch | None) -> Output:
     """What `process` or `absorb` returned, as an Output."""
     return returned if isinstance(returned, Output) else Output(returned)
-
-
-def require_column(rows: pa.Schema, name: str, operator: str) -> pa.Field:
-    """The field of that name, or an UnknownColumn that lists what there is."""
-    if name not in rows.names:
-        raise UnknownColumn(
-            f"{operator} reads column {name!r}, but its input has {', '.join(rows.names)}",
-            column=name,
-            operator=operator,
-        )
-    return rows.field(name)
-
-
-def require_numeric(rows: pa.Schema, name: str, operator: str) -> pa.Field:
-    found = require_column(rows, name, operator)
-    kind = found.type
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
-        raise DeclarationError(
-            f"{operator} needs a number in column {name!r}, which is {kind}", column=name
-        )
-    return found

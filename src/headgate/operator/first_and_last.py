@@ -2,51 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
 from headgate.arrays import F64, I64
-from headgate.errors import DeclarationError, NameClash
-from headgate.operator.aggregate import (
-    Aggregate,
-    check_emit,
-    touched,
-    touched_keys,
-    touched_schema,
-    updates,
-)
-from headgate.operator.aggregates import float_words, quotient
+from headgate.errors import DeclarationError
+from headgate.operator.aggregate import Aggregate, Parts, PerKey
+from headgate.operator.aggregates import Counted, FloatTotal
 from headgate.operator.arithmetic import (
-    Words,
+    Fold,
+    float_words,
     from_sortable,
-    from_words,
-    group_count,
-    group_extreme,
     has_words,
     kept_words,
-    running_count,
+    quotient,
     sortable,
     to_words,
     worst,
 )
-from headgate.operator.base import (
-    Emit,
-    Output,
-    StateFields,
-    StatefulOperator,
-    require_column,
-    require_numeric,
-)
+from headgate.operator.base import Emit, Output, StateFields, StatefulOperator
 from headgate.operator.rows import EpochClock, Groups, KeyedRows, Partials
 from headgate.operator.window import Tumbling
 from headgate.state.rows import Held, StateRows
 from headgate.state.session import StateSession
 from headgate.topology.arguments import check_count, positive_us, ttl_ms
+from headgate.topology.schema import column_of
 
 BY = "@by"  # state column: the `by` value of the row that Last keeps
 
@@ -109,7 +94,7 @@ class Deduplicate(StatefulOperator):
 
 
 @dataclass(frozen=True, init=False)
-class Last(StatefulOperator):
+class Last(PerKey):
     """Keep, for every key, the given columns of its latest row (nulls included).
 
     Latest is the last to arrive, or with `by` the one with the largest value there, the later
@@ -126,6 +111,8 @@ class Last(StatefulOperator):
         Last(columns=('lat', 'lon'), by='ts', emit='updates')
     """
 
+    instead = "it is part of the key and known anyway; leave it out"
+
     columns: tuple[str, ...]
     by: str | None
     emit: Emit
@@ -140,133 +127,83 @@ class Last(StatefulOperator):
         ttl: str | timedelta | None = None,
         ordered: bool = False,
     ) -> None:
-        check_emit(self, emit, ("updates", "rows"))
+        given = {"columns": columns, "by": by, "emit": emit, "ttl": ttl, "ordered": ordered}
+        for attribute, value in given.items():
+            object.__setattr__(self, attribute, value)
+        self.check_emit("updates", "rows")
         if not columns or len(set(columns)) < len(columns):
             raise DeclarationError(
                 f"Last needs one or more different columns, not {columns!r}", operator="Last"
             )
-        given = {"columns": columns, "by": by, "emit": emit, "ttl": ttl, "ordered": ordered}
-        for attribute, value in given.items():
-            object.__setattr__(self, attribute, value)
 
-    def state_fields(self, rows: pa.Schema, key: Sequence[str]) -> StateFields:
-        self.output_schema(rows, key)
-        kept = [pa.field(name, rows.field(name).type) for name in self.columns]
-        if self.by is not None:
-            kept.append(pa.field(BY, rows.field(self.by).type))
-        return StateFields(pa.schema(kept))
+    def reads(self) -> set[str]:
+        return {*self.columns} | ({self.by} if self.by is not None else set())
 
-    def output_schema(self, rows: pa.Schema, key: Sequence[str]) -> pa.Schema:
-        for name in self.columns:
-            require_column(rows, name, "Last")
-            if name in key:
-                raise NameClash(
-                    f"Last keeps column {name!r}, which is part of the key and known anyway; "
-                    "leave it out",
-                    column=name,
-                    operator="Last",
-                )
-        if self.by is not None and not has_words(require_column(rows, self.by, "Last").type):
+    def held_fields(self, rows: pa.Schema) -> list[pa.Field]:
+        by = [] if self.by is None else [pa.field(BY, rows.field(self.by).type)]
+        return self.result_fields(rows) + by
+
+    def result_fields(self, rows: pa.Schema) -> list[pa.Field]:
+        if self.by is not None and not has_words(column_of(rows, self.by, "Last").type):
             raise DeclarationError(
                 f"Last cannot order by column {self.by!r} of type {rows.field(self.by).type}; "
                 "use a timestamp or a number",
                 column=self.by,
                 operator="Last",
             )
-        if self.emit == "rows":
-            return rows
-        kept = [pa.field(name, rows.field(name).type) for name in self.columns]
-        return pa.schema([*(rows.field(name) for name in key), *kept])
+        return [pa.field(name, column_of(rows, name, "Last").type) for name in self.columns]
 
-    def carry_schema(self, rows: pa.Schema, key: Sequence[str]) -> pa.Schema | None:
-        return touched_schema(rows, key) if self.emit == "updates" else None
-
-    def needs(self, rows: pa.Schema, key: Sequence[str], wanted: set[str]) -> set[str]:
-        own = {*key, *self.columns} | ({self.by} if self.by is not None else set())
-        return own if self.emit == "updates" else own | (wanted & set(rows.names))
-
-    def process(self, rows: KeyedRows, state: StateSession, clock: EpochClock) -> Output:
+    def fold(self, rows: KeyedRows, groups: Groups, state: StateSession) -> Output:
         if not len(rows):
             return Output()
-        groups, values = rows.groups, rows.batch.select(list(self.columns)).columns
+        values = {name: rows.column(name) for name in self.columns}
         if self.by is None:
-            state.write(groups, self._taken(values, groups.last))
+            state.write(groups, _taken(values, groups.last))
         else:
             self._keep_latest(rows.column(self.by), values, groups, state)
-        return Output(rows.batch) if self.emit == "rows" else Output(carry=touched(groups))
+        return Output(rows.batch if self.emit == "rows" else None, carry=self.touched(groups))
 
-    def finish(
-        self, state: StateSession, clock: EpochClock, carry: pa.RecordBatch | None = None
-    ) -> pa.RecordBatch | None:
-        if carry is None or not carry.num_rows:
-            return None
-        groups = touched_keys(carry)
-        held = state.read(groups)
-        return updates(groups, {name: held.arrow(name) for name in self.columns})
+    def merge(self, partials: Partials, groups: Groups, state: StateSession) -> Output:
+        values = {name: partials.column(name) for name in self.columns}
+        self._keep_latest(partials.column(BY), values, groups, state)
+        return Output(carry=self.touched(groups))
 
-    def mergeable(self, rows: pa.Schema, key: Sequence[str]) -> bool:
-        return self.by is not None and not self.ordered
-
-    def why_not_mergeable(self, rows: pa.Schema, key: Sequence[str]) -> str:
-        if self.by is None:
-            return "which row came last is not known between tasks; name a column of times with by="
-        return super().why_not_mergeable(rows, key)
+    def results(self, held: Held | StateRows) -> pa.RecordBatch:
+        return pa.record_batch([held.arrow(name) for name in self.columns], list(self.columns))
 
     @property
-    def emits_at_end(self) -> bool:
-        return self.emit == "updates"
+    def splits(self) -> bool:
+        return self.by is not None and super().splits
 
-    def absorb(self, partials: Partials, state: StateSession, clock: EpochClock) -> Output:
-        if not self.mergeable(partials.batch.schema, partials.schema.key.names):
-            raise self._not_mergeable()
-        if not len(partials):
-            return Output()
-        groups, values = partials.groups, [partials.column(name) for name in self.columns]
-        self._keep_latest(partials.column(BY), values, groups, state)
-        return Output() if self.emit == "rows" else Output(carry=touched(groups))
+    def merges(self, rows: pa.Schema) -> bool:
+        return self.by is not None
+
+    def why_not_merged(self) -> str:
+        return "which row came last is not known between tasks; name a column of times with by="
 
     def describe(self) -> dict[str, Any]:
         return {"operator": "Last", "columns": list(self.columns), "by": self.by}
 
     def _keep_latest(
-        self, by: pa.Array, values: Sequence[pa.Array], groups: Groups, state: StateSession
+        self, by: pa.Array, values: Mapping[str, pa.Array], groups: Groups, state: StateSession
     ) -> None:
-        words, valid = to_words(by)
+        fold, (words, valid), none = Fold.into(groups, state), to_words(by), worst(largest=True)
         times = sortable(words)
         if valid is not None:
-            times = np.where(valid, times, worst(largest=True))
-        latest = group_extreme(groups, times, largest=True)
+            times = np.where(valid, times, none)
+        latest = fold.extreme(times, largest=True)
         hits = np.flatnonzero(times == latest[groups.codes])
         winner = np.empty(len(groups), np.int64)
         winner[groups.codes[hits]] = hits  # of equal times the last one stays
-        held = state.read(groups)
-        before = np.where(held.valid(BY), sortable(kept_words(held[BY])), worst(largest=True))
+        before = np.where(fold.held.valid(BY), sortable(kept_words(fold.held[BY])), none)
         newer = latest >= before
-        seen = latest > worst(largest=True)
-        words = from_sortable(np.where(seen, latest, 0), pa.types.is_floating(by.type))
-        new = self._taken(values, winner[newer])
-        new[BY] = from_words(words[newer], seen[newer], by.type)
+        new = _taken(values, winner[newer])
+        new[BY] = from_sortable(by.type, latest[newer], latest[newer] > none)
         state.write(groups.take(newer), new)
 
-    def _taken(self, values: Sequence[pa.Array], chosen: I64) -> dict[str, Any]:
-        index = pa.array(chosen)
-        return {name: column.take(index) for name, column in zip(self.columns, values, strict=True)}
 
-
-@dataclass(frozen=True)
-class Line:
-    """All values of a batch in one line: per group the n held ones (oldest first, zeros before the
-    first), then those of the batch, then zeros up to a multiple of n.
-
-    `begins` is where each group begins and `fresh` how many values the batch brings it; for every
-    row, `so_far` counts those up to it and `newest` is where the latest of them stands.
-    """
-
-    values: F64
-    begins: I64
-    fresh: I64
-    so_far: I64
-    newest: I64
+def _taken(values: Mapping[str, pa.Array], chosen: I64) -> dict[str, Any]:
+    return {name: column.take(pa.array(chosen)) for name, column in values.items()}
 
 
 @dataclass(frozen=True, init=False)
@@ -287,6 +224,8 @@ class MeanOfLast(Aggregate):
         MeanOfLast(column='speed', emit='running', name='mean', n=10)
     """
 
+    parts: ClassVar[Parts] = {"last": FloatTotal(), "count": Counted()}
+
     window: Tumbling | None = field(init=False, default=None, repr=False)
     n: int = field(init=False, default=1)
 
@@ -306,62 +245,52 @@ class MeanOfLast(Aggregate):
             object.__setattr__(self, attribute, value)
         self.__post_init__()
 
-    def value_type(self, rows: pa.Schema) -> pa.DataType:
-        require_numeric(rows, str(self.column), "MeanOfLast")
-        return pa.float64()
-
     def held_fields(self, rows: pa.Schema) -> list[pa.Field]:
-        return [
-            pa.field("last", pa.list_(pa.float64(), self.n), nullable=False),
-            pa.field("count", pa.int64(), nullable=False),
-        ]
+        _, count = super().held_fields(rows)
+        return [pa.field("last", pa.list_(pa.float64(), self.n), nullable=False), count]
 
-    def fold(self, rows: KeyedRows, groups: Groups, held: Held) -> dict[str, Any]:
-        return self._newest(self._line_up(rows, groups, held), held)
+    def result_fields(self, rows: pa.Schema) -> list[pa.Field]:
+        self.held_fields(rows)
+        return [pa.field(self.name, pa.float64())]
 
-    def running(self, rows: KeyedRows, groups: Groups, held: Held) -> pa.Array:
-        return self._means(self._line_up(rows, groups, held), groups, held)
+    def step(self, fold: Fold, rows: KeyedRows) -> tuple[dict[str, Any], pa.Array | None]:
+        """All values stand in one line: per group the n held ones (oldest first, zeros before the
+        first), then those of the batch, then zeros up to a multiple of n.
+        """
+        n, held, codes = self.n, fold.held, fold.groups.codes
+        values, valid = float_words(rows.column(str(self.column)))
+        fresh, so_far = fold.count(valid), fold.running().count(valid)
+        lengths = n * (1 + -(-fresh // n))
+        begins = np.cumsum(lengths) - lengths
+        line: F64 = np.zeros(int(lengths.sum()), np.float64)
+        line[begins[:, None] + np.arange(n)] = held["last"]
+        newest = begins[codes] + n - 1 + so_far  # for every row, where its latest value stands
+        line[newest if valid is None else newest[valid]] = (
+            values if valid is None else values[valid]
+        )
+        new = {
+            "last": line[(begins + fresh)[:, None] + np.arange(n)],
+            "count": np.minimum(held["count"] + fresh, n),
+        }
+        if self.emit != "running":
+            return new, None
+        prefix = np.cumsum(line.reshape(-1, n), axis=1).reshape(-1)
+        suffix = np.cumsum(line.reshape(-1, n)[:, ::-1], axis=1)[:, ::-1].reshape(-1)
+        oldest = newest - n + 1
+        total = prefix[newest] + np.where(oldest % n == 0, 0.0, suffix[oldest])
+        return new, quotient(total, np.minimum(held["count"][codes] + so_far, n))
 
-    def fold_running(
-        self, rows: KeyedRows, groups: Groups, held: Held
-    ) -> tuple[dict[str, Any], pa.Array]:
-        line = self._line_up(rows, groups, held)
-        return self._newest(line, held), self._means(line, groups, held)
+    def result(self, columns: Mapping[str, pa.Array]) -> pa.Array:
+        last = columns["last"].flatten().to_numpy().reshape(-1, self.n)
+        return quotient(last.sum(axis=1), to_words(columns["count"])[0])
 
-    def result(self, held: Held | StateRows) -> pa.Array:
-        total: Words = held["last"].sum(axis=1)
-        return quotient(total, held["count"])
+    splits = False
+
+    def merges(self, rows: pa.Schema) -> bool:
+        return False
 
     def why_not_mergeable(self, rows: pa.Schema, key: Sequence[str]) -> str:
         return f"which values are the last {self.n} is a matter of order"
 
     def describe(self) -> dict[str, Any]:
         return {"operator": "MeanOfLast", "column": self.column, "n": self.n}
-
-    def _line_up(self, rows: KeyedRows, groups: Groups, held: Held) -> Line:
-        values, valid = float_words(rows, str(self.column))
-        fresh, so_far = group_count(groups, valid), running_count(groups, valid)
-        lengths = self.n * (1 + -(-fresh // self.n))
-        begins = np.cumsum(lengths) - lengths
-        line: F64 = np.zeros(int(lengths.sum()), np.float64)
-        line[begins[:, None] + np.arange(self.n)] = held["last"]
-        newest = begins[groups.codes] + self.n - 1 + so_far
-        if valid is None:
-            line[newest] = values
-        else:
-            line[newest[valid]] = values[valid]
-        return Line(line, begins, fresh, so_far, newest)
-
-    def _newest(self, line: Line, held: Held) -> dict[str, Any]:
-        places = (line.begins + line.fresh)[:, None] + np.arange(self.n)
-        count = np.minimum(held["count"] + line.fresh, self.n)
-        return {"last": line.values[places], "count": count}
-
-    def _means(self, line: Line, groups: Groups, held: Held) -> pa.Array:
-        blocks = line.values.reshape(-1, self.n)
-        prefix = np.cumsum(blocks, axis=1).reshape(-1)
-        suffix = np.cumsum(blocks[:, ::-1], axis=1)[:, ::-1].reshape(-1)
-        oldest = line.newest - self.n + 1
-        total = prefix[line.newest] + np.where(oldest % self.n == 0, 0.0, suffix[oldest])
-        count = np.minimum(held["count"][groups.codes] + line.so_far, self.n)
-        return quotient(total, count)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,24 +9,25 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headgate.arrays import I64
-from headgate.errors import DeclarationError, NameClash
-from headgate.operator.aggregate import Aggregate
+from headgate.arrays import Bools
+from headgate.errors import DeclarationError
+from headgate.operator.aggregate import Aggregate, PerKey
 from headgate.operator.aggregates import Count, Sum
 from headgate.operator.arithmetic import sortable, to_words
-from headgate.operator.base import Output, StateFields, StatefulOperator, require_column
-from headgate.operator.rows import EpochClock, Groups, KeyedRows, Partials
-from headgate.operator.window import BOUNDS, START, SUB_KEY, Tumbling, check_window
+from headgate.operator.base import Output
+from headgate.operator.rows import Groups, KeyedRows, Partials
+from headgate.operator.window import START, SUB_KEY, Tumbling, check_window
 from headgate.routing.hashing import is_hashable
-from headgate.state.rows import StateRows
+from headgate.state.rows import Held, StateRows
 from headgate.state.session import StateSession
 from headgate.topology.arguments import check_count
+from headgate.topology.schema import column_of
 
 RANK = pa.field("rank", pa.int64())
 
 
 @dataclass(frozen=True)
-class TopK(StatefulOperator):
+class TopK(PerKey):
     """For every key and window, the `k` items with the most rows, or the largest sum of `weight`.
 
     Emitted once, when the window is final: key columns, `window_start`, `window_end`, `rank` (from
@@ -44,6 +44,8 @@ class TopK(StatefulOperator):
         ... ).names
         ['city', 'window_start', 'window_end', 'rank', 'hashtag', 'count']
     """
+
+    instead = "rename the key or the item, or choose another name="
 
     item: str
     k: int
@@ -63,105 +65,66 @@ class TopK(StatefulOperator):
             return Count(name=self.name, window=self.window)
         return Sum(self.weight, name=self.name, window=self.window)
 
-    def state_fields(self, rows: pa.Schema, key: Sequence[str]) -> StateFields:
-        self.output_schema(rows, key)
-        sub = pa.schema([*SUB_KEY, rows.field(self.item)])
-        return StateFields(pa.schema(self.measure.held_fields(rows)), sub)
+    def reads(self) -> set[str]:
+        return {self.item} | self.measure.reads()
 
-    def output_schema(self, rows: pa.Schema, key: Sequence[str]) -> pa.Schema:
-        kind = require_column(rows, self.item, "TopK").type
-        if not is_hashable(kind) or pa.types.is_dictionary(kind):
+    def sub_key(self, rows: pa.Schema) -> pa.Schema:
+        return pa.schema([*SUB_KEY, rows.field(self.item)])
+
+    def held_fields(self, rows: pa.Schema) -> list[pa.Field]:
+        return self.measure.held_fields(rows)
+
+    def result_fields(self, rows: pa.Schema) -> list[pa.Field]:
+        item = column_of(rows, self.item, "TopK")
+        if not is_hashable(item.type) or pa.types.is_dictionary(item.type):
             raise DeclarationError(
-                f"TopK cannot count items of type {kind} (column {self.item!r}); cast it to a "
+                f"TopK cannot count items of type {item.type} (column {self.item!r}); cast it to a "
                 "string or a number",
                 column=self.item,
                 operator="TopK",
             )
-        self.window.check(rows, key, "TopK")
-        value = pa.field(self.name, self.measure.value_type(rows))
-        fields = [
-            *(rows.field(name) for name in key),
-            *BOUNDS,
-            RANK,
-            rows.field(self.item),
-            value,
-        ]
-        names = [f.name for f in fields]
-        for name in (RANK.name, self.item, self.name):
-            if names.count(name) > 1:
-                raise NameClash(
-                    f"TopK would return two columns named {name!r}; rename the key or the item, "
-                    "or choose another name=",
-                    column=name,
-                    operator="TopK",
-                )
-        return pa.schema(fields)
+        return [RANK, item, *self.measure.result_fields(rows)]
 
-    def needs(self, rows: pa.Schema, key: Sequence[str], wanted: set[str]) -> set[str]:
-        own = {*key, self.item, self.window.time}
-        return own if self.weight is None else own | {self.weight}
-
-    def process(self, rows: KeyedRows, state: StateSession, clock: EpochClock) -> Output:
-        placed = self.window.place(rows, clock)
-        there = np.asarray(pc.is_valid(placed.rows.column(self.item)), np.bool_)
+    def counts(self, rows: KeyedRows) -> Bools | None:
+        there: Bools = rows.column(self.item).is_valid().to_numpy(zero_copy_only=False)
         if self.weight is not None:
-            there &= np.asarray(pc.is_valid(placed.rows.column(self.weight)), np.bool_)
-        chosen = placed.rows if there.all() else placed.rows.take(there)
-        output = self.measure.fold_in(chosen, self._groups(chosen), self._groups, state)
-        positions = np.flatnonzero(there)
-        return placed.report({int(positions[row]): why for row, why in output.dead.items()})
+            there &= rows.column(self.weight).is_valid().to_numpy(zero_copy_only=False)
+        return there
 
-    def finish(
-        self, state: StateSession, clock: EpochClock, carry: pa.RecordBatch | None = None
-    ) -> pa.RecordBatch | None:
-        closed = self.window.closed(state, clock)
-        if closed is None:
-            return None
-        schema = closed.layout.schema
-        chosen, rank = self._best(closed, schema.key.names)
-        best = closed.take(chosen)
-        value = self.measure.result(best)
-        keys = [best.keys.column(name) for name in schema.key.names]
-        items = best.keys.column(self.item)
-        item, count = schema.sub.field(self.item), pa.field(self.name, value.type)
-        batch = pa.RecordBatch.from_arrays(
-            [*keys, *self.window.bounds(best), pa.array(rank), items, value],
-            schema=pa.schema([*schema.key, *BOUNDS, RANK, item, count]),
-        )
-        state.remove_rows(closed)
-        return batch
+    def fold(self, rows: KeyedRows, groups: Groups, state: StateSession) -> Output:
+        return self.measure.fold(rows, groups, state)
 
-    def held_from(self, watermark_us: int) -> int | None:
-        return self.window.start_of(watermark_us)
+    def merge(self, partials: Partials, groups: Groups, state: StateSession) -> Output:
+        return self.measure.merge(partials, groups, state)
 
-    def mergeable(self, rows: pa.Schema, key: Sequence[str]) -> bool:
+    def choose(self, closed: StateRows) -> StateRows:
+        groups, items = self._windows(closed), np.empty(len(closed), np.int64)
+        values = closed.keys.column(self.item)
+        if pa.types.is_float16(values.type):
+            values = values.cast(pa.float32())  # Arrow does not sort them
+        items[pc.sort_indices(values).to_numpy()] = np.arange(len(closed))
+        weight = ~sortable(to_words(self.measure.results(closed).column(0))[0])  # descending
+        order = np.lexsort((items, weight, groups.codes))
+        rank = np.arange(len(closed)) - np.repeat(groups.starts, groups.sizes)
+        return closed.take(order[rank < self.k])
+
+    def results(self, held: Held | StateRows) -> pa.RecordBatch:
+        assert isinstance(held, StateRows)  # of windows: chosen, in order of rank
+        value = self.measure.results(held)
+        rank, items = pa.array(self._windows(held).rank + 1), held.keys.column(self.item)
+        fields = [RANK, held.keys.schema.field(self.item), *value.schema]
+        return pa.RecordBatch.from_arrays([rank, items, *value.columns], schema=pa.schema(fields))
+
+    def _windows(self, rows: StateRows) -> Groups:
+        keyed = KeyedRows(rows.keys, rows.layout.schema.key.names)
+        return keyed.sub_groups([START], [rows.keys.column(START)])
+
+    def merges(self, rows: pa.Schema) -> bool:
         return self.measure.merges(rows)
 
-    def why_not_mergeable(self, rows: pa.Schema, key: Sequence[str]) -> str:
+    def why_not_merged(self) -> str:
         return f"floats (weight={self.weight!r}) round differently when added in another order"
-
-    def absorb(self, partials: Partials, state: StateSession, clock: EpochClock) -> Output:
-        return self.measure.absorb(partials, state, clock)
 
     def describe(self) -> dict[str, Any]:
         window = self.window.describe()
         return {"operator": "TopK", "item": self.item, "weight": self.weight, "window": window}
-
-    def _groups(self, rows: KeyedRows) -> Groups:
-        starts = self.window.starts(rows)
-        return rows.sub_groups([START, self.item], [starts, rows.column(self.item)])
-
-    def _best(self, closed: StateRows, names: Sequence[str]) -> tuple[I64, I64]:
-        """Which rows win, by group and rank, and the rank of each."""
-        keys = closed.keys
-        groups = KeyedRows(keys, names).sub_groups([START], [keys.column(START)])
-        items = np.empty(len(closed), np.int64)
-        values = keys.column(self.item)
-        if pa.types.is_float16(values.type):
-            values = values.cast(pa.float32())  # Arrow does not sort them
-        items[pc.sort_indices(values).to_numpy()] = np.arange(len(closed))
-        weight = ~sortable(to_words(self.measure.result(closed))[0])  # descending
-        order = np.lexsort((items, weight, groups.codes))
-        rank = np.arange(len(closed)) - np.repeat(groups.starts, groups.sizes)
-        chosen = rank < self.k
-        return order[chosen], rank[chosen] + 1

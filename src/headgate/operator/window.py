@@ -19,41 +19,19 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from headgate.arrays import I64
+from headgate.arrays import I64, Bools
 from headgate.errors import DeclarationError, NameClash, SchemaMismatch
-from headgate.operator.arithmetic import from_words, to_words, valid_mask
-from headgate.operator.base import Output, require_column
-from headgate.operator.rows import EpochClock, Groups, KeyedRows
+from headgate.operator.arithmetic import from_words, to_words
+from headgate.operator.rows import EpochClock, KeyedRows
 from headgate.state.rows import StateRows
 from headgate.state.session import StateSession
 from headgate.topology.arguments import positive_us
+from headgate.topology.schema import column_of
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 START, END = "window_start", "window_end"
 SUB_KEY = pa.schema([pa.field(START, TIMESTAMP)])
 BOUNDS = (pa.field(START, TIMESTAMP), pa.field(END, TIMESTAMP))
-
-
-@dataclass(frozen=True)
-class Placed:
-    """The rows of a batch that belong to an open window, and what became of the others."""
-
-    rows: KeyedRows
-    starts: pa.Array
-    kept: I64 | None
-    dead: dict[int, str]
-    late: int
-
-    @property
-    def groups(self) -> Groups:
-        """The distinct (key, window) pairs."""
-        return self.rows.sub_groups([START], [self.starts])
-
-    def report(self, dead: dict[int, str]) -> Output:
-        """What to tell about the batch, if `dead` of the placed rows were refused later."""
-        if self.kept is not None:
-            dead = {int(self.kept[row]): why for row, why in dead.items()}
-        return Output(dead=self.dead | dead, late=self.late)
 
 
 @dataclass(frozen=True)
@@ -77,7 +55,7 @@ class Tumbling:
 
     def check(self, rows: pa.Schema, key: Sequence[str], operator: str) -> None:
         """Raise unless the input has the time column and the key leaves room for the bounds."""
-        kind = require_column(rows, self.time, operator).type
+        kind = column_of(rows, self.time, operator).type
         if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
             raise SchemaMismatch(
                 f"{operator} takes its windows from column {self.time!r}, which is {kind}; "
@@ -94,31 +72,23 @@ class Tumbling:
                     operator=operator,
                 )
 
-    def starts(self, rows: KeyedRows) -> pa.Array:
-        """Start of the window of every row (anything under a null)."""
-        return from_words(self._starts(rows), None, TIMESTAMP)
-
-    def groups(self, rows: KeyedRows) -> Groups:
-        """The distinct (key, window) pairs of rows that are known to have a window."""
-        return rows.sub_groups([START], [self.starts(rows)])
-
-    def place(self, rows: KeyedRows, clock: EpochClock) -> Placed:
-        """Find the window of every row; leave out late rows and rows without a time."""
-        open_, dead = np.ones(len(rows), np.bool_), dict[int, str]()
-        valid = valid_mask(rows.column(self.time))
+    def place(self, rows: KeyedRows, clock: EpochClock) -> tuple[I64, Bools, dict[int, str], int]:
+        """The start of every row's window, which rows have one that is open, and of the others
+        those to refuse, each with a reason, and the number of late ones.
+        """
+        column = rows.column(self.time)
+        timezone = column.type.tz if pa.types.is_timestamp(column.type) else None
+        times, valid = to_words(column.cast(pa.timestamp("us", timezone), safe=False))
+        starts: I64 = times // self.size_us * self.size_us
+        open_, dead, late = np.ones(len(rows), np.bool_), dict[int, str](), 0
         if valid is not None:
             why = f"no event time: column {self.time!r} is null"
             open_, dead = valid, dict.fromkeys(np.flatnonzero(~valid).tolist(), why)
-        starts, late = self._starts(rows), 0
         if clock.late_us is not None:
             on_time = starts > clock.late_us - self.size_us
             late = int(np.count_nonzero(open_ & ~on_time))
             open_ = open_ & on_time
-        kept = None
-        if not open_.all():
-            kept = np.flatnonzero(open_)
-            rows, starts = rows.take(kept), starts[kept]
-        return Placed(rows, from_words(starts, None, TIMESTAMP), kept, dead, late)
+        return starts, open_, dead, late
 
     def closed(self, state: StateSession, clock: EpochClock) -> StateRows | None:
         """State rows of the windows that became final in this epoch (None: there are none).
@@ -144,24 +114,13 @@ class Tumbling:
         """
         return time_us // self.size_us * self.size_us
 
-    def bounds(self, rows: StateRows) -> tuple[pa.Array, pa.Array]:
+    def bounds(self, rows: StateRows) -> pa.RecordBatch:
         """Start and end of the windows of some state rows."""
-        starts = rows[START]
-        return from_words(starts, None, TIMESTAMP), from_words(
-            starts + self.size_us, None, TIMESTAMP
-        )
+        bounds = (rows[START], rows[START] + self.size_us)
+        return pa.record_batch([from_words(at, None, TIMESTAMP) for at in bounds], [START, END])
 
     def describe(self) -> dict[str, object]:
         return {"kind": "tumbling", "size_us": self.size_us, "time": self.time}
-
-    def _starts(self, rows: KeyedRows) -> I64:
-        column = rows.column(self.time)
-        if pa.types.is_timestamp(column.type):
-            column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
-        else:
-            column = column.cast(pa.timestamp("us"))
-        starts: I64 = to_words(column)[0] // self.size_us * self.size_us
-        return starts
 
 
 def check_window(window: object, operator: str) -> None:

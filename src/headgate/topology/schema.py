@@ -169,7 +169,7 @@ def column_of(schema: pa.Schema, name: str, who: str) -> pa.Field:
     """The field of that name, or an UnknownColumn that lists what there is."""
     if name not in schema.names:
         raise UnknownColumn(
-            f"{who} names column {name!r}, but the stream has {', '.join(schema.names)}",
+            f"{who} reads column {name!r}, but the stream has {', '.join(schema.names)}",
             column=name,
             operator=who,
         )

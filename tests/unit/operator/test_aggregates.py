@@ -237,7 +237,7 @@ def test_the_type_of_the_result_follows_the_column() -> None:
 
 def test_columns_that_cannot_be_added_are_refused() -> None:
     rows = pa.schema({"k": pa.int64(), "s": pa.string(), "d": pa.decimal128(30, 3)})
-    with pytest.raises(DeclarationError, match="needs a number in column 's'"):
+    with pytest.raises(DeclarationError, match="'s' of type string; it needs a number"):
         Sum("s").state_fields(rows, ["k"])
     with pytest.raises(DeclarationError, match="at most 18 digits"):
         Sum("d").state_fields(rows, ["k"])
@@ -347,5 +347,5 @@ def test_a_sliced_batch_is_read_at_its_offset() -> None:
 
 def test_unordered_types_are_refused() -> None:
     rows = pa.schema({"k": pa.int64(), "v": pa.list_(pa.int64())})
-    with pytest.raises(DeclarationError, match="cannot order column 'v'"):
+    with pytest.raises(DeclarationError, match=r"column 'v' .*needs what it can order"):
         Max("v").state_fields(rows, ["k"])

@@ -6,7 +6,6 @@ window, four bytes each, sorted, and forgotten with it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +14,9 @@ import pyarrow as pa
 
 from headgate.arrays import I32, I64
 from headgate.operator import Mean
-from headgate.operator.rows import EpochClock, Groups, KeyedRows, Partials
+from headgate.operator.arithmetic import Fold
+from headgate.operator.rows import KeyedRows, Partials
 from headgate.state.rows import Held, StateRows
-from headgate.state.session import StateSession
 
 CAR = "vid"
 
@@ -26,49 +25,33 @@ CAR = "vid"
 class SpeedAndCars(Mean):
     """The mean of `column` over all reports, as `speed`, and how many cars sent them, as `cars`."""
 
-    name: str = "speed_and_cars"
-
-    def value_type(self, rows: pa.Schema) -> pa.DataType:
-        return pa.struct([("speed", super().value_type(rows)), ("cars", pa.int64())])
+    def reads(self) -> set[str]:
+        return super().reads() | {CAR}
 
     def held_fields(self, rows: pa.Schema) -> list[pa.Field]:
         return [*super().held_fields(rows), pa.field("seen", pa.binary())]
 
-    def output_schema(self, rows: pa.Schema, key: Sequence[str]) -> pa.Schema:
-        schema = super().output_schema(rows, key)
-        return pa.schema([*list(schema)[:-1], *schema.field(self.name).type])
+    def result_fields(self, rows: pa.Schema) -> list[pa.Field]:
+        return [pa.field("speed", pa.float64()), pa.field("cars", pa.int64())]
 
-    def needs(self, rows: pa.Schema, key: Sequence[str], wanted: set[str]) -> set[str]:
-        return super().needs(rows, key, wanted) | {CAR}
+    def step(self, fold: Fold, rows: KeyedRows) -> tuple[dict[str, Any], pa.Array | None]:
+        new, running = super().step(fold, rows)
+        seen = _joined(fold, fold.groups.codes, rows.column(CAR).to_numpy())
+        return new | {"seen": seen}, running
 
-    def fold(self, rows: KeyedRows, groups: Groups, held: Held) -> dict[str, Any]:
-        cars = rows.column(CAR).to_numpy()
-        return super().fold(rows, groups, held) | {
-            "seen": _joined(groups, groups.codes, cars, held)
-        }
+    def merge_step(self, fold: Fold, partials: Partials) -> dict[str, Any]:
+        codes, cars = _spread(fold.groups.codes, partials.column("seen"))
+        return super().merge_step(fold, partials) | {"seen": _joined(fold, codes, cars)}
 
-    def merge(self, partials: Partials, groups: Groups, held: Held) -> dict[str, Any]:
-        codes, cars = _spread(groups.codes, partials.column("seen"))
-        return super().merge(partials, groups, held) | {"seen": _joined(groups, codes, cars, held)}
-
-    def result(self, held: Held | StateRows) -> pa.Array:
+    def results(self, held: Held | StateRows) -> pa.RecordBatch:
         cars = pa.array(_lengths(held.arrow("seen")))
-        return pa.StructArray.from_arrays([super().result(held), cars], ["speed", "cars"])
-
-    def finish(
-        self, state: StateSession, clock: EpochClock, carry: pa.RecordBatch | None = None
-    ) -> pa.RecordBatch | None:
-        closed = super().finish(state, clock, carry)
-        if closed is None:
-            return None
-        *columns, both = closed.columns
-        names = [*closed.schema.names[:-1], "speed", "cars"]
-        return pa.RecordBatch.from_arrays([*columns, *both.flatten()], names)
+        return pa.record_batch([super().results(held).column(0), cars], ["speed", "cars"])
 
 
-def _joined(groups: Groups, codes: I64, cars: I32, held: Held) -> pa.Array:
+def _joined(fold: Fold, codes: I64, cars: I32) -> pa.Array:
     """The distinct cars of every group, with those that are held: int32, as bytes."""
-    before, known = _spread(np.arange(len(groups)), held.arrow("seen"))
+    groups = fold.groups
+    before, known = _spread(np.arange(len(groups)), fold.held.arrow("seen"))
     pairs = np.concatenate([codes, before]) << 32 | np.concatenate([cars, known])
     pairs.sort()
     pairs = pairs[np.append(True, pairs[1:] != pairs[:-1])]
