@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from headgate.routing.table import RoutingTable, hash_table, load_tables
     from headgate.runtime.query import FlowQuery
     from headgate.runtime.session import local_session
-    from headgate.topology.reader import Reader
+    from headgate.topology.builder import Reader
     from headgate.topology.stream import Stream
 
 __version__ = "0.2.0"
@@ -90,7 +90,7 @@ _NAMES_OF = {
     "routing.table": ("RoutingTable", "hash_table", "load_tables"),
     "runtime.query": ("FlowQuery",),
     "runtime.session": ("local_session",),
-    "topology.reader": ("Reader",),
+    "topology.builder": ("Reader",),
     "topology.stream": ("Stream",),
 }
 _HOME_OF = {name: module for module, names in _NAMES_OF.items() for name in names}

@@ -4,11 +4,10 @@ All of them take whole batches. What they keep is columns in the state of their 
 emit is Arrow. Write your own as a subclass of `StatefulOperator`, or start with `Update`.
 """
 
-from headgate.operator.aggregates import Count, Max, Mean, Min, Sum
+from headgate.operator.aggregates import Count, Max, Mean, Min, Sum, TopK
 from headgate.operator.base import Emit, Output, StateFields, StatefulOperator
 from headgate.operator.first_and_last import Deduplicate, Last, MeanOfLast
 from headgate.operator.rows import EpochClock, Groups, KeyedRows, Partials
-from headgate.operator.top_k import TopK
 from headgate.operator.update import Update
 from headgate.operator.window import Tumbling
 

@@ -23,6 +23,7 @@ from headgate.operator.rows import EpochClock, Groups, KeyedRows, Partials, Some
 from headgate.operator.window import BOUNDS, SUB_KEY, TIMESTAMP, Tumbling, check_window
 from headgate.state.rows import Held, StateRows
 from headgate.state.session import StateSession
+from headgate.topology.arguments import check_choice
 from headgate.topology.schema import column_of
 
 TOUCHED = "@touched"  # stands in for the key columns of a global operator, which has none
@@ -86,15 +87,6 @@ class PerKey(StatefulOperator):
         return None
 
     # The contract -----------------------------------------------------------------------------
-
-    def check_emit(self, *allowed: str) -> None:
-        """Raise unless `emit` is one of the ways this operator knows."""
-        if self.emit not in allowed:
-            raise DeclarationError(
-                f"{type(self).__name__} cannot emit {self.emit!r}; choose one of "
-                f"{', '.join(map(repr, allowed))}",
-                operator=type(self).__name__,
-            )
 
     def sub_key(self, rows: pa.Schema) -> pa.Schema:
         return pa.schema([]) if self.window is None else SUB_KEY
@@ -260,15 +252,16 @@ class Aggregate(PerKey):
     ends_epochs: bool = field(init=False, default=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.check_emit(*get_args(Emit))
+        who = type(self).__name__
+        check_choice(self.emit, f"{who}: emit", get_args(Emit), operator=who)
         if self.window is not None:
-            check_window(self.window, type(self).__name__)
-        if self.window is not None and self.emit != "updates":
-            raise DeclarationError(
-                f"{self!r}: a window emits when it is final; leave out emit={self.emit!r}",
-                operator=type(self).__name__,
-            )
-        object.__setattr__(self, "ends_epochs", self.window is not None)
+            check_window(self.window, who)
+            if self.emit != "updates":
+                raise DeclarationError(
+                    f"{self!r}: a window emits when it is final; leave out emit={self.emit!r}",
+                    operator=who,
+                )
+            object.__setattr__(self, "ends_epochs", True)
 
     def result(self, columns: Mapping[str, pa.Array]) -> pa.Array:
         """The results that state columns stand for."""

@@ -30,7 +30,7 @@ from headgate.operator.rows import EpochClock, Groups, KeyedRows, Partials
 from headgate.operator.window import Tumbling
 from headgate.state.rows import Held, StateRows
 from headgate.state.session import StateSession
-from headgate.topology.arguments import check_count, positive_us, ttl_ms
+from headgate.topology.arguments import check_choice, check_count, positive_us, ttl_ms
 from headgate.topology.schema import column_of
 
 BY = "@by"  # state column: the `by` value of the row that Last keeps
@@ -130,7 +130,7 @@ class Last(PerKey):
         given = {"columns": columns, "by": by, "emit": emit, "ttl": ttl, "ordered": ordered}
         for attribute, value in given.items():
             object.__setattr__(self, attribute, value)
-        self.check_emit("updates", "rows")
+        check_choice(emit, "Last: emit", ("updates", "rows"), operator="Last")
         if not columns or len(set(columns)) < len(columns):
             raise DeclarationError(
                 f"Last needs one or more different columns, not {columns!r}", operator="Last"
@@ -240,10 +240,8 @@ class MeanOfLast(Aggregate):
         ordered: bool = False,
     ) -> None:
         n = check_count(n, "n of MeanOfLast", operator="MeanOfLast")
-        given = {"column": column, "n": n, "emit": emit, "name": name, "window": None}
-        for attribute, value in {**given, "ttl": ttl, "ordered": ordered}.items():
-            object.__setattr__(self, attribute, value)
-        self.__post_init__()
+        object.__setattr__(self, "n", n)
+        super().__init__(column, emit, name, ttl=ttl, ordered=ordered)
 
     def held_fields(self, rows: pa.Schema) -> list[pa.Field]:
         _, count = super().held_fields(rows)

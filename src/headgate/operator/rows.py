@@ -261,9 +261,3 @@ class Partials:
     def column(self, name: str) -> pa.Array:
         """A value column of the state, null where the partial has none."""
         return self.batch.column(self._width + self.schema.values.get_field_index(name))
-
-    def take(self, rows: I64) -> Partials:
-        """The chosen partials, hashes carried along."""
-        keyed = self._keyed
-        batch = self.batch.take(pa.array(rows))
-        return Partials(batch, self.schema, keyed.h[rows], keyed.identity)

@@ -13,8 +13,9 @@ import pyarrow as pa
 
 from headgate.errors import DeclarationError, OperatorFailed
 from headgate.operator.base import Output, StateFields, StatefulOperator
-from headgate.operator.rows import EpochClock, Groups, KeyedRows
+from headgate.operator.rows import EpochClock, KeyedRows
 from headgate.state.session import StateSession
+from headgate.topology.arguments import check_choice
 from headgate.topology.schema import to_schema
 from headgate.topology.text import describe, reason_of
 
@@ -56,10 +57,7 @@ class Update(StatefulOperator):
         if not callable(self.fn):
             raise DeclarationError(f"Update needs a function, not {self.fn!r}", operator="Update")
         object.__setattr__(self, "output", to_schema(self.output))
-        if self.rows_as not in get_args(RowsAs):
-            raise DeclarationError(
-                f"Update gives rows as 'batch' or 'dicts', not {self.rows_as!r}", operator="Update"
-            )
+        check_choice(self.rows_as, "Update: rows_as", get_args(RowsAs), operator="Update")
 
     def state_fields(self, rows: pa.Schema, key: Sequence[str]) -> StateFields:
         return StateFields(pa.schema([pa.field(STATE, pa.large_binary())]))
@@ -89,9 +87,14 @@ class Update(StatefulOperator):
                 after[group] = None if new is None else pickle.dumps(new, protocol=5)
             except Exception as error:
                 failed[group] = describe(error) if failed else reason_of(error, self.fn)
-        answers = {group: answer for group, answer in answers.items() if group not in failed}
         batches, owners = self._fit(answers, failed)
-        _store({g: new for g, new in after.items() if g not in failed}, groups, state)
+        for gone in (False, True):
+            some = [g for g, new in after.items() if g not in failed and (new is None) == gone]
+            keys = groups.take(np.array(some, np.int64))
+            if gone:
+                state.remove(keys)
+            else:
+                state.write(keys, {STATE: pa.array([after[g] for g in some], pa.large_binary())})
         dead = {
             int(row): why
             for group, why in failed.items()
@@ -148,11 +151,10 @@ class Update(StatefulOperator):
 
 
 def _keys(columns: pa.RecordBatch) -> list[Any]:
-    if columns.num_columns == 1:
-        return list(columns.column(0).to_pylist())
-    if not columns.num_columns:
-        return [()]
-    return list(zip(*(column.to_pylist() for column in columns.columns), strict=True))
+    values = [column.to_pylist() for column in columns.columns]
+    if len(values) == 1:
+        return list(values[0])
+    return list(zip(*values, strict=True)) or [()]
 
 
 def _unpickled(kept: bytes | None, key: Any) -> Any:
@@ -166,13 +168,3 @@ def _unpickled(kept: bytes | None, key: Any) -> Any:
             "still importable under the same name?",
             key=repr(key),
         ) from error
-
-
-def _store(after: dict[int, bytes | None], groups: Groups, state: StateSession) -> None:
-    kept = [group for group, new in after.items() if new is not None]
-    gone = [group for group, new in after.items() if new is None]
-    if kept:
-        values = pa.array([after[group] for group in kept], pa.large_binary())
-        state.write(groups.take(np.array(kept, np.int64)), {STATE: values})
-    if gone:
-        state.remove(groups.take(np.array(gone, np.int64)))

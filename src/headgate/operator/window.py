@@ -20,13 +20,13 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.arrays import I64, Bools
-from headgate.errors import DeclarationError, NameClash, SchemaMismatch
+from headgate.errors import DeclarationError, NameClash
 from headgate.operator.arithmetic import from_words, to_words
 from headgate.operator.rows import EpochClock, KeyedRows
 from headgate.state.rows import StateRows
 from headgate.state.session import StateSession
 from headgate.topology.arguments import positive_us
-from headgate.topology.schema import column_of
+from headgate.topology.schema import time_of
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 START, END = "window_start", "window_end"
@@ -55,14 +55,7 @@ class Tumbling:
 
     def check(self, rows: pa.Schema, key: Sequence[str], operator: str) -> None:
         """Raise unless the input has the time column and the key leaves room for the bounds."""
-        kind = column_of(rows, self.time, operator).type
-        if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
-            raise SchemaMismatch(
-                f"{operator} takes its windows from column {self.time!r}, which is {kind}; "
-                "cast it to a timestamp",
-                column=self.time,
-                operator=operator,
-            )
+        time_of(rows, self.time, operator)
         for name in (START, END):
             if name in key:
                 raise NameClash(

@@ -39,8 +39,8 @@ from headgate.errors import DeclarationError
 from headgate.slot.program import Program
 from headgate.state.storage import Storage
 from headgate.topology.arguments import absolute, spark_uri
+from headgate.topology.builder import Reader
 from headgate.topology.graph import FlowGraph, Node
-from headgate.topology.reader import Reader
 from headgate.topology.schema import as_spark_reads, from_spark_json
 from headgate.topology.text import plain_text
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import timedelta
 from functools import wraps
@@ -41,6 +41,12 @@ def check_count(
     if not whole or value < least:
         raise error(f"{what} is {value!r}; it must be a whole number, at least {least}", **fields)
     return int(value)
+
+
+def check_choice(value: object, what: str, allowed: Sequence[str], **fields: Any) -> None:
+    if value not in allowed:
+        known = ", ".join(map(repr, allowed[:-1])) + f" or {allowed[-1]!r}"
+        raise DeclarationError(f"{what}={value!r}; choose {known}", **fields)
 
 
 def check_name(name: Any, what: str) -> None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from graphlib import CycleError, TopologicalSorter
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import pyarrow as pa
 
 from headgate.errors import CyclicFlow, DeclarationError
+from headgate.topology.arguments import check_choice
 
 GroupingKind = Literal["fields", "shuffle", "cost", "local", "all", "global"]
 NullKeys = Literal["key", "drop", "error"]
@@ -39,8 +40,7 @@ class CostOptions:
     delta: float = 0.05
 
     def __post_init__(self) -> None:
-        if self.schedule not in ("batch", "online"):
-            raise DeclarationError(f"schedule={self.schedule!r}; choose 'batch' or 'online'")
+        check_choice(self.schedule, "schedule", get_args(Schedule))
         if not (1e-6 <= self.epsilon < 1 and 1e-6 <= self.delta < 1):
             raise DeclarationError(
                 f"epsilon={self.epsilon}, delta={self.delta}; both lie between 0.000001 and 1"

@@ -176,6 +176,19 @@ def column_of(schema: pa.Schema, name: str, who: str) -> pa.Field:
     return schema.field(name)
 
 
+def time_of(schema: pa.Schema, name: str, who: str) -> pa.Field:
+    """The same, of a column of times."""
+    field = column_of(schema, name, who)
+    if not (pa.types.is_timestamp(field.type) or pa.types.is_date(field.type)):
+        raise SchemaMismatch(
+            f"{who} takes event times from column {name!r}, which is {field.type}; cast it to a "
+            "timestamp",
+            column=name,
+            operator=who,
+        )
+    return field
+
+
 def names_of(schema: pa.Schema, columns: Iterable[Any], where: str) -> tuple[str, ...]:
     """Names of different columns of the stream; a Spark column that is just a name counts as it."""
     names: list[str] = []

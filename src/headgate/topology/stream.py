@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Never, get_args
 import pyarrow as pa
 
 from headgate.errors import DeclarationError, MissingKey, NameClash
-from headgate.topology.arguments import check_count, unknown_name
+from headgate.topology.arguments import check_choice, check_count, unknown_name
 from headgate.topology.graph import (
     LOCAL,
     SEVERAL_SLOTS,
@@ -79,8 +79,7 @@ class Stream:
         if not columns:
             raise MissingKey("key_by() needs at least one column; use globally() for one key")
         key = key_of(self.schema, columns, "key_by")
-        if nulls not in ("key", "drop", "error"):
-            raise DeclarationError(f"nulls={nulls!r}; choose 'key', 'drop' or 'error'")
+        check_choice(nulls, "nulls", get_args(NullKeys))
         _check_grouping(grouping, get_args(KeyGrouping))
         return self._grouped(Grouping("fields", key, nulls, grouping))
 
@@ -102,12 +101,11 @@ class Stream:
         first, "online" row after row. `epsilon` and `delta` give the sketches their size.
         """
         columns = (attribute,) if isinstance(attribute, str) else tuple(attribute)
+        check_choice(grouping, "grouping", ("round_robin", "cost"))
         if grouping == "round_robin":
             if columns:
                 raise DeclarationError("attribute= is for shuffle(grouping='cost', attribute=...)")
             return self._grouped(Grouping("shuffle"))
-        if grouping != "cost":
-            raise DeclarationError(f"grouping={grouping!r}; choose 'round_robin' or 'cost'")
         if not columns:
             raise MissingKey(
                 "shuffle(grouping='cost') needs attribute=, the column that what a row costs "
@@ -341,5 +339,4 @@ def _check_grouping(grouping: object, known: Sequence[str]) -> None:
         raise DeclarationError(
             f"globally(grouping={grouping!r}): there is only one key; choose {', '.join(known)}"
         )
-    if grouping not in known:
-        raise DeclarationError(f"grouping={grouping!r}; there are {', '.join(known)}")
+    check_choice(grouping, "grouping", known)

@@ -453,7 +453,7 @@ def test_groupings_that_make_no_sense_are_refused() -> None:
     rows = Flow("f").source(ListSource("k bigint, x double", []))
     unknown: Any = "three"
 
-    with pytest.raises(DeclarationError, match="there are auto, hash, partial, dkg"):
+    with pytest.raises(DeclarationError, match="choose 'auto', 'hash', 'partial', 'dkg'"):
         rows.key_by("k", grouping=unknown)
     with pytest.raises(DeclarationError, match="only one key; choose auto, hash, partial"):
         rows.globally(grouping="pkg")  # type: ignore[arg-type]
