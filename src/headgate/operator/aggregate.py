@@ -74,13 +74,12 @@ class PerKey(StatefulOperator):
         """Which state rows of final windows to emit, and in which order."""
         return closed
 
-    def merges(self, rows: pa.Schema) -> bool:
-        """Do states of parts of a key's rows merge into that of all, to the last bit?"""
-        return False
+    def why_not_merged(self, rows: pa.Schema) -> str:
+        """Why states of parts of a key's rows do not merge into that of all, to the last bit.
 
-    def why_not_merged(self) -> str:
-        """Why `merges` says no, half a sentence."""
-        return "what it keeps of parts of a key's rows cannot be merged"
+        Half a sentence; nothing if they do.
+        """
+        return ""
 
     def counts(self, rows: KeyedRows) -> Bools | None:
         """Which rows count towards a window (None: all)."""
@@ -172,7 +171,7 @@ class PerKey(StatefulOperator):
         return self.emit != "running" and not self.ordered
 
     def mergeable(self, rows: pa.Schema, key: Sequence[str]) -> bool:
-        return self.splits and self.merges(rows)
+        return self.splits and not self.why_not_merged(rows)
 
     def why_not_mergeable(self, rows: pa.Schema, key: Sequence[str]) -> str:
         if self.emit == "running":
@@ -180,9 +179,7 @@ class PerKey(StatefulOperator):
                 "emit='running' gives every row the value after it, which only the slot that owns "
                 "the key knows; emit='updates' or 'rows' can be split"
             )
-        if not self.merges(rows):
-            return self.why_not_merged()
-        return super().why_not_mergeable(rows, key)
+        return self.why_not_merged(rows) or super().why_not_mergeable(rows, key)
 
     def held_from(self, watermark_us: int) -> int | None:
         return None if self.window is None else self.window.start_of(watermark_us)
@@ -354,11 +351,10 @@ class Aggregate(PerKey):
             return Output(dead=dead, carry=self.touched(keys))
         return Output(batch.take(pa.array(kept)), kept, dead, carry=self.touched(keys))
 
-    def merges(self, rows: pa.Schema) -> bool:
+    def why_not_merged(self, rows: pa.Schema) -> str:
         kind = self._input_type(rows)
-        return not self.exact or all(part.exact(kind) for part in self.parts.values())
-
-    def why_not_merged(self) -> str:
+        if not self.exact or all(part.exact(kind) for part in self.parts.values()):
+            return ""
         return (
             f"sums of column {self.column!r} round differently when added in another order; "
             "exact=False allows that"

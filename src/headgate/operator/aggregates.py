@@ -358,10 +358,9 @@ class TopK(PerKey):
         keyed = KeyedRows(rows.keys, rows.layout.schema.key.names)
         return keyed.sub_groups([START], [rows.keys.column(START)])
 
-    def merges(self, rows: pa.Schema) -> bool:
-        return self.measure.merges(rows)
-
-    def why_not_merged(self) -> str:
+    def why_not_merged(self, rows: pa.Schema) -> str:
+        if not self.measure.why_not_merged(rows):
+            return ""
         return f"floats (weight={self.weight!r}) round differently when added in another order"
 
     def describe(self) -> dict[str, Any]:

@@ -175,10 +175,9 @@ class Last(PerKey):
     def splits(self) -> bool:
         return self.by is not None and super().splits
 
-    def merges(self, rows: pa.Schema) -> bool:
-        return self.by is not None
-
-    def why_not_merged(self) -> str:
+    def why_not_merged(self, rows: pa.Schema) -> str:
+        if self.by is not None:
+            return ""
         return "which row came last is not known between tasks; name a column of times with by="
 
     def describe(self) -> dict[str, Any]:
@@ -284,10 +283,7 @@ class MeanOfLast(Aggregate):
 
     splits = False
 
-    def merges(self, rows: pa.Schema) -> bool:
-        return False
-
-    def why_not_mergeable(self, rows: pa.Schema, key: Sequence[str]) -> str:
+    def why_not_merged(self, rows: pa.Schema) -> str:
         return f"which values are the last {self.n} is a matter of order"
 
     def describe(self) -> dict[str, Any]:

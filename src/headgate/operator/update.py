@@ -70,13 +70,13 @@ class Update(StatefulOperator):
             return Output()
         groups = rows.groups
         in_order = rows.batch.take(pa.array(groups.order))
-        kept = state.read(groups)[STATE]
+        held = state.read(groups)[STATE]
         after: dict[int, bytes | None] = {}
         answers: dict[int, Any] = {}
         failed: dict[int, str] = {}
         for group, key in enumerate(_keys(groups.columns)):
             some = in_order.slice(groups.starts[group], groups.sizes[group])
-            before = _unpickled(kept[group].as_py(), key)
+            before = _unpickled(held[group].as_py(), key)
             try:
                 given = some.to_pylist() if self.rows_as == "dicts" else some
                 answer = self.fn(key, given, before)
@@ -88,13 +88,13 @@ class Update(StatefulOperator):
             except Exception as error:
                 failed[group] = describe(error) if failed else reason_of(error, self.fn)
         batches, owners = self._fit(answers, failed)
-        for gone in (False, True):
-            some = [g for g, new in after.items() if g not in failed and (new is None) == gone]
-            keys = groups.take(np.array(some, np.int64))
-            if gone:
-                state.remove(keys)
-            else:
-                state.write(keys, {STATE: pa.array([after[g] for g in some], pa.large_binary())})
+        after = {group: new for group, new in after.items() if group not in failed}
+        kept = [group for group, new in after.items() if new is not None]
+        gone = [group for group, new in after.items() if new is None]
+        values = pa.array([after[group] for group in kept], pa.large_binary())
+        state.write(groups.take(np.array(kept, np.int64)), {STATE: values})
+        if gone:
+            state.remove(groups.take(np.array(gone, np.int64)))
         dead = {
             int(row): why
             for group, why in failed.items()
