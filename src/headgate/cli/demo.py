@@ -77,7 +77,7 @@ def demo(
 
 def _run(tour: Demo, console: Console, json_file: Path | None) -> None:
     from headgate.demo import Machine
-    from headgate.planner.compiling import compile_kernels
+    from headgate.planner.incremental_placing import compile_kernels
 
     begun = time.perf_counter()
     tour.clear()

@@ -15,9 +15,17 @@ import numpy as np
 from headgate.commit.facts import PlanFacts
 from headgate.commit.planning import Observed
 from headgate.control.policy import Proposal, View, gather, joined
-from headgate.planner.by_load import Layout, expected_loads, lay_out_split, lay_out_whole
+from headgate.planner.hot_keys import (
+    Layout,
+    Seen,
+    SplitOrKey,
+    excess,
+    expected_loads,
+    lay_out_split,
+    lay_out_whole,
+    partials_expected,
+)
 from headgate.planner.placing import Observation
-from headgate.planner.split_or_key import Seen, SplitOrKey, excess, partials_expected
 from headgate.routing.route import Dispatch, Here, Shares, Spread
 from headgate.routing.space_saving import PairSketch
 from headgate.routing.table import RoutingTable

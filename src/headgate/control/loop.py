@@ -224,7 +224,8 @@ def _placement(
     scaling: Scaling | None,
 ) -> tuple[Places, list[Callable[[], None]]]:
     """The policy that places keys by the planner of that name, and what compiles its kernels."""
-    from headgate.planner.compiling import compile_allocation_kernels, compile_kernels
+    from headgate.planner.allocation.integrated import compile_allocation_kernels
+    from headgate.planner.incremental_placing import compile_kernels
 
     if manager.places_units:
         return UnitPlacement(placed, manager, racks, scaling=scaling), [compile_allocation_kernels]

@@ -29,8 +29,8 @@ from headgate.offline.replay_owners import (
     Trace,
     window_graph,
 )
-from headgate.planner.compiling import compile_kernels
 from headgate.planner.incremental import IncrementalPlanner, IncrementalSettings
+from headgate.planner.incremental_placing import compile_kernels
 from headgate.planner.key_graph import KeyGraph, imbalance_of
 from headgate.planner.partition import partition
 from headgate.planner.registry import load, registered, why_unknown

@@ -42,7 +42,7 @@ from headgate.planner.incremental_kernel import (
     take_pairs,
     with_room,
 )
-from headgate.planner.key_graph import imbalance_of
+from headgate.planner.key_graph import KeyGraph, imbalance_of
 
 
 class IncrementalSettings(NamedTuple):
@@ -224,6 +224,24 @@ class IncrementalPlanner:
         """The aged rows of each key, 0 for keys that the planner does not know."""
         at = find_keys(self._memory, operator, h)
         return np.where(at >= 0, self._memory.load[at] / self._memory.scale[LOAD_SCALE], 0.0)
+
+    def graph(self, operators: Sequence[str]) -> KeyGraph:
+        """What it remembers, in rows; `operators` are their names."""
+        memory = self._memory
+        keys, pairs = memory.used.tolist()
+        order = np.lexsort((memory.h[:keys], memory.op[:keys]))
+        number = np.argsort(order)
+        u, v = number[memory.u[:pairs]], number[memory.v[:pairs]]
+        edges = np.lexsort((v, u))
+        return KeyGraph(
+            tuple(operators),
+            memory.op[order],
+            memory.h[order],
+            memory.load[order] / memory.scale[LOAD_SCALE],
+            u[edges],
+            v[edges],
+            memory.weight[edges] / memory.scale[PAIR_SCALE],
+        )
 
     @property
     def expected_locality(self) -> float:

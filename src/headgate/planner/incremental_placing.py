@@ -1,9 +1,9 @@
 """The incremental planner at work: a few keys at a time, and now and then a fresh look.
 
 Greedy moves of single keys do not find their way out of every corner: when large keys should change
-places, their partners hold them. So every few epochs the recent pairs are partitioned from scratch,
-parts renamed so that most keys stay; the estimator says whether that pays, and if so it is
-installed. The first plan is such a fresh look too. What the planner expects of itself is measured
+places, their partners hold them. So every few epochs the pairs it remembers are partitioned from
+scratch, parts renamed so that most keys stay; if that pays, it is installed. The first plan is such
+a fresh look too. What the planner expects of itself is measured
 on the pairs it remembers, which flatters it; the difference to what came true is learnt and taken
 off.
 """
@@ -15,11 +15,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from headgate.arrays import F64, U64
+from headgate.arrays import F64, I32, U64
 from headgate.planner.distance import Distances
-from headgate.planner.estimator import RecentPairs
 from headgate.planner.incremental import IncrementalPlanner, KeyMoves, Reason, SeenKeys, SeenPairs
-from headgate.planner.key_graph import placement
+from headgate.planner.key_graph import KeyGraph, floors, placement
 from headgate.planner.partition import partition, relabel
 from headgate.planner.placing import Observation, Pins, Proposal, Task
 from headgate.routing.table import RoutingTable
@@ -28,6 +27,8 @@ LEARNING = 0.3  # weight of the latest epoch in how much the planner flatters it
 LOOKS = 2  # fresh looks per memory: what they plan from has half faded by the next
 SHARE_MAX = 0.05  # of the time, for fresh looks
 ROWS_PER_MOVE = 2.0  # a key that moves is read, sent and written: more work than a row
+KEPT = 0.5  # of a promised gain comes true: the plan fits the chance of what it was made from
+BROKEN = 1.1  # balance counts as broken beyond so many bounds: what is remembered is only a sample
 
 
 class IncrementalPlacing:
@@ -36,9 +37,9 @@ class IncrementalPlacing:
     def __init__(self, task: Task) -> None:
         self._task = task
         self._index = {name: i for i, name in enumerate(task.operators)}
-        self._recent = RecentPairs(task)
         self._look_every = max(1, round(task.memory_epochs / LOOKS))
         self._look_in = 0
+        self._looked = False
         self._last_ms: int | None = None
         self._planner: IncrementalPlanner | None = None
         self._distances: Distances | None = None
@@ -56,7 +57,6 @@ class IncrementalPlacing:
         none = np.zeros(self._task.slots)
         slot_rows = np.stack([seen.slot_rows.get(name, none) for name in self._task.operators])
         planner.observe(keys, pairs, slot_rows)
-        self._recent.count(seen, fade=0.5 ** (seen.epochs / self._look_every))
         if self._expected is not None and seen.locality is not None:
             self._flattery += LEARNING * (self._expected - seen.locality - self._flattery)
 
@@ -66,7 +66,7 @@ class IncrementalPlacing:
         self._look_in -= seen.epochs
         epoch_seconds = self._epoch_seconds(seen)
         if self._look_in <= 0:
-            fresh = self._fresh_look(tables, started)
+            fresh = self._fresh_look(seen, tables, started)
             spent = time.perf_counter() - started
             self._look_in = max(self._look_every, round(spent / (SHARE_MAX * epoch_seconds)))
             if fresh is not None:
@@ -135,32 +135,82 @@ class IncrementalPlacing:
             owner = np.where(newborn == 1, loads.slot, owner)
         return SeenKeys(loads.h, loads.rows, owner.astype(np.int32), newborn)
 
-    def _fresh_look(self, tables: Mapping[str, RoutingTable], started: float) -> Proposal | None:
-        """A plan from scratch, if the estimator finds that it pays; the first one always does."""
-        task, first = self._task, self._recent.never_judged
-        graph = self._recent.graph()
+    def _fresh_look(
+        self, seen: Observation, tables: Mapping[str, RoutingTable], started: float
+    ) -> Proposal | None:
+        """A plan from scratch, if it pays until the next one; the first always does."""
+        task = self._task
+        assert self._planner is not None
+        graph = self._planner.graph(task.operators)
         if not graph.edges or graph.vertices < 2 * task.slots:
             return None
         current = placement(graph, tables)
-        plan = partition(
+        planned = partition(
             graph, task.slots, alpha=task.alpha, seed=task.seed, distances=self._distances
-        )
-        planned = plan.slot
+        ).slot
         if self._distances is None:
             planned = relabel(graph, planned, current, task.slots)
-        judged = self._recent.judge(graph, current, planned, ROWS_PER_MOVE)
-        if not judged.worth and not first:
+        rows = self._look_every / seen.epochs * sum(p.rows.sum() for p in seen.pairs.values())
+        pays, why = _pays(
+            graph, current, planned, task.slots, 1.0 + self._planner.tolerance, float(rows)
+        )
+        first, self._looked = not self._looked, True
+        if not pays and not first:
             return None
-        assert self._planner is not None
         self._planner.plan()  # what it thought so far is overtaken
         self._moves, self._expected = {}, None
+        imbalance = graph.imbalance(planned, task.slots).tolist()
         return Proposal(
-            self._recent.pins(graph, current, planned, tables),
-            f"plan from scratch: {judged.reason}",
-            judged.locality_planned,
-            dict(zip(task.operators, judged.imbalance_planned, strict=True)),
+            _pins(graph, current, planned, tables),
+            f"plan from scratch: {why}",
+            graph.locality(planned) - self._flattery,
+            dict(zip(task.operators, imbalance, strict=True)),
             time.perf_counter() - started,
         )
+
+
+def _pays(
+    graph: KeyGraph, current: I32, planned: I32, slots: int, tolerated: F64, rows: float
+) -> tuple[bool, str]:
+    """Is a plan worth its moves over the next rows, and why, in a line?
+
+    It is if the remote rows it saves exceed what its moves cost and balance does not break, or if
+    balance is broken and the plan mends it.
+    """
+    moves = int((current != planned).sum())
+    if not moves:
+        return False, "the plan moves nothing"
+    now = graph.locality(current)
+    then = now + KEPT * (graph.locality(planned) - now)
+    gain, cost = (then - now) * rows, moves * ROWS_PER_MOVE
+    saves = f"{'saves' if gain >= 0 else 'adds'} {abs(gain):,.0f} remote rows"
+    before, after = graph.imbalance(current, slots), graph.imbalance(planned, slots)
+    bound = np.maximum(tolerated, floors(graph, slots)) * BROKEN
+    was, becomes = float((before / bound).max()), float((after / bound).max())
+    mends = was > 1 and becomes - 1 <= max(0.0, (was - 1) / 2)
+    if not mends and becomes <= max(1.0, was):
+        return gain > cost, (
+            f"locality {now:.2f} -> {then:.2f} for the next {rows:,.0f} rows {saves}; "
+            f"moving {moves:,} keys costs {cost:,.0f}"
+        )
+    i = int(np.argmax((before if mends else after) / bound))
+    return mends, (
+        f"max/mean load of {graph.operators[i]} {before[i]:.2f} -> {after[i]:.2f} (allowed "
+        f"{bound[i]:.2f}); moving {moves:,} keys costs {cost:,.0f} rows, {saves}"
+    )
+
+
+def _pins(
+    graph: KeyGraph, current: I32, planned: I32, tables: Mapping[str, RoutingTable]
+) -> dict[str, Pins]:
+    """The entries that a plan needs: keys that move, and keys that have no entry yet."""
+    made = {}
+    for i, name in enumerate(graph.operators):
+        mine = slice(graph.starts[i], graph.starts[i + 1])
+        h, slot = graph.h[mine], planned[mine]
+        new = ~tables[name].is_pinned(h) | (current[mine] != slot)
+        made[name] = Pins.hottest_first(h[new], slot[new], graph.load[mine][new])
+    return made
 
 
 def _in_words(planned: list[KeyMoves]) -> str:
@@ -176,3 +226,20 @@ def _in_words(planned: list[KeyMoves]) -> str:
     said = f"keys move: {', '.join(told)}" if told else "no key moves"
     born = counts[Reason.ADOPTED]
     return said + (f"; {born:,} new keys stay where they were born" if born else "")
+
+
+def compile_kernels(operators: int = 2) -> None:
+    """Run every kernel of keys once on little; at once where they are compiled already.
+
+    Numba compiles a function at its first call and keeps the result beside the source. On a new
+    machine that takes some twenty seconds, in which a planner would miss epochs to plan for.
+    """
+    tiny = IncrementalPlanner(
+        operators, [(0, 1)], 2, horizon_rows=1, keys_max=1_500, pairs_max=1_500
+    )
+    for first in (0, 1_400):
+        key, one = np.arange(first, first + 1_400, dtype=np.uint64), np.ones(1_400)
+        seen = SeenKeys(key, one, (key % 2).astype(np.int32), np.ones(len(key), np.uint8))
+        tiny.observe([seen] * operators, [SeenPairs(0, 1, key, key, one)], np.ones((operators, 2)))
+        tiny.plan()
+    partition(tiny.graph([str(i) for i in range(operators)]), 3)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,13 +23,27 @@ from headgate.arrays import F64, I32, I64, U64
 from headgate.errors import HeadgateError
 from headgate.routing.table import RoutingTable, hash_table
 
-if TYPE_CHECKING:
-    from headgate.planner.adjacency import Adjacency
-
 Pairs = tuple[int, int, U64, U64, F64]
 """Pairs of one keyed edge A -> B: (index of A, index of B, keys of A, keys of B, rows)."""
 
 FREE = -1
+
+
+class Adjacency(NamedTuple):
+    """Who is tied to whom: the partners of vertex i are `other[starts[i]:starts[i + 1]]`."""
+
+    starts: I64
+    other: I64
+    weight: F64
+
+
+def adjacency_of(vertices: int, u: I64, v: I64, w: F64) -> Adjacency:
+    """Both directions of every edge; equal edges are added up. O(vertices + edges)."""
+    from scipy.sparse import coo_array  # late: who only describes a graph needs no solver
+
+    ends = np.concatenate([u, v]), np.concatenate([v, u])
+    rows = coo_array((np.concatenate([w, w]), ends), (vertices, vertices)).tocsr()
+    return Adjacency(rows.indptr.astype(np.int64), rows.indices.astype(np.int64), rows.data)
 
 
 @dataclass(frozen=True)
@@ -126,20 +140,7 @@ class KeyGraph:
 
     @cached_property
     def adjacency(self) -> Adjacency:
-        """Both directions of every edge, O(vertices + edges)."""
-        from headgate.planner.adjacency import adjacency_of  # late, see there
-
-        found: Adjacency = adjacency_of(self.vertices, self.u, self.v, self.w)
-        return found
-
-    def find(self, operator: int, h: U64) -> I64:
-        """Vertex number of each key of an operator, -1 for a key that is not in the graph."""
-        first, end = self.starts[operator], self.starts[operator + 1]
-        mine = self.h[first:end]
-        if not len(mine):
-            return np.full(len(h), -1, np.int64)
-        at = np.minimum(np.searchsorted(mine, h), len(mine) - 1)
-        return np.where(mine[at] == h, at + first, -1).astype(np.int64)
+        return adjacency_of(self.vertices, self.u, self.v, self.w)
 
     def locality(self, slot: I32) -> float:
         """Share of the pair weight whose two keys share a slot; 1 if there are no pairs."""

@@ -22,9 +22,8 @@ import pymetis
 
 from headgate.arrays import F64, I32, I64
 from headgate.errors import HeadgateError
-from headgate.planner.adjacency import adjacency_of
 from headgate.planner.distance import Distances, nearest_names
-from headgate.planner.key_graph import FREE, KeyGraph, floors, imbalance_of
+from headgate.planner.key_graph import FREE, KeyGraph, adjacency_of, floors, imbalance_of
 from headgate.planner.refine import SLACK, board, refine, repair
 
 Quality = Literal["metis", "mt-kahypar"]

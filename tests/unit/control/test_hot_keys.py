@@ -20,7 +20,7 @@ from headgate.control.hot_keys import HotKeys, HotKeySettings
 from headgate.control.loop import STATISTICS_BYTES, DecisionLoop, plan_with
 from headgate.control.policy import Proposal, View
 from headgate.control.settings import Manager
-from headgate.planner.by_load import expected_loads
+from headgate.planner.hot_keys import expected_loads
 from headgate.routing.hashing import mix
 from headgate.routing.route import Here, HereUnlessPinned, Shares, Spread
 from headgate.routing.space_saving import PairSketch

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.planner.by_load import (
+from headgate.planner.hot_keys import (
     GOOD,
     KNOWN_SHARE,
     SLIVER,

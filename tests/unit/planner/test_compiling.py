@@ -7,19 +7,15 @@ import sys
 from pathlib import Path
 
 from headgate.planner import incremental_kernel, refine
-from headgate.planner.compiling import compile_kernels
+from headgate.planner.incremental_placing import compile_kernels
 
 TESTS = Path(__file__).parents[2]
 A_PLAN_OF_UNITS = """
-from headgate.planner import adjacency
 from headgate.planner.allocation import annealing, greedy
-from headgate.planner.compiling import compile_allocation_kernels
+from headgate.planner.allocation.integrated import compile_allocation_kernels
 
 def compiled():
-    graph = adjacency.adjacency_of, adjacency.strongest, adjacency.weight_toward
-    rows = adjacency.weight_across, adjacency.weight_apart
-    moves = greedy._drain, greedy._even, annealing.anneal
-    return [kernel.signatures for kernel in (*graph, *rows, *moves)]
+    return [kernel.signatures for kernel in (greedy._drain, greedy._even, annealing.anneal)]
 
 compile_allocation_kernels()
 before = compiled()

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 
 from headgate.planner.distance import Distances
-from headgate.planner.estimator import RecentPairs
-from headgate.planner.key_graph import placement
 from headgate.planner.placing import (
     KeyLoads,
     Observation,
@@ -139,26 +137,13 @@ def test_near_slots_are_preferred_on_several_hosts() -> None:
     assert shares[1] >= shares[0]
 
 
-def test_a_plan_that_changes_nothing_is_not_worth_it() -> None:
-    recent, tables = RecentPairs(TASK), tables_now()
-    recent.count(seen(0))
-    graph = recent.graph()
-    current = placement(graph, tables)
-
-    assert recent.never_judged
-    assert not recent.judge(graph, current, current).worth
-    assert not recent.never_judged
-    recent.forget()
-    assert recent.graph().edges == 0
-
-
-def test_counts_fade() -> None:
-    recent = RecentPairs(TASK)
-    recent.count(seen(0))
-    before = recent.graph().weight
-    recent.count(replace(seen(1), pairs={}, loads={}), fade=0.5)
-
-    assert recent.graph().weight == pytest.approx(before / 2)
+def test_a_second_look_at_the_same_rows_moves_nothing() -> None:
+    placing, tables = make_placing("headgate", replace(TASK, memory_epochs=1)), tables_now()
+    for epoch in range(3):
+        placing.observe(seen(0), tables)
+        proposal = placing.propose(seen(0), tables)
+        assert epoch == 0 or proposal is None or "scratch" not in proposal.reason
+        follow(proposal, tables)
 
 
 def test_pins_split_where_the_budget_ends() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.planner.split_or_key import (
+from headgate.planner.hot_keys import (
     CLEARLY,
     HELD_EPOCHS,
     ROWS_PER_MERGE,

@@ -10,11 +10,11 @@ import time
 from collections.abc import Mapping
 
 from headgate.arrays import F64, U64
-from headgate.planner.estimator import RecentPairs
 from headgate.planner.key_graph import placement
 from headgate.planner.placing import Observation, Pins, Proposal, Task
 from headgate.routing.table import RoutingTable
 from headgate_lab.planner.baseline import BASELINES, plan_hash
+from headgate_lab.planner.estimator import RecentPairs
 
 
 class RefitPlacing:

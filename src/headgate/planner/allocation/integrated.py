@@ -15,17 +15,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from headgate.arrays import I32
-from headgate.planner.adjacency import strongest, weight_toward
 from headgate.planner.allocation.annealing import Field, Rules, anneal
 from headgate.planner.allocation.greedy import greedy
 from headgate.planner.allocation.model import (
     Balance,
+    Nodes,
     Situation,
+    Traffic,
+    Units,
     balance_classes,
     class_loads,
     far_rows,
@@ -33,6 +35,7 @@ from headgate.planner.allocation.model import (
     nearness,
 )
 from headgate.planner.allocation.plan import Limits, Plan, describe
+from headgate.planner.distance import Distances
 
 Clock = Callable[[], float]
 
@@ -224,8 +227,14 @@ class IntegratedPlanner:
         """An allocation as the search sees it."""
         nodes, traffic, units = situation.nodes, situation.traffic, len(situation.units)
         edges = situation.adjacency
-        partner, rows = strongest(edges)
-        toward = weight_toward(edges, start, len(nodes))
+        unit = np.repeat(np.arange(units), np.diff(edges.starts))
+        rows = np.bincount(unit, edges.weight, units)
+        lightest = np.lexsort((edges.weight, unit))
+        partner = np.full(units, -1, np.int64)
+        partner[unit[lightest]] = edges.other[lightest]  # of equal units the last is kept
+        cell = unit * len(nodes) + start[edges.other]
+        toward = np.bincount(cell, edges.weight, units * len(nodes)).astype(np.float64, copy=False)
+        toward = toward.reshape(units, len(nodes))
         near = nearness(situation)
         moved = np.flatnonzero(start != situation.home)
         away, place = np.zeros(units, np.int64), np.zeros(units, np.int64)
@@ -276,3 +285,18 @@ def _with_idle(situation: Situation, node: I32, plain: I32, budget: float) -> I3
     paid = np.cumsum(situation.migration_cost[going]) <= budget - situation.cost_of(found)
     found[going[paid]] = plain[going[paid]]
     return found
+
+
+def compile_allocation_kernels() -> None:
+    """Run every kernel of units once on little: on a new machine that takes some ten seconds.
+
+    Time stands still meanwhile: compiling takes longer than a plan may, and none is left out.
+    """
+    operator = np.repeat(np.arange(2, dtype=np.int32), 2)
+    units = Units(("a", "b"), operator, np.array([3.0, 1.0, 2.0, 2.5]), np.ones(4))
+    pairs = Traffic(np.arange(2), 2 + np.arange(2), np.ones(2), 0.1)
+    nodes = Nodes.alike(2)
+    hosts = replace(nodes, distances=Distances.of(["a", "b"]))
+    for on, flow in ((nodes, pairs), (hosts, pairs), (nodes, Traffic.none())):
+        tiny = Situation(units, on, np.zeros(4, np.int32), flow)
+        IntegratedPlanner(clock=lambda: 0.0).plan(tiny, Limits(4.0, seconds=0.05))

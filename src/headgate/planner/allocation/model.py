@@ -15,16 +15,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
 from headgate.arrays import F64, I32, I64, Bools
 from headgate.errors import HeadgateError
 from headgate.planner.distance import Distances
-
-if TYPE_CHECKING:
-    from headgate.planner.adjacency import Adjacency
+from headgate.planner.key_graph import Adjacency, adjacency_of
 
 
 @dataclass(frozen=True)
@@ -76,9 +74,10 @@ class Traffic:
 
     def remote(self, node: I32) -> F64:
         """Rows that each unit sends to or gets from other nodes."""
-        from headgate.planner.adjacency import weight_across  # late, see there
-
-        rows: F64 = weight_across(node, self.sender, self.receiver, self.rate)
+        apart = node[self.sender] != node[self.receiver]
+        rows = np.zeros(len(node))
+        for end in (self.sender, self.receiver):
+            rows += np.bincount(end[apart], self.rate[apart], len(node))
         return rows
 
 
@@ -143,11 +142,8 @@ class Situation:
     @cached_property
     def adjacency(self) -> Adjacency:
         """Who talks to whom, both directions."""
-        from headgate.planner.adjacency import adjacency_of  # late, see there
-
         t = self.traffic
-        found: Adjacency = adjacency_of(len(self.units), t.sender, t.receiver, t.rate)
-        return found
+        return adjacency_of(len(self.units), t.sender, t.receiver, t.rate)
 
     @cached_property
     def remote(self) -> F64:
@@ -238,9 +234,7 @@ def far_rows(situation: Situation, node: I32) -> float:
     if not t.total:
         return 0.0
     if len(near):
-        from headgate.planner.adjacency import weight_apart  # late, see there
-
-        return float(weight_apart(node, t.sender, t.receiver, t.rate, near))
+        return float(t.rate @ (1.0 - near[node[t.sender], node[t.receiver]]))
     return (1.0 - t.collocation(node)) * t.total
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,11 +9,12 @@ from hypothesis import strategies as st
 from tests.unit.planner.graphs import key_graphs, keys, weights
 
 from headgate.arrays import I32
-from headgate.planner.estimator import Calibration, edges_in, forecast
 from headgate.planner.key_graph import KeyGraph, placement, to_tables
 from headgate.planner.partition import partition
 from headgate.routing.table import RoutingTable
+from headgate_lab.planner.estimator import Calibration, RecentPairs, edges_in, forecast
 from strategies import examples
+from unit.planner.test_placing import TASK, seen, tables_now
 
 
 def random_slots(graph: KeyGraph, slots: int, seed: int) -> np.ndarray:
@@ -175,3 +178,25 @@ def test_what_stays_ages_and_what_is_planned_anew_does_not() -> None:
     assert old.locality_now == pytest.approx(young.locality_now - 0.1)
     assert old.locality_planned == pytest.approx(young.locality_planned)
     assert old.gain_rows == pytest.approx(young.gain_rows + 10)
+
+
+def test_a_plan_that_changes_nothing_is_not_worth_it() -> None:
+    recent, tables = RecentPairs(TASK), tables_now()
+    recent.count(seen(0))
+    graph = recent.graph()
+    current = placement(graph, tables)
+
+    assert recent.never_judged
+    assert not recent.judge(graph, current, current).worth
+    assert not recent.never_judged
+    recent.forget()
+    assert recent.graph().edges == 0
+
+
+def test_counts_fade() -> None:
+    recent = RecentPairs(TASK)
+    recent.count(seen(0))
+    before = recent.graph().weight
+    recent.count(replace(seen(1), pairs={}, loads={}), fade=0.5)
+
+    assert recent.graph().weight == pytest.approx(before / 2)

@@ -108,13 +108,23 @@ def forecast(
     return Forecast(now, now + change, tuple(after.tolist()), keys, gain, cost, worth, reason)
 
 
+def find(graph: KeyGraph, operator: int, h: U64) -> I64:
+    """Vertex number of each key of an operator, -1 for a key that is not in the graph."""
+    first, end = graph.starts[operator], graph.starts[operator + 1]
+    mine = graph.h[first:end]
+    if not len(mine):
+        return np.full(len(h), -1, np.int64)
+    at = np.minimum(np.searchsorted(mine, h), len(mine) - 1)
+    return np.where(mine[at] == h, at + first, -1).astype(np.int64)
+
+
 def edges_in(graph: KeyGraph, other: KeyGraph) -> I64:
     """For every edge of `other` its number in `graph`, -1 where `graph` does not have it."""
     vertex = np.full(other.vertices, -1, np.int64)
     for i, operator in enumerate(other.operators):
         if operator in graph.operators:
             mine = slice(other.starts[i], other.starts[i + 1])
-            vertex[mine] = graph.find(graph.operators.index(operator), other.h[mine])
+            vertex[mine] = find(graph, graph.operators.index(operator), other.h[mine])
     u, v = vertex[other.u], vertex[other.v]
     if not graph.edges:
         return np.full(other.edges, -1, np.int64)
@@ -256,7 +266,7 @@ class RecentPairs:
         """Rows of these keys in the graph that was judged last; 0 for others."""
         if self._before is None:
             return np.zeros(len(h))
-        at = self._before.find(self._index[operator], h)
+        at = find(self._before, self._index[operator], h)
         return np.where(at >= 0, self._before.load[at], 0.0)
 
     def _calibrate(self, graph: KeyGraph, current: I32, known: F64 | None) -> None:
