@@ -93,12 +93,12 @@ def with_room(memory: Memory, keys: int, pairs: int) -> Memory:
     if used + keys > len(memory.h):
         memory = _grown(memory, _PER_KEY, used, max(2 * len(memory.h), used + keys))
         memory = memory._replace(key_map=_free_map(len(memory.h)))
-        _fill_key_map(memory.key_map, memory.h, memory.op, used)
+        _fill(memory.key_map, memory.op, memory.h, used)
     used = int(memory.used[PAIRS])
     if used + pairs > len(memory.u):
         memory = _grown(memory, _PER_PAIR, used, max(2 * len(memory.u), used + pairs))
         memory = memory._replace(pair_map=_free_map(len(memory.u)))
-        _fill_pair_map(memory.pair_map, memory.u, memory.v, used)
+        _fill(memory.pair_map, memory.u, memory.v, used)
     return memory
 
 
@@ -128,14 +128,13 @@ def forget_keys(memory: Memory, gone: I64) -> I32:
         array = getattr(memory, name)
         array[: int(stays.sum())] = array[:used][stays]
     memory.used[KEYS] = int(stays.sum())
-    memory.key_map[:] = NOBODY
-    _fill_key_map(memory.key_map, memory.h, memory.op, int(stays.sum()))
+    _fill(memory.key_map, memory.op, memory.h, int(stays.sum()))
     _keep_pairs(memory, kept)
     return number
 
 
 def age(memory: Memory, pair_factor: float, load_factor: float) -> None:
-    """Let rows pass: settings recorded from now on count so much more."""
+    """Let rows pass: rows recorded from now on count so much more."""
     memory.scale[PAIR_SCALE] *= pair_factor
     memory.scale[LOAD_SCALE] *= load_factor
     if memory.scale.max() > _SCALE_MAX:
@@ -148,29 +147,27 @@ def age(memory: Memory, pair_factor: float, load_factor: float) -> None:
 
 
 @njit(cache=True)
-def place_of_key(key_map, known_h, known_op, operator, h):  # type: ignore[no-untyped-def]
-    """Where a key is in the map, or the free place where it belongs. The map is never full."""
-    mask = len(key_map) - 1
-    spread = (h ^ np.uint64(operator * 0x9E3779B1)) * np.uint64(0x9E3779B97F4A7C15)
+def _place(table, first, second, a, b):  # type: ignore[no-untyped-def]
+    """Where an entry (a, b) is in a hash table, or the free place where it belongs.
+
+    `first` and `second` hold the entries that the table numbers; it is never full.
+    """
+    mask = len(table) - 1
+    spread = np.uint64(a) * np.uint64(0x9E3779B97F4A7C15) ^ np.uint64(b)
+    spread *= np.uint64(0xD6E8FEB86659FD93)
     at = np.int64(spread >> np.uint64(20)) & mask
     while True:
-        k = key_map[at]
-        if k < 0 or (known_h[k] == h and known_op[k] == operator):
+        k = table[at]
+        if k < 0 or (first[k] == a and second[k] == b):
             return at
         at = (at + 1) & mask
 
 
 @njit(cache=True)
-def place_of_pair(pair_map, known_u, known_v, u, v):  # type: ignore[no-untyped-def]
-    """Where a pair is in the map, or the free place where it belongs."""
-    mask = len(pair_map) - 1
-    spread = (np.uint64(u) << np.uint64(32) | np.uint64(v)) * np.uint64(0x9E3779B97F4A7C15)
-    at = np.int64(spread >> np.uint64(20)) & mask
-    while True:
-        e = pair_map[at]
-        if e < 0 or (known_u[e] == u and known_v[e] == v):
-            return at
-        at = (at + 1) & mask
+def _fill(table, first, second, n):  # type: ignore[no-untyped-def]
+    table[:] = NOBODY
+    for k in range(n):
+        table[_place(table, first, second, first[k], second[k])] = k
 
 
 def _grown(memory: Memory, names: tuple[str, ...], used: int, size: int) -> Memory:
@@ -183,8 +180,8 @@ def _grown(memory: Memory, names: tuple[str, ...], used: int, size: int) -> Memo
 
 
 def _free_map(entries: int) -> I32:
-    """An empty map for so many entries: a power of two, at most half full."""
-    return np.full(1 << (2 * entries - 1).bit_length(), NOBODY, np.int32)
+    """A map for so many entries: a power of two, at most half full."""
+    return np.empty(1 << (2 * entries - 1).bit_length(), np.int32)
 
 
 def _keep_pairs(memory: Memory, kept: npt.NDArray[np.bool_]) -> None:
@@ -192,15 +189,15 @@ def _keep_pairs(memory: Memory, kept: npt.NDArray[np.bool_]) -> None:
     for array in (memory.u, memory.v, memory.weight):
         array[:n] = array[: len(kept)][kept]
     memory.used[PAIRS] = n
-    memory.pair_map[:] = NOBODY
-    _fill_pair_map(memory.pair_map, memory.u, memory.v, n)
+    _fill(memory.pair_map, memory.u, memory.v, n)
     memory.first[: memory.used[KEYS]] = NOBODY
-    _link(memory, n)
+    _link(memory, 0, n)
 
 
 @njit(cache=True)
-def _link(memory, n):  # type: ignore[no-untyped-def]
-    for e in range(n):
+def _link(memory, start, end):  # type: ignore[no-untyped-def]
+    """Hang pairs into the lists of their two keys."""
+    for e in range(start, end):
         u, v = memory.u[e], memory.v[e]
         memory.next_u[e] = memory.first[u]
         memory.first[u] = e
@@ -223,23 +220,11 @@ def _detach(memory, stays):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _fill_key_map(key_map, h, op, n):  # type: ignore[no-untyped-def]
-    for k in range(n):
-        key_map[place_of_key(key_map, h, op, op[k], h[k])] = k
-
-
-@njit(cache=True)
-def _fill_pair_map(pair_map, u, v, n):  # type: ignore[no-untyped-def]
-    for e in range(n):
-        pair_map[place_of_pair(pair_map, u, v, u[e], v[e])] = e
-
-
-@njit(cache=True)
 def find_keys(memory, operator, h):  # type: ignore[no-untyped-def]
     """Numbers of these keys, -1 for those that are not known."""
     found = np.empty(len(h), np.int64)
     for i in range(len(h)):
-        found[i] = memory.key_map[place_of_key(memory.key_map, memory.h, memory.op, operator, h[i])]
+        found[i] = memory.key_map[_place(memory.key_map, memory.op, memory.h, operator, h[i])]
     return found
 
 
@@ -260,7 +245,7 @@ def take_keys(memory, operator, h, rows, slot, newborn, epoch, plan, fade):  # t
     n = 0
     now = memory.scale[LOAD_SCALE]
     for i in range(len(h)):
-        at = place_of_key(memory.key_map, memory.h, memory.op, operator, h[i])
+        at = _place(memory.key_map, memory.op, memory.h, operator, h[i])
         k = memory.key_map[at]
         if k < 0:
             k = np.int32(memory.used[KEYS])
@@ -295,21 +280,18 @@ def take_pairs(memory, op_a, op_b, a, b, rows):  # type: ignore[no-untyped-def]
     """Add pairs of known keys; others are left out. Room must be there."""
     now = memory.scale[PAIR_SCALE]
     for i in range(len(rows)):
-        u = memory.key_map[place_of_key(memory.key_map, memory.h, memory.op, op_a, a[i])]
-        v = memory.key_map[place_of_key(memory.key_map, memory.h, memory.op, op_b, b[i])]
+        u = memory.key_map[_place(memory.key_map, memory.op, memory.h, op_a, a[i])]
+        v = memory.key_map[_place(memory.key_map, memory.op, memory.h, op_b, b[i])]
         if u < 0 or v < 0:
             continue
-        at = place_of_pair(memory.pair_map, memory.u, memory.v, u, v)
+        at = _place(memory.pair_map, memory.u, memory.v, u, v)
         e = memory.pair_map[at]
         if e < 0:
             e = np.int32(memory.used[PAIRS])
             memory.used[PAIRS] += 1
             memory.pair_map[at] = e
             memory.u[e], memory.v[e], memory.weight[e] = u, v, 0.0
-            memory.next_u[e] = memory.first[u]
-            memory.first[u] = e
-            memory.next_v[e] = memory.first[v]
-            memory.first[v] = e
+            _link(memory, e, e + 1)
         weight = rows[i] * now
         memory.weight[e] += weight
         memory.toward[u, memory.owner[v]] += weight
