@@ -136,7 +136,6 @@ class Incremental(Planner):
         o = self.options
         self.planner = IncrementalPlanner(
             len(owners.trace.keys),
-            owners.ties,
             o.slots,
             horizon_rows=o.period,
             alpha=o.alpha,

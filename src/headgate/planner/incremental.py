@@ -31,7 +31,7 @@ from headgate.planner.incremental_kernel import (
     LOAD_SCALE,
     PAIR_SCALE,
     PAIRS,
-    Yard,
+    Conditions,
     age,
     empty_memory,
     find_keys,
@@ -129,20 +129,19 @@ class KeyMoves:
 
 
 class IncrementalPlanner:
-    """Places the keys of `operators` operators that are tied by `edges` over `slots` slots.
+    """Places the keys of `operators` operators over `slots` slots.
 
-    Operators are known by number, in the order of the flow; `edges` are pairs of those whose keys
-    follow each other. `horizon_rows` is the unit of memory: rows after which the past counts for
-    less, about a period. `alpha` is the balance wished for, max/mean load (see `slack`); `seed`
-    breaks ties between slots. Beyond `keys_max` keys per operator the coldest are released, beyond
-    `pairs_max` pairs the lightest are forgotten. `nearness` (slots x slots, 1 for the same slot
-    down to 0 for the farthest) is how much of a row is saved when its two keys are in these slots.
+    Operators are known by number, in the order of the flow. `horizon_rows` is the unit of
+    memory: rows after which the past counts for less, about a period. `alpha` is the balance
+    wished for, max/mean load (see `slack`); `seed` breaks ties between slots. Beyond `keys_max`
+    keys per operator the coldest are released, beyond `pairs_max` pairs the lightest are
+    forgotten. `nearness` (slots x slots, 1 for the same slot down to 0 for the farthest) is how
+    much of a row is saved when its two keys are in these slots.
     """
 
     def __init__(
         self,
         operators: int,
-        edges: Iterable[tuple[int, int]],
         slots: int,
         *,
         horizon_rows: float,
@@ -154,7 +153,6 @@ class IncrementalPlanner:
         nearness: F64 | None = None,
     ) -> None:
         self.operators, self.slots, self.alpha = operators, slots, alpha
-        self.edges = frozenset(edges)
         self.horizon_rows = float(horizon_rows)
         self.settings = settings or IncrementalSettings()
         self.keys_max, self.pairs_max = keys_max, pairs_max
@@ -188,8 +186,8 @@ class IncrementalPlanner:
         self._epoch += 1
         for operator, seen in enumerate(keys):
             self._take_keys(operator, seen, fade)
-        for told in pairs:
-            self._take_pairs(told)
+        for of_edge in pairs:
+            self._take_pairs(of_edge)
 
     # --- planning --------------------------------------------------------------------------
     def plan(self, budget: int | None = None) -> list[KeyMoves]:
@@ -205,7 +203,7 @@ class IncrementalPlanner:
         newborn = memory.fresh[touched] == 1
         most = self.settings.passes * len(touched) if budget is None else budget
         place_keys(
-            memory, touched, self._yard(), self.settings, self._epoch, most, self._first_slot
+            memory, touched, self._conditions(), self.settings, self._epoch, most, self._first_slot
         )
         self._touched, self._plan = [], self._plan + 1
         changed = newborn | (memory.owner[touched] != memory.was[touched])
@@ -285,8 +283,6 @@ class IncrementalPlanner:
             wrong = f"room for {self.keys_max} keys, {self.pairs_max} pairs; give at least 8 and 4"
         elif self._nearness.size and self._nearness.shape != (self.slots, self.slots):
             wrong = f"a nearness matrix of shape {self._nearness.shape} for {self.slots} slots"
-        elif any(not 0 <= o < self.operators for edge in self.edges for o in edge):
-            wrong = f"edges {sorted(self.edges)} between {self.operators} operators"
         if wrong:
             raise HeadgateError(f"an incremental planner with {wrong}", slots=self.slots)
 
@@ -308,19 +304,19 @@ class IncrementalPlanner:
             take_keys(self._memory, operator, *seen, self._epoch, self._plan, fade)
         )
 
-    def _take_pairs(self, told: SeenPairs) -> None:
-        if not len(told.rows):
+    def _take_pairs(self, seen: SeenPairs) -> None:
+        if not len(seen.rows):
             return
         used, room = int(self._memory.used[PAIRS]), self.pairs_max
-        if used + len(told.rows) > room:
+        if used + len(seen.rows) > room:
             most = room // 4
-            if len(told.rows) > most:
-                heaviest = np.sort(np.argsort(-told.rows, kind="stable")[:most])
-                told = told.take(heaviest)
-            if used + len(told.rows) > room:
-                forget_pairs(self._memory, room - max(room // 4, len(told.rows)))
-        self._memory = with_room(self._memory, 0, len(told.rows))
-        take_pairs(self._memory, *told)
+            if len(seen.rows) > most:
+                heaviest = np.sort(np.argsort(-seen.rows, kind="stable")[:most])
+                seen = seen.take(heaviest)
+            if used + len(seen.rows) > room:
+                forget_pairs(self._memory, room - max(room // 4, len(seen.rows)))
+        self._memory = with_room(self._memory, 0, len(seen.rows))
+        take_pairs(self._memory, *seen)
 
     def _release(self, operator: int, new: int, needed: I64) -> None:
         """Make room: the coldest keys of the operator that are not needed go, an eighth or more."""
@@ -360,12 +356,12 @@ class IncrementalPlanner:
         seen = np.maximum((above**2).mean(axis=1), 1e-300)
         return np.asarray(above * np.clip(1.0 - chance / seen, 0.0, 1.0)[:, None])
 
-    def _yard(self) -> Yard:
+    def _conditions(self) -> Conditions:
         memory = self._memory
         planned = np.maximum(memory.planned.mean(axis=1), 1e-300)
         measured = memory.measured.mean(axis=1, keepdims=True)
         above = np.where(measured > 0, memory.measured / np.maximum(measured, 1e-300) - 1.0, 0.0)
-        return Yard(
+        return Conditions(
             planned / memory.scale[LOAD_SCALE],
             np.maximum(memory.bursts.mean(axis=1), 1e-300),
             self._beyond_sampling(above),

@@ -89,16 +89,21 @@ def empty_memory(operators: int, slots: int) -> Memory:
 
 def with_room(memory: Memory, keys: int, pairs: int) -> Memory:
     """The same memory with room for so many more keys and pairs; arrays at least double."""
-    used = int(memory.used[KEYS])
-    if used + keys > len(memory.h):
-        memory = _grown(memory, _PER_KEY, used, max(2 * len(memory.h), used + keys))
-        memory = memory._replace(key_map=_free_map(len(memory.h)))
-        _fill(memory.key_map, memory.op, memory.h, used)
-    used = int(memory.used[PAIRS])
-    if used + pairs > len(memory.u):
-        memory = _grown(memory, _PER_PAIR, used, max(2 * len(memory.u), used + pairs))
-        memory = memory._replace(pair_map=_free_map(len(memory.u)))
-        _fill(memory.pair_map, memory.u, memory.v, used)
+    of_keys = KEYS, keys, _PER_KEY, "key_map", ("op", "h")
+    of_pairs = PAIRS, pairs, _PER_PAIR, "pair_map", ("u", "v")
+    for counter, more, names, table, ends in (of_keys, of_pairs):
+        used, size = int(memory.used[counter]), len(getattr(memory, names[0]))
+        if used + more <= size:
+            continue
+        size = max(2 * size, used + more)
+        larger: dict[str, Any] = {}
+        for name in names:
+            old = getattr(memory, name)
+            larger[name] = np.zeros((size, *old.shape[1:]), old.dtype)
+            larger[name][:used] = old[:used]
+        larger[table] = np.empty(1 << (2 * size - 1).bit_length(), np.int32)  # half full at most
+        memory = memory._replace(**larger)
+        _fill(larger[table], larger[ends[0]], larger[ends[1]], used)
     return memory
 
 
@@ -170,20 +175,6 @@ def _fill(table, first, second, n):  # type: ignore[no-untyped-def]
         table[_place(table, first, second, first[k], second[k])] = k
 
 
-def _grown(memory: Memory, names: tuple[str, ...], used: int, size: int) -> Memory:
-    larger: dict[str, Any] = {}
-    for name in names:
-        old = getattr(memory, name)
-        larger[name] = np.zeros((size, *old.shape[1:]), old.dtype)
-        larger[name][:used] = old[:used]
-    return memory._replace(**larger)
-
-
-def _free_map(entries: int) -> I32:
-    """A map for so many entries: a power of two, at most half full."""
-    return np.empty(1 << (2 * entries - 1).bit_length(), np.int32)
-
-
 def _keep_pairs(memory: Memory, kept: npt.NDArray[np.bool_]) -> None:
     n = int(kept.sum())
     for array in (memory.u, memory.v, memory.weight):
@@ -228,7 +219,7 @@ def find_keys(memory, operator, h):  # type: ignore[no-untyped-def]
     return found
 
 
-class Yard(NamedTuple):
+class Conditions(NamedTuple):
     """What holds for one plan: means per operator, tolerances, and how near slots are."""
 
     mean_load: F64
@@ -333,7 +324,7 @@ def price(fullness, base, tolerance, steepness):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def judge(memory, k, yard, settings, value):  # type: ignore[no-untyped-def]
+def judge(memory, k, conditions, settings, value):  # type: ignore[no-untyped-def]
     """Fill in what every slot is worth to a key; returns the weight of its pairs, in rows."""
     slots = len(value)
     o, home = memory.op[k], memory.owner[k]
@@ -344,21 +335,23 @@ def judge(memory, k, yard, settings, value):  # type: ignore[no-untyped-def]
     for s in range(slots):
         value[s] = max(memory.toward[k, s], 0.0) * unit
         weight += value[s]
-    if len(yard.nearness):
+    if len(conditions.nearness):
         near = np.zeros(slots)
         for s in range(slots):
             for t in range(slots):
-                near[s] += yard.nearness[s, t] * value[t]
+                near[s] += conditions.nearness[s, t] * value[t]
         value[:] = near
-    share = load / yard.mean_load[o]
+    share = load / conditions.mean_load[o]
     giant = share * min(max(share - 1.0, 0.0), 1.0)
     for s in range(slots):
         enters = 0.0 if s == home else 1.0
         full = memory.planned[o, s] / memory.scale[LOAD_SCALE] + enters * load
-        full = full / yard.mean_load[o] + settings.measured * (yard.above[o, s] + enters * giant)
-        value[s] -= load * price(full, settings.price, yard.tolerance[o], settings.steepness)
+        full = full / conditions.mean_load[o] + settings.measured * (
+            conditions.above[o, s] + enters * giant
+        )
+        value[s] -= load * price(full, settings.price, conditions.tolerance[o], settings.steepness)
         if settings.burst_price > 0.0:
-            full = (memory.bursts[o, s] + enters * burst) / yard.mean_burst[o]
+            full = (memory.bursts[o, s] + enters * burst) / conditions.mean_burst[o]
             value[s] -= burst * price(
                 full, settings.burst_price, settings.burst_tolerance, settings.steepness
             )
@@ -368,7 +361,7 @@ def judge(memory, k, yard, settings, value):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def place_keys(memory, keys, yard, settings, epoch, budget, first_slot):  # type: ignore[no-untyped-def]
+def place_keys(memory, keys, conditions, settings, epoch, budget, first_slot):  # type: ignore[no-untyped-def]
     """Move each of these keys to where it is worth most, in this order, a few passes.
 
     At most `budget` keys that are not newborn change owner; a key that has moved may move again.
@@ -385,7 +378,7 @@ def place_keys(memory, keys, yard, settings, epoch, budget, first_slot):  # type
             newborn = memory.fresh[k] == 1
             if not newborn and memory.load[k] < settings.least_rows * memory.scale[LOAD_SCALE]:
                 continue
-            judge(memory, k, yard, settings, value)
+            judge(memory, k, conditions, settings, value)
             home = memory.owner[k]
             best = home
             for s in range(slots):

@@ -114,7 +114,6 @@ class IncrementalPlacing:
             rows = max(1.0, seen.rows / seen.epochs)
             self._planner = IncrementalPlanner(
                 len(task.operators),
-                [(self._index[a], self._index[b]) for a, b in task.edges],
                 task.slots,
                 horizon_rows=rows * task.memory_epochs,
                 alpha=task.alpha,
@@ -222,10 +221,10 @@ def _in_words(planned: list[KeyMoves]) -> str:
         (counts[Reason.PARTNERS], "to the slot of their partners"),
         (counts[Reason.LOAD], "out of full slots"),
     ]
-    told = [f"{count:,} {where}" for count, where in parts if count]
-    said = f"keys move: {', '.join(told)}" if told else "no key moves"
+    where_to = [f"{count:,} {where}" for count, where in parts if count]
+    line = f"keys move: {', '.join(where_to)}" if where_to else "no key moves"
     born = counts[Reason.ADOPTED]
-    return said + (f"; {born:,} new keys stay where they were born" if born else "")
+    return line + (f"; {born:,} new keys stay where they were born" if born else "")
 
 
 def compile_kernels(operators: int = 2) -> None:
@@ -234,9 +233,7 @@ def compile_kernels(operators: int = 2) -> None:
     Numba compiles a function at its first call and keeps the result beside the source. On a new
     machine that takes some twenty seconds, in which a planner would miss epochs to plan for.
     """
-    tiny = IncrementalPlanner(
-        operators, [(0, 1)], 2, horizon_rows=1, keys_max=1_500, pairs_max=1_500
-    )
+    tiny = IncrementalPlanner(operators, 2, horizon_rows=1, keys_max=1_500, pairs_max=1_500)
     for first in (0, 1_400):
         key, one = np.arange(first, first + 1_400, dtype=np.uint64), np.ones(1_400)
         seen = SeenKeys(key, one, (key % 2).astype(np.int32), np.ones(len(key), np.uint8))

@@ -87,7 +87,7 @@ class Stream:
 
 
 def planner(**more) -> IncrementalPlanner:
-    return IncrementalPlanner(2, [(0, 1)], **{"slots": SLOTS, "horizon_rows": 50, **more})
+    return IncrementalPlanner(2, **{"slots": SLOTS, "horizon_rows": 50, **more})
 
 
 epochs = st.lists(
@@ -287,7 +287,7 @@ def test_remembered_owners_are_known_before_the_first_row():
 
 
 def test_a_flow_of_three_operators_pulls_the_middle_from_both_sides():
-    p = IncrementalPlanner(3, [(0, 1), (1, 2)], 3, horizon_rows=100)
+    p = IncrementalPlanner(3, 3, horizon_rows=100)
     remember(p, 0, np.array([1, 2], np.uint64), np.array([0, 1], np.int32))
     remember(p, 2, np.array([8, 9], np.uint64), np.array([0, 1], np.int32))
     p.plan()
@@ -350,5 +350,3 @@ def test_tolerance_grows_with_wobble_from_a_floor_set_by_alpha():
 def test_arguments_that_make_no_sense_are_refused(wrong, said):
     with pytest.raises(HeadgateError, match=said):
         planner(**wrong)
-    with pytest.raises(HeadgateError, match="edges"):
-        IncrementalPlanner(2, [(0, 2)], 3, horizon_rows=1)

@@ -113,7 +113,7 @@ class IntegratedPlanner:
         """The best allocation found in time; the one at hand if none is worth its moves."""
         began = self._clock()
         deadline = began + self.settings.search_share * limits.seconds
-        node, notes = self._search(situation, limits, deadline)
+        node = self._search(situation, limits, deadline)
         found = describe(
             situation,
             node,
@@ -121,27 +121,24 @@ class IntegratedPlanner:
             limits,
             bound_pct=0.0 if situation.traffic.remote_load else None,
             balance=self.settings.balance,
-            notes=notes,
             seconds=self._clock() - began,
         )
         found.check(situation, limits)
         return found
 
-    def _search(
-        self, situation: Situation, limits: Limits, deadline: float
-    ) -> tuple[I32, tuple[str, ...]]:
+    def _search(self, situation: Situation, limits: Limits, deadline: float) -> I32:
         own = self.settings
         home, talks = situation.home.astype(np.int32), bool(situation.traffic.total)
         best, worth = home, self._worth(situation, home, limits)
         plain = greedy(situation, limits.migration_cost_max)
         if not len(home) or not situation.units.load.any():
-            return plain, ()  # at most a node that leaves is emptied
+            return plain  # at most a node that leaves is emptied
         if not talks and worth.fits:
-            return best, ("within the limit already",)
+            return best
         least = own.least_gain_pct / 100.0 * _node_load(situation)
         price = self._move_price(situation)
-        chosen = "stay"
-        for name, start, strictness in self._starts(home, plain, talks):
+        searches = [(start, s) for start in (home, plain) for s in own.strictness]
+        for start, strictness in [(plain, 0.0), *(searches if talks else searches[::-1])]:
             now, node = self._clock(), start
             if strictness and now >= deadline:
                 break
@@ -151,19 +148,10 @@ class IntegratedPlanner:
                 node = _with_idle(situation, node, plain, limits.migration_cost_max)
             found = self._worth(situation, node, limits)
             if found.beats(worth, least + price * situation.cost_of(node), own.noticed_pct):
-                best, worth, chosen = node, found, name
+                best, worth = node, found
                 if (strictness or not talks) and found.fits:
                     break
-        return best, (chosen,)
-
-    def _starts(self, home: I32, plain: I32, talks: bool) -> list[tuple[str, I32, float]]:
-        """Searches in the order in which they are tried, until one keeps the limit."""
-        both = [
-            (f"search from {name}, strictness {strictness:g}", start, strictness)
-            for name, start in (("home", home), ("greedy", plain))
-            for strictness in self.settings.strictness
-        ]
-        return [("greedy", plain, 0.0), *(both if talks else both[::-1])]
+        return best
 
     def _anneal(
         self,

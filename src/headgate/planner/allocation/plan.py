@@ -25,7 +25,7 @@ from headgate.planner.allocation.model import (
 )
 from headgate.planner.registry import load, registered, why_unknown
 
-TOLD_MAX = 1_000  # lines that a journal holds of one plan
+REASONS_MAX = 1_000  # lines that a plan explains its moves with
 CLEARLY = 1.05  # rows are a reason to move if they are so many times as many as before
 KEPT = ("stay on its node", "stay on its host", "stay in its rack")
 ROUNDING = 1e-9  # share of a budget that sums of costs may be off by
@@ -192,7 +192,7 @@ def reasons_for(
     as_measured: bool = False,
     for_rows: bool = True,
 ) -> tuple[str, ...]:
-    """Why units move: a line for each of the TOLD_MAX heaviest, and one that counts the rest.
+    """Why units move: a line for each of the REASONS_MAX heaviest, and one that counts the rest.
 
     In this order: its node leaves; more of its rows stay on its node, its host or in its rack;
     loads are more even with it than without it, all other moves made; it makes room for others.
@@ -200,19 +200,19 @@ def reasons_for(
     """
     moved = situation.moved(node)
     moved = moved[np.argsort(-situation.units.load[moved], kind="stable")]
-    told = moved[:TOLD_MAX]
-    if not len(told):
+    explained = moved[:REASONS_MAX]
+    if not len(explained):
         return ()
-    near = _nearest_rows(situation, node, told) if for_rows else []
+    near = _nearest_rows(situation, node, explained) if for_rows else []
     by_loads = _by_loads(situation, node, balance, as_measured=as_measured)
     lines = []
-    for i, u in enumerate(told.tolist()):
+    for i, u in enumerate(explained.tolist()):
         source, target = int(situation.home[u]), int(node[u])
         why = f"node {source} is to be removed" if situation.nodes.leaving[source] else None
         why = why or _by_rows(near, i) or by_loads(u)
         lines.append(f"{situation.units.name(u)}: node {source} -> {target}, {why}")
-    if len(moved) > len(told):
-        lines.append(f"and {len(moved) - len(told):,} more")
+    if len(moved) > len(explained):
+        lines.append(f"and {len(moved) - len(explained):,} more")
     return tuple(lines)
 
 
@@ -228,18 +228,18 @@ def _rows(count: float) -> str:
     return f"{count:,.0f}" if count >= 10 else f"{count:.2g}"
 
 
-def _nearest_rows(situation: Situation, node: I32, told: I64) -> list[tuple[F64, F64]]:
+def _nearest_rows(situation: Situation, node: I32, explained: I64) -> list[tuple[F64, F64]]:
     """Rows of these units that go no further than a node, a host, a rack: at home and planned."""
     t, distances = situation.traffic, situation.nodes.distances
     place = np.full(len(node), -1, np.int64)
-    place[told] = np.arange(len(told))
+    place[explained] = np.arange(len(explained))
     ends = [np.flatnonzero(place[end] >= 0) for end in (t.sender, t.receiver)]
     classes = len(KEPT) + 1 if distances is not None else 2
     rows = []
     for at in (situation.home, node):
         a, b = at[t.sender], at[t.receiver]
         far = a != b if distances is None else np.minimum(distances.near[a, b], classes - 1)
-        total = np.zeros(len(told) * classes)
+        total = np.zeros(len(explained) * classes)
         for end, mine in zip((t.sender, t.receiver), ends, strict=True):
             cell = place[end[mine]] * classes + far[mine]
             total += np.bincount(cell, t.rate[mine], len(total))

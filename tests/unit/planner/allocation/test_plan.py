@@ -38,7 +38,7 @@ def test_every_move_has_a_reason_that_does_not_contradict_itself(planner):
 
 
 def test_the_heaviest_units_are_told_first_and_the_rest_is_counted(monkeypatch):
-    monkeypatch.setattr(plans, "TOLD_MAX", 2)
+    monkeypatch.setattr(plans, "REASONS_MAX", 2)
     lines = told(cluster([1, 5, 3, 2], [0] * 4, Nodes.alike(2)), [1, 1, 1, 0])
 
     assert [line.split(":")[0] for line in lines[:2]] == ["op[1]", "op[2]"]
