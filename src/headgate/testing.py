@@ -43,9 +43,8 @@ from headgate.slot.compile import check_travels, compile_flow
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program, ttl_ms
 from headgate.slot.slot_task import run_slot_task
-from headgate.slot.source_task import run_source_task
 from headgate.slot.statistics import TaskStatistics
-from headgate.slot.task import Services
+from headgate.slot.task import Services, run_source_task
 from headgate.slot.wire import BatchTuple, Kind, decode, encode
 from headgate.state.storage import Storage
 from headgate.state.store import StateStore

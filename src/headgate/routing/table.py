@@ -66,6 +66,9 @@ class RoutingTable:
         pinned = at >= 0
         return np.where(pinned, self.pinned_slots[at], owners), pinned
 
+    def _changed(self, **parts: Any) -> RoutingTable:
+        return replace(self, version=self.version + 1, **parts)
+
     def pin(self, columns: Sequence[pa.Array], slots: Sequence[int] | I32) -> RoutingTable:
         """This table with these keys pinned; a later pin of the same key wins."""
         h = hash_columns(columns, len(slots))
@@ -75,28 +78,20 @@ class RoutingTable:
         """This table with these hashes pinned; a later pin wins. O(pins + new log new)."""
         h, last = np.unique(h[::-1], return_index=True)
         slots = np.asarray(slots, np.int32)[::-1][last]
-        at = np.searchsorted(self.pinned_h, h)
-        known = at < len(self.pinned_h)
-        known[known] = self.pinned_h[at[known]] == h[known]
+        place = find_sorted(self.pinned_h, h)
+        known, new = place >= 0, place < 0
         pinned_slots = self.pinned_slots.copy()
-        pinned_slots[at[known]] = slots[known]
-        new = ~known
-        return replace(
-            self,
-            version=self.version + 1,
-            pinned_h=np.insert(self.pinned_h, at[new], h[new]),
-            pinned_slots=np.insert(pinned_slots, at[new], slots[new]),
+        pinned_slots[place[known]] = slots[known]
+        at = np.searchsorted(self.pinned_h, h[new])
+        return self._changed(
+            pinned_h=np.insert(self.pinned_h, at, h[new]),
+            pinned_slots=np.insert(pinned_slots, at, slots[new]),
         )
 
     def unpin_hashes(self, h: U64) -> RoutingTable:
         """This table without these pins: the keys fall back to their bucket."""
         stays = ~np.isin(self.pinned_h, h)
-        return replace(
-            self,
-            version=self.version + 1,
-            pinned_h=self.pinned_h[stays],
-            pinned_slots=self.pinned_slots[stays],
-        )
+        return self._changed(pinned_h=self.pinned_h[stays], pinned_slots=self.pinned_slots[stays])
 
     def is_pinned(self, h: U64) -> Bools:
         """Which of these keys have an owner of their own."""
@@ -114,17 +109,12 @@ class RoutingTable:
 
     def with_owners(self, owners: I32) -> RoutingTable:
         """This table with other owners for `all_units`, in that order."""
-        return replace(
-            self,
-            version=self.version + 1,
-            bucket_slots=owners[: self.buckets].astype(np.int32),
-            pinned_slots=owners[self.buckets :].astype(np.int32),
-        )
+        owners = owners.astype(np.int32)
+        n = self.buckets
+        return self._changed(bucket_slots=owners[:n], pinned_slots=owners[n:])
 
     def with_buckets(self, bucket_slots: I32) -> RoutingTable:
-        return replace(
-            self, version=self.version + 1, bucket_slots=np.asarray(bucket_slots, np.int32)
-        )
+        return self._changed(bucket_slots=np.asarray(bucket_slots, np.int32))
 
     def resized(self, slots: int, *, share_pins: bool = False, even: bool = True) -> RoutingTable:
         """The table for another slot count: every unit stays but those that must move.
@@ -143,9 +133,7 @@ class RoutingTable:
         pins = _together(self.pinned_slots, self.slots, slots)
         if share_pins and len(pins) and slots > self.slots:
             pins = _rebalance(pins, slots)
-        return replace(
-            self, slots=slots, version=self.version + 1, bucket_slots=owners, pinned_slots=pins
-        )
+        return self._changed(slots=slots, bucket_slots=owners, pinned_slots=pins)
 
     def same_routes(self, other: RoutingTable) -> bool:
         return (
@@ -157,15 +145,13 @@ class RoutingTable:
 
     def to_arrow(self) -> pa.Table:
         """One row per bucket, then one per pin; the form in which tables are stored."""
-        n = self.buckets
-        return pa.table(
-            {
-                "h": pa.array(np.concatenate([np.arange(n, dtype=np.uint64), self.pinned_h])),
-                "slot": pa.array(np.concatenate([self.bucket_slots, self.pinned_slots])),
-            }
-        ).replace_schema_metadata(
-            {"slots": str(self.slots), "buckets": str(n), "version": str(self.version)}
-        )
+        facts = {"slots": self.slots, "buckets": self.buckets, "version": self.version}
+        buckets = np.arange(self.buckets, dtype=np.uint64)
+        columns = {
+            "h": np.concatenate([buckets, self.pinned_h]),
+            "slot": np.concatenate([self.bucket_slots, self.pinned_slots]),
+        }
+        return pa.table(columns, metadata={name: str(fact) for name, fact in facts.items()})
 
     @classmethod
     def from_arrow(cls, table: pa.Table) -> RoutingTable:
@@ -282,7 +268,6 @@ def _together(owners: I32, before: int, slots: int) -> I32:
 # in the file's metadata, so a table cannot be taken for one of another flow shape.
 
 _SUFFIX = ".parquet"
-_FACTS = (b"slots", b"buckets", b"version")
 
 
 def load_tables(folder: str | Path) -> dict[str, RoutingTable]:
@@ -290,10 +275,12 @@ def load_tables(folder: str | Path) -> dict[str, RoutingTable]:
 
     `headgate analyze` writes such folders. A file's name is the operator's name.
     """
-    files, place = _open(folder)
+    files, _ = _open(folder)
     found = {
-        Path(path).name.removesuffix(_SUFFIX): _read(files, path)
-        for path in _parquet_files(files, place)
+        Path(path).name.removesuffix(_SUFFIX): RoutingTable.from_arrow(
+            pq.read_table(path, filesystem=files)
+        )
+        for path in check_folder(folder)
     }
     if not found:
         raise HeadgateError(
@@ -325,10 +312,13 @@ def save_tables(tables: Mapping[str, RoutingTable], folder: str | Path) -> dict[
 def check_folder(folder: str | Path) -> list[str]:
     """The tables that are in a folder now; an error if there is Parquet of another kind."""
     files, place = _open(folder)
-    found = _parquet_files(files, place)
-    for path in found:
-        _check(files, path)
-    return found
+    found = []
+    for info in files.get_file_info(fs.FileSelector(place, allow_not_found=True)):
+        if info.is_file and info.base_name.endswith(_SUFFIX) and info.base_name[0] not in "._":
+            path = f"{place}/{info.base_name}"
+            _check(files, path)
+            found.append(path)
+    return sorted(found)
 
 
 def _open(folder: str | Path) -> tuple[Any, str]:
@@ -339,28 +329,15 @@ def _open(folder: str | Path) -> tuple[Any, str]:
     return files, place.rstrip("/") or "/"
 
 
-def _parquet_files(files: Any, place: str) -> list[str]:
-    listed = files.get_file_info(fs.FileSelector(place, allow_not_found=True))
-    return sorted(
-        f"{place}/{info.base_name}"
-        for info in listed
-        if info.is_file and info.base_name.endswith(_SUFFIX) and info.base_name[0] not in "._"
-    )
-
-
 def _check(files: Any, path: str) -> None:
     try:
         schema = pq.read_schema(path, filesystem=files)
     except pa.ArrowException as problem:
         raise HeadgateError(f"{path} cannot be read as Parquet: {problem}", file=path) from problem
-    if not set(_FACTS) <= set(schema.metadata or {}) or schema.names != ["h", "slot"]:
+    facts = schema.metadata or {}
+    if not {b"slots", b"buckets", b"version"} <= facts.keys() or schema.names != ["h", "slot"]:
         raise HeadgateError(
             f"{path} is not a routing table (columns {', '.join(schema.names)}); keep routing "
             "tables in a folder of their own",
             file=path,
         )
-
-
-def _read(files: Any, path: str) -> RoutingTable:
-    _check(files, path)
-    return RoutingTable.from_arrow(pq.read_table(path, filesystem=files))

@@ -36,8 +36,7 @@ from headgate.runtime.exchange import Stage, slot_labels
 from headgate.slot.plan import EpochPlan
 from headgate.slot.program import Program
 from headgate.slot.slot_task import run_slot_task
-from headgate.slot.source_task import run_source_task
-from headgate.slot.task import Counted, Report, Services, failed_task
+from headgate.slot.task import Counted, Report, Services, failed_task, run_source_task
 from headgate.slot.wire import TUPLE_SCHEMA, BatchTuple, Kind, anchor_row, decode, encode
 from headgate.state.storage import Storage
 from headgate.state.store import StateStore

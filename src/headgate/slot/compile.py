@@ -25,19 +25,23 @@ _PICKLER = "_headgate_cloudpickle"
 
 def compile_flow(graph: FlowGraph) -> Program:
     """Depths, column pruning and lineage of a flow; linear in its size."""
-    levels = _levels(graph)
     edge_columns, wanted = _prune(graph)
-    node_schema: dict[int, pa.Schema] = {}
-    for index in graph.order:
-        node = graph.nodes[index]
-        node_schema[index] = _pruned_output(graph, node, wanted, edge_columns, node_schema)
-    lineage = (ORDER,) if any(is_ordered(n) for n in graph.nodes) else ()
+    schemas: dict[int, pa.Schema] = {}
+    for node in (graph.nodes[index] for index in graph.order):
+        schema = node.schema
+        if node.kind == "source":
+            kept = [f for f in schema if f.name in wanted[node.id]] or [schema.field(0)]
+            schema = pa.schema(kept)
+        elif node.kind == "stateful":
+            given = arriving(graph, node.id, edge_columns, schemas)
+            schema = node.spec.output_schema(given, node.key)
+        schemas[node.id] = schema
     return Program(
         _without_engine_objects(graph),
-        **levels,
+        **_levels(graph),
         edge_columns=edge_columns,
-        node_schema=node_schema,
-        lineage=lineage,
+        node_schema=schemas,
+        lineage=(ORDER,) if any(is_ordered(n) for n in graph.nodes) else (),
     )
 
 
@@ -79,21 +83,6 @@ def _prune(graph: FlowGraph) -> tuple[dict[int, tuple[str, ...]], dict[int, set[
             columns[edge.id] = tuple(name for name in produced.names if name in needed)
             wanted[edge.producer] |= needed
     return columns, wanted
-
-
-def _pruned_output(
-    graph: FlowGraph,
-    node: Node,
-    wanted: dict[int, set[str]],
-    edge_columns: dict[int, tuple[str, ...]],
-    known: dict[int, pa.Schema],
-) -> pa.Schema:
-    if node.kind == "source":
-        kept = [f for f in node.schema if f.name in wanted[node.id]] or [node.schema.field(0)]
-        return pa.schema(kept)
-    if node.kind != "stateful":
-        return node.schema
-    return node.spec.output_schema(arriving(graph, node.id, edge_columns, known), node.key)
 
 
 def _without_engine_objects(graph: FlowGraph) -> FlowGraph:

@@ -15,8 +15,7 @@ import pyarrow.compute as pc
 
 from headgate.arrays import I32, U64
 from headgate.routing.hashing import hash_columns
-from headgate.routing.route import Choose, HereUnlessPinned, Route, Shares, Stop
-from headgate.routing.table import RoutingTable
+from headgate.routing.route import Choose, HereUnlessPinned, Shares, Stop
 from headgate.slot.cost_shuffle import CostRouting, round_robin
 from headgate.slot.failure import operator_failed
 from headgate.slot.plan import Control, EpochPlan, add_counts, pair
@@ -36,11 +35,11 @@ class Outbox:
         program: Program,
         plan: EpochPlan,
         control: Control,
+        counting: Counting | None = None,
         *,
         level: int,
         producer: int,
         slot: int | None,
-        counting: Counting | None = None,
     ) -> None:
         self.program, self.plan, self.control = program, plan, control
         self._counting = counting
@@ -56,30 +55,25 @@ class Outbox:
     def dispatch(self, node: int, rows: Rows) -> Iterator[tuple[Edge, Rows]]:
         """Route an operator's rows to all its consumers; yields those that stay in this task."""
         group = self.program.share_groups.get(node)
-        if group is not None and not self._may_share(group):
-            group = None
+        shared: tuple[Edge, ...] = ()
+        # Not in an epoch in which rows of one of the edges are folded in this task.
+        if group is not None and self.plan.batching.scheme != "distinct":
+            folded = any(self.plan.folds_here(self._consumer(edge)) for edge in group.edges)
+            shared = () if folded else group.edges
         for edge in self.program.outputs[node]:
-            if group is None or edge not in group.edges:
+            if edge not in shared:
                 staying = self.send(edge, rows)
                 if staying is not None and len(staying):
                     yield edge, staying
-        if group is not None:
+        if group is not None and shared:
             yield from self._send_group(group, rows)
-
-    def _may_share(self, group: ShareGroup) -> bool:
-        """Not in an epoch in which rows of one of the edges are folded in this task."""
-        consumers = (self.program.graph.nodes[edge.consumer].name for edge in group.edges)
-        return self.plan.batching.scheme != "distinct" and not any(
-            map(self.plan.folds_here, consumers)
-        )
 
     def send(self, edge: Edge, rows: Rows) -> Rows | None:
         """Route rows of an edge; returns those that stay in this task (None: none do)."""
         rows = rows.select(self.program.edge_columns[edge.id])
         if edge.grouping.kind == "local":
             return rows
-        consumer = self.program.graph.nodes[edge.consumer].name
-        if not edge.exchanges or self.plan.folds_here(consumer):
+        if not edge.exchanges or self.plan.folds_here(self._consumer(edge)):
             rows = self._apply_null_policy(edge, rows)
             self._account(edge, rows, local=True)
             return rows
@@ -90,15 +84,12 @@ class Outbox:
                 self._split(*scheduled, keep=False)
             return None
         rows = self._apply_null_policy(edge, rows)
-        if not len(rows):
-            return None
-        targets, rows = self._targets(edge, rows)
-        return self._split(edge, rows, targets)
+        return self._split(edge, *self._targets(edge, rows)) if len(rows) else None
 
-    def hold(self, edge: Edge, rows: Rows) -> None:
-        """Keep rows for a later level of this same slot."""
-        assert self.slot is not None
-        self._put(edge, self.slot, rows)
+    def put(self, edge: Edge, target: int, rows: Rows) -> None:
+        """Keep rows for a slot until they make a batch."""
+        self._check_level(edge)
+        self._buffers.put((edge.id, target), rows, self.plan.batching.rows_max(edge))
 
     def carry(self, node: int, batch: pa.RecordBatch) -> None:
         """Send an operator's carry to the next level of this slot."""
@@ -143,10 +134,9 @@ class Outbox:
         for column in columns:
             nulls |= pc.is_null(column).to_numpy(zero_copy_only=False)
         if policy == "error":
-            consumer = self.program.graph.nodes[edge.consumer].name
             key = ", ".join(edge.grouping.key)
             raise operator_failed(
-                consumer,
+                self._consumer(edge),
                 self.plan,
                 self.producer,
                 f"a null in its key ({key}), which key_by(nulls='error') forbids",
@@ -155,32 +145,28 @@ class Outbox:
             )
         return rows.take(np.flatnonzero(~nulls))
 
-    def _targets(self, edge: Edge, rows: Rows) -> tuple[I32, Rows]:
-        consumer = self.program.graph.nodes[edge.consumer].name
+    def _consumer(self, edge: Edge) -> str:
+        return self.program.graph.nodes[edge.consumer].name
+
+    def _targets(self, edge: Edge, rows: Rows) -> tuple[Rows, I32]:
+        """The rows, with their key hashes if they have a key, and a slot for each."""
+        consumer = self._consumer(edge)
         if edge.grouping.kind == "shuffle":
             turn = self._turn.get(edge.id, self.producer)
             self._turn[edge.id] = turn + len(rows)
-            slots = len(self.plan.slots_of(consumer))
-            return self.plan.in_slots(consumer, round_robin(turn, len(rows), slots)), rows
+            instances = round_robin(turn, len(rows), len(self.plan.slots_of(consumer)))
+            return rows, self.plan.in_slots(consumer, instances)
         h = rows.hashes_by(edge.grouping.key)
-        hashed = Rows(rows.batch, rows.lineage, Hashed(edge.grouping.key, h))
-        self._count_pairs(rows, consumer, h)
-        return self._dispatcher(edge, consumer)(rows.batch, h), hashed
-
-    def _count_pairs(self, rows: Rows, consumer: str, h: U64) -> None:
-        origin = rows.origin
-        if self._counting is None or origin is None:
-            return
-        if (origin.operator, consumer) in self.program.key_pairs:
-            self._counting.pair(origin.operator, consumer, origin.h, h)
-
-    def _dispatcher(self, edge: Edge, consumer: str) -> Dispatcher:
-        """One per edge, so that the order in which chunks of two edges arrive does not matter."""
-        if edge.id not in self._dispatchers:
+        if self._counting is not None and rows.origin is not None:
+            operator, origin = rows.origin
+            if (operator, consumer) in self.program.key_pairs:
+                self._counting.pair(operator, consumer, origin, h)
+        if edge.id not in self._dispatchers:  # one per edge: which edge's chunk is first is chance
             self._dispatchers[edge.id] = make_dispatcher(
                 self.plan, edge, consumer, self.producer, self.slot
             )
-        return self._dispatchers[edge.id]
+        hashed = Rows(rows.batch, rows.lineage, Hashed(edge.grouping.key, h))
+        return hashed, self._dispatchers[edge.id](rows.batch, h)
 
     def _split(self, edge: Edge, rows: Rows, targets: I32, *, keep: bool = True) -> Rows | None:
         counts = np.bincount(targets, minlength=self.plan.slots)
@@ -198,55 +184,47 @@ class Outbox:
                 kept = part
                 self._account(edge, part, local=True)
             else:
-                self._put(edge, target, part)
+                self.put(edge, target, part)
                 self._account(edge, part, local=target == self.slot)
         return kept
 
     def _send_group(self, group: ShareGroup, rows: Rows) -> Iterator[tuple[Edge, Rows]]:
         """Rows for several keyed consumers, in distinct batches or in shared ones."""
         columns = self.program.edge_columns
-        routed = [self._targets(edge, rows.select(columns[edge.id])) for edge in group.edges]
-        leaving = [
-            self._leaving(edge, targets)
-            for edge, (targets, _) in zip(group.edges, routed, strict=True)
-        ]
-        parts = [part for _, part in routed]
-        is_shared = len(rows) and self._matrix.put(
-            group, rows.select(group.columns), parts, leaving
-        )
-        for edge, (targets, part), going in zip(group.edges, routed, leaving, strict=True):
+        parts: list[Rows] = []
+        targets: list[I32] = []
+        leaving: list[I32] = []  # with STAYS for rows that pass to the consumer in memory
+        for edge in group.edges:
+            part, target = self._targets(edge, rows.select(columns[edge.id]))
+            parts.append(part)
+            targets.append(target)
+            if self.slot is not None and not self.program.waits(edge, self.level):
+                target = np.where(target == self.slot, np.int32(STAYS), target)
+            leaving.append(target)
+        is_shared = self._matrix.put(group, rows.select(group.columns), parts, leaving)
+        for edge, part, target, going in zip(group.edges, parts, targets, leaving, strict=True):
+            kept: Rows | None
             if is_shared:
                 self._check_level(edge)
-                here = part.take(np.flatnonzero(going == STAYS))
-                self._account(edge, here, local=True)
-            kept = here if is_shared else self._split(edge, part, targets)
+                kept = part.take(np.flatnonzero(going == STAYS))
+                self._account(edge, kept, local=True)
+            else:
+                kept = self._split(edge, part, target)
             if kept is not None and len(kept):
                 yield edge, kept
 
-    def _leaving(self, edge: Edge, targets: I32) -> I32:
-        """I32, with `STAYS` for rows that pass to the consumer in memory."""
-        if self.slot is None or self.program.waits(edge, self.level):
-            return targets
-        return np.where(targets == self.slot, np.int32(STAYS), targets)
-
     def _send_to_all(self, edge: Edge, rows: Rows) -> Rows | None:
         kept: Rows | None = None
-        for target in self.plan.slots_of(self.program.graph.nodes[edge.consumer].name):
+        for target in self.plan.slots_of(self._consumer(edge)):
             if target == self.slot and not self.program.waits(edge, self.level):
                 kept = rows
             else:
-                self._put(edge, target, rows)
+                self.put(edge, target, rows)
             self._account(edge, rows, local=target == self.slot)
         return kept
 
     def _account(self, edge: Edge, rows: Rows, *, local: bool) -> None:
-        size = rows.bytes
-        counts = [len(rows), 0, size, 0] if local else [0, len(rows), 0, size]
-        add_counts(self.control.edges, str(edge.id), counts)
-
-    def _put(self, edge: Edge, target: int, rows: Rows) -> None:
-        self._check_level(edge)
-        self._buffers.put((edge.id, target), rows, self.plan.batching.rows_max(edge))
+        self.control.count_edge(edge.id, len(rows), rows.bytes, local=local)
 
     def _check_level(self, edge: Edge) -> None:
         if self.level >= self.program.levels:
@@ -297,7 +275,9 @@ def make_dispatcher(
     match route.dispatch:
         case HereUnlessPinned(stops):
             if slot is not None:
-                owner_of = _staying(route, slot).route
+                if not route.slots or slot in route.slots:  # it keeps all keys without a pin
+                    here = np.full(route.table.buckets, slot, np.int32)
+                    owner_of = route.table.with_buckets(here).route
             elif edge.id in stops:
                 return lambda batch, h: look_ahead(plan, consumer, stops[edge.id], batch, h)
         case Choose() | Shares():
@@ -332,10 +312,3 @@ def look_ahead(
         targets[lost[known]] = slots[known]
         lost = lost[~known]
     return targets
-
-
-def _staying(route: Route, slot: int) -> RoutingTable:
-    """The table as a slot uses it that keeps all keys without a pin, if it has an instance."""
-    if route.slots and slot not in route.slots:
-        return route.table
-    return route.table.with_buckets(np.full(route.table.buckets, slot, np.int32))

@@ -26,7 +26,11 @@ from headgate.topology.arguments import check_count
 from headgate.topology.graph import Edge, FlowGraph
 
 MASK = (1 << 64) - 1
-_ROWS_BY_SLOT = ("loads", "away_rows", "merge_rows", "estimated_us")
+# The fields of a control record that add up, whatever their shape.
+_ADDED = (
+    *("sent", "received", "edges", "batches", "loads", "away_rows", "merge_rows", "estimated_us"),
+    *("merge_bytes", "moved", "late", "dead", "source_rows"),
+)
 Scheme = Literal["auto", "distinct", "shared"]
 BatchRows = int | Mapping[str, int] | None
 # What a tuple and its bytes cost an exchange on two cores; `headgate calibrate` measures them.
@@ -199,30 +203,34 @@ class Control:
     def from_bytes(data: Any) -> Control:
         return Control(**json.loads(bytes(data)))
 
+    def count_edge(self, edge: int, rows: int, size: int, *, local: bool) -> None:
+        """Rows that were sent along an edge: within a slot, or to another."""
+        add_counts(self.edges, str(edge), [rows, 0, size, 0] if local else [0, rows, 0, size])
+
     def absorb(self, other: Control) -> None:
         """Add what an earlier level, or another task, did. A later level's chain wins."""
-        for name in ("sent", "received", "edges", "batches"):
-            mine = getattr(self, name)
-            for pair, numbers in getattr(other, name).items():
-                add_counts(mine, pair, numbers)
-        for name in ("chains", "state", *_ROWS_BY_SLOT):
-            mine = getattr(self, name)
-            for operator, by_slot in getattr(other, name).items():
-                known = mine.setdefault(operator, {})
-                for slot, value in by_slot.items():
-                    adds = name in _ROWS_BY_SLOT
-                    known[slot] = known.get(slot, 0) + value if adds else known.get(slot, value)
+        for name in _ADDED:
+            _add(getattr(self, name), getattr(other, name))
+        for mine, earlier in ((self.chains, other.chains), (self.state, other.state)):
+            for operator, by_slot in earlier.items():
+                mine[operator] = by_slot | mine.get(operator, {})
         for sink, files in other.sinks.items():
             self.sinks.setdefault(sink, []).extend(files)
-        for name in ("merge_bytes", "moved", "late", "dead", "source_rows"):
-            mine = getattr(self, name)
-            for key, count in getattr(other, name).items():
-                mine[key] = mine.get(key, 0) + count
         for source, latest in other.event_time.items():
             self.event_time[source] = max(latest, self.event_time.get(source, latest))
         self.versions = sorted({*self.versions, *other.versions})
         self.slots = [*self.slots, *other.slots]
         self.error = self.error or other.error
+
+
+def _add(totals: dict[str, Any], more: Mapping[str, Any]) -> None:
+    for key, value in more.items():
+        if isinstance(value, dict):
+            _add(totals.setdefault(key, {}), value)
+        elif isinstance(value, list):
+            add_counts(totals, key, value)
+        else:
+            totals[key] = totals.get(key, 0) + value
 
 
 def add_counts(totals: dict[str, list[int]], key: str, more: list[int]) -> None:

@@ -210,6 +210,7 @@ class Program:
 
     def describe(self) -> dict[str, Any]:
         """What a checkpoint remembers of the flow, to tell compatible changes from others."""
+        names = [node.name for node in self.graph.nodes]
         return {
             "flow": self.graph.name,
             "operators": {
@@ -227,10 +228,7 @@ class Program:
             "sources": [n.name for n in self.sources],
             "sinks": {n.name: n.spec.kind for n in self.sinks},
             "edges": [
-                {
-                    "producer": self.graph.nodes[e.producer].name,
-                    "consumer": self.graph.nodes[e.consumer].name,
-                }
+                {"producer": names[e.producer], "consumer": names[e.consumer]}
                 for e in self.graph.edges
             ],
         }
@@ -284,10 +282,10 @@ def stops_ahead(graph: FlowGraph, schemas: Mapping[int, pa.Schema]) -> dict[int,
     """
     found = {}
     for edge in graph.edges:
-        consumer = graph.nodes[edge.consumer]
-        if consumer.kind != "stateful" or not _goes_to_owners(edge):
+        node = graph.nodes[edge.consumer]
+        if node.kind != "stateful" or not _goes_to_owners(edge) or node.spec.emits_at_end:
             continue
-        if _may_look_ahead(graph, consumer, schemas):
+        if node.spec.mergeable(schemas[graph.inputs(node.id)[0].id], node.key):
             stops = _stops(graph, edge, schemas)
             if stops:
                 found[edge.id] = stops
@@ -298,31 +296,21 @@ def _goes_to_owners(edge: Edge) -> bool:
     return edge.grouping.kind == "fields" and edge.grouping.by in TO_OWNERS
 
 
-def _may_look_ahead(graph: FlowGraph, node: Node, schemas: Mapping[int, pa.Schema]) -> bool:
-    """Can any slot process its rows, and do they go on as they came?"""
-    return not node.spec.emits_at_end and bool(
-        node.spec.mergeable(schemas[graph.inputs(node.id)[0].id], node.key)
-    )
-
-
 def _stops(graph: FlowGraph, edge: Edge, schemas: Mapping[int, pa.Schema]) -> tuple[Stop, ...]:
     """Walk on from the consumer through operators that pass rows on, breadth first."""
-    here, found = schemas[edge.id], []
+    found: list[Stop] = []
     waiting, seen = [edge.consumer], {edge.consumer}
     while waiting:
         for out in graph.outputs(waiting.pop(0)):
             node = graph.nodes[out.consumer]
             if node.id in seen:
                 continue
-            passes = node.kind == "filter" or (
-                node.kind == "stateful" and not node.spec.emits_at_end
-            )
             if node.kind == "stateful" and _goes_to_owners(out):
                 key = out.grouping.key
-                if not all(_is_in(here, schemas[out.id].field(name)) for name in key):
+                if not all(_is_in(schemas[edge.id], schemas[out.id].field(name)) for name in key):
                     continue
                 found.append(Stop(node.name, key))
-            if passes:
+            if node.kind == "filter" or (node.kind == "stateful" and not node.spec.emits_at_end):
                 seen.add(node.id)
                 waiting.append(node.id)
     return tuple(found)

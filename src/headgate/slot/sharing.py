@@ -10,7 +10,7 @@ Rows whose target is the slot they are in take no part for that consumer (target
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.arrays import I32, I64
-from headgate.slot.plan import Batching, Control, EpochPlan, add_counts
+from headgate.slot.plan import Batching, Control, EpochPlan
 from headgate.slot.rows import Rows
 from headgate.slot.wire import PAYLOAD_BYTES_MAX, Buffers
 from headgate.topology.graph import TO_OWNERS, Edge, FlowGraph
@@ -79,32 +79,26 @@ def _may_share(edge: Edge) -> bool:
     return to_owners and grouping.nulls == "key"
 
 
-@dataclass(frozen=True)
-class Cells:
-    """Rows sorted by cell: `order` of the rows, then per cell its targets and row count."""
-
-    order: I64
-    targets: tuple[tuple[int, ...], ...]
-    counts: tuple[int, ...]
-
-    def __iter__(self) -> Iterator[tuple[tuple[int, ...], int]]:
-        return iter(zip(self.targets, self.counts, strict=True))
+Cell = tuple[int, ...]  # a target for each consumer
 
 
-def cells_of(targets: Sequence[I32], slots: int) -> Cells | None:
-    """The matrix for these targets (one array per consumer); None if it would be too large."""
+def cells_of(targets: Sequence[I32], slots: int) -> tuple[I64, dict[Cell, int]] | None:
+    """Rows sorted by cell, as their numbers, and the rows of each cell in that order.
+
+    `targets` has an array for each consumer. None if the matrix would be too large.
+    """
     base = slots + 1
-    size = base ** len(targets)
-    if size > CELLS_MAX:
+    if base ** len(targets) > CELLS_MAX:
         return None
     code = np.zeros(len(targets[0]), np.int64)
     for target in reversed(targets):
         code = code * base + (target + 1)
-    counts = np.bincount(code, minlength=size)
-    used = np.flatnonzero(counts)
-    named = [tuple(int(c // base**i % base) - 1 for i in range(len(targets))) for c in used]
-    order = np.argsort(code.astype(np.uint16), kind="stable").astype(np.int64)
-    return Cells(order, tuple(named), tuple(counts[used].tolist()))
+    counts = np.bincount(code)
+    cells = {
+        tuple(c // base**i % base - 1 for i in range(len(targets))): int(counts[c])
+        for c in np.flatnonzero(counts).tolist()
+    }
+    return np.argsort(code.astype(np.uint16), kind="stable").astype(np.int64), cells
 
 
 def shared_is_cheaper(
@@ -113,39 +107,29 @@ def shared_is_cheaper(
     targets: Sequence[I32],
     widths: Sequence[float],
     shared_width: float,
-    cells: Cells,
+    cells: Mapping[Cell, int],
 ) -> bool:
     """Compare messages and bytes of both schemes for these rows; `widths` are bytes of a row."""
-    distinct = 0.0
-    for edge, target, width in zip(group.edges, targets, widths, strict=True):
-        counts = np.bincount(target[target != STAYS])
-        distinct += _cost(batching, counts, batching.rows_max(edge), width)
-    copies = np.array([len({t for t in cell if t != STAYS}) for cell in cells.targets])
-    counts, rows_max = np.array(cells.counts), batching.rows_max(*group.edges)
-    shared = _cost(batching, counts, rows_max, shared_width + AT_BYTES, copies)
-    return shared < distinct
 
+    def cost_s(counts: I64, copies: I64 | int, rows_max: int | None, width: float) -> float:
+        """Of buffers of so many rows, each sent `copies` times."""
+        fit = max(1.0, PAYLOAD_BYTES_MAX / max(width, 1.0))
+        messages = np.ceil(counts / min(fit, rows_max or fit)) * copies
+        size = counts * copies * width
+        return float(messages.sum() * batching.message_s + size.sum() * batching.byte_s)
 
-def _cost(
-    batching: Batching,
-    counts: I64,
-    rows_max: int | None,
-    width: float,
-    copies: I64 | int = 1,
-) -> float:
-    """Seconds for buffers of so many rows, each sent `copies` times."""
-    fit = max(1.0, PAYLOAD_BYTES_MAX / max(width, 1.0))
-    messages = np.ceil(counts / min(fit, rows_max or fit)) * copies
-    size = counts * copies * width
-    return float(messages.sum() * batching.message_s + size.sum() * batching.byte_s)
-
-
-Cell = tuple[int, ...]  # the producer, then a target for each consumer
-Emit = Callable[[int, int, int, pa.Buffer], None]
+    distinct = sum(
+        cost_s(np.bincount(target[target != STAYS]), 1, batching.rows_max(edge), width)
+        for edge, target, width in zip(group.edges, targets, widths, strict=True)
+    )
+    counts = np.array([*cells.values()])
+    copies = np.array([len({*cell} - {STAYS}) for cell in cells])
+    rows_max = batching.rows_max(*group.edges)
+    return cost_s(counts, copies, rows_max, shared_width + AT_BYTES) < distinct
 
 
 class BufferMatrix:
-    """Buffers by cell; `emit` gets channel, slot, rows and payload of what leaves.
+    """Buffers by producer and cell; `emit` gets channel, slot, rows and payload of what leaves.
 
     Whether a task shares the batches of a group is decided by its first rows for it, once, so that
     a producer's rows of an edge are all shared or all distinct. The payload of a cell is made once,
@@ -153,10 +137,15 @@ class BufferMatrix:
     """
 
     def __init__(
-        self, program: Program, plan: EpochPlan, control: Control, slot: int | None, emit: Emit
+        self,
+        program: Program,
+        plan: EpochPlan,
+        control: Control,
+        slot: int | None,
+        emit: Callable[[int, int, int, pa.Buffer], None],
     ) -> None:
-        self._program, self._plan, self._control, self._slot = program, plan, control, slot
-        self._emit = emit
+        self._groups, self._plan, self._control = program.share_groups, plan, control
+        self._slot, self._emit = slot, emit
         self._buffers = Buffers[Cell](self._send)
         self._shares: dict[int, bool] = {}
         self._places: dict[int, int] = {}
@@ -168,49 +157,38 @@ class BufferMatrix:
 
         `parts` are the rows as each consumer would get them alone; `targets` their slots.
         """
-        if self._shares.get(group.producer) is False:
+        producer, batching = group.producer, self._plan.batching
+        if self._shares.get(producer) is False:
             return False
-        cells = cells_of(targets, self._plan.slots)
-        if group.producer not in self._shares:
-            self._shares[group.producer] = self._decide(group, rows, parts, targets, cells)
-        if cells is None or not self._shares[group.producer]:
+        found = cells_of(targets, self._plan.slots)
+        if found is None:
+            self._shares[producer] = False
             return False
-        first = self._places.get(group.producer, 0)
-        self._places[group.producer] = first + len(rows)
+        order, cells = found
+        if producer not in self._shares:
+            widths = [part.bytes / len(part) for part in parts]
+            self._shares[producer] = batching.scheme == "shared" or shared_is_cheaper(
+                group, batching, targets, widths, rows.bytes / len(rows), cells
+            )
+            if not self._shares[producer]:
+                return False
+        first = self._places.get(producer, 0)
+        self._places[producer] = first + len(rows)
         places = first + np.arange(len(rows), dtype=np.int64)
-        self._fill(group, Rows(rows.batch, {**rows.lineage, AT: places}).take(cells.order), cells)
+        rows = Rows(rows.batch, {**rows.lineage, AT: places}).take(order)
+        start = 0
+        for cell, count in cells.items():
+            part = rows.slice(start, count)
+            start += count
+            if {*cell} != {STAYS}:
+                self._buffers.put((producer, *cell), part, batching.rows_max(*group.edges))
+                self._account(group, cell, part)
         return True
 
     def close(self) -> None:
         """All that is left, in a fixed order."""
-        groups, batching = self._program.share_groups, self._plan.batching
-        self._buffers.close(lambda cell: batching.rows_max(*groups[cell[0]].edges))
-
-    def _decide(
-        self,
-        group: ShareGroup,
-        rows: Rows,
-        parts: Sequence[Rows],
-        targets: Sequence[I32],
-        cells: Cells | None,
-    ) -> bool:
-        if cells is None:
-            return False
-        widths = [part.bytes / len(part) for part in parts]
         batching = self._plan.batching
-        return batching.scheme == "shared" or shared_is_cheaper(
-            group, batching, targets, widths, rows.bytes / len(rows), cells
-        )
-
-    def _fill(self, group: ShareGroup, rows: Rows, cells: Cells) -> None:
-        batch_rows = self._plan.batching.rows_max(*group.edges)
-        start = 0
-        for cell, count in cells:
-            part = rows.slice(start, count)
-            start += count
-            if any(target != STAYS for target in cell):
-                self._buffers.put((group.producer, *cell), part, batch_rows)
-                self._account(group, cell, part)
+        self._buffers.close(lambda cell: batching.rows_max(*self._groups[cell[0]].edges))
 
     def _account(self, group: ShareGroup, cell: Cell, part: Rows) -> None:
         """Rows count on every edge; bytes once per slot, on the first edge that leads there."""
@@ -220,14 +198,12 @@ class BufferMatrix:
                 continue
             size = 0 if target in counted else part.bytes
             counted.add(target)
-            counts = [len(part), 0, size, 0] if target == self._slot else [0, len(part), 0, size]
-            add_counts(self._control.edges, str(edge.id), counts)
+            self._control.count_edge(edge.id, len(part), size, local=target == self._slot)
 
-    def _send(self, cell: Cell, batch: pa.RecordBatch) -> None:
+    def _send(self, place: Cell, batch: pa.RecordBatch) -> None:
         """The batch of a cell, once to every slot of it."""
-        producer, *targets = cell
-        group = self._program.share_groups[producer]
+        producer, *targets = place
         payload = batch.serialize()
         for slot in sorted({*targets} - {STAYS}):
-            channel = group.channel([target == slot for target in targets])
+            channel = self._groups[producer].channel([target == slot for target in targets])
             self._emit(channel, slot, batch.num_rows, payload)

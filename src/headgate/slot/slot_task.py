@@ -22,7 +22,7 @@ from headgate.errors import CustodyMismatch, HeadgateError
 from headgate.operator.base import Output
 from headgate.operator.rows import partial_schema
 from headgate.routing.hashing import bucket_of
-from headgate.routing.route import ToOwner
+from headgate.routing.route import Route, ToOwner
 from headgate.routing.table import Moves
 from headgate.slot.plan import Control, EpochPlan, add_counts, pair
 from headgate.slot.program import ORDER, Program, ttl_ms
@@ -85,12 +85,12 @@ class SlotTask(Task):
                         self.run_node(node)
                 yield from self.close()
         except HeadgateError as problem:
-            yield self.failed(problem)
+            yield self.answer(problem)
             return
         self.control.slots = [self.home]
         self.earlier.slots = []
         self.control.absorb(self.earlier)
-        yield self.control_tuple()
+        yield self.answer()
 
     # --- input ---------------------------------------------------------------------------------
 
@@ -125,7 +125,7 @@ class SlotTask(Task):
             edge = self.program.graph.edges[place[0]]
             for rows in parts if AT not in parts[0].lineage else [in_order(parts, AT)]:
                 if self.program.waits(edge, self.level):
-                    self.outbox.hold(edge, rows)
+                    self.outbox.put(edge, self.home, rows)
                 else:
                     self.inbox.setdefault(edge.consumer, []).append(rows)
         if not heard_of_itself:
@@ -166,21 +166,18 @@ class SlotTask(Task):
 
     def run_stateful(self, node: Node) -> None:
         """Open the operator's state if there is work for it; name its new files if it changed."""
+        route = self.plan.routes[node.name]
         if self.plan.folds_here(node.name):
             self.run_node(node)
             self.send_partials(node)
-        waiting = self.inbox.pop(node.id, [])
         start = self.services.clock_ns()
-        rows = self._in_order(node, concat(waiting)) if waiting else None
-        if rows is not None:
-            rows, away = self._divide(node, rows)
-            if away is not None:
-                self._fold_away(node, away)
-                start = self.services.clock_ns()
+        rows, away = self._arrived(node, route)
+        if away is not None:
+            self._fold_away(node, away)
+            start = self.services.clock_ns()
         partials = self.partials.pop(node.id, [])
         works = rows is not None or bool(partials)
-        dispatch = self.plan.routes[node.name].dispatch
-        last = self.level == self.program.end_level(node, dispatch)
+        last = self.level == self.program.end_level(node, route.dispatch)
         sweeps = node.spec.ends_epochs or node.spec.ttl is not None
         finishes = last and (works or sweeps or self._has_worked(node))
         moves = self.plan.moves.get(node.name) if self.level == 1 else None
@@ -198,12 +195,8 @@ class SlotTask(Task):
             if rows is not None:
                 self._process(node, rows, session)
             if finishes:
-                carry = self._carry_of(node)
-                made = self.guard(
-                    node,
-                    rows.batch if rows is not None else None,
-                    lambda: self.stateful.finish(node, session, carry),
-                )
+                with self.guard(node, None if rows is None else rows.batch):
+                    made = self.stateful.finish(node, session, self._carry_of(node))
                 self.dispatch(node, made)
             else:
                 self._pass_on_carry(node)
@@ -219,9 +212,14 @@ class SlotTask(Task):
         self.control.state.setdefault(node.name, {})[str(self.home)] = facts
         self.timed(node.name, 0 if rows is None else len(rows), start)
 
-    def _divide(self, node: Node, rows: Rows) -> tuple[Rows | None, Rows | None]:
+    def _arrived(self, node: Node, route: Route) -> tuple[Rows | None, Rows | None]:
         """Rows to process on this slot's state, and rows to fold away from home; None for none."""
-        route = self.plan.routes[node.name]
+        waiting = self.inbox.pop(node.id, [])
+        if not waiting:
+            return None, None
+        rows = concat(waiting)
+        if node.spec.ordered and ORDER in rows.lineage:
+            rows = rows.take(np.argsort(rows.lineage[ORDER], kind="stable").astype(np.int64))
         if isinstance(route.dispatch, ToOwner):
             return rows, None
         rows = rows.hashed_by(node.key)
@@ -244,9 +242,8 @@ class SlotTask(Task):
     def _process(self, node: Node, rows: Rows, session: StateSession) -> None:
         if self.counting is not None:
             rows = rows.at(node.name, node.key)
-        made, output, keyed = self.guard(
-            node, rows.batch, lambda: self.stateful.process(node, rows, session)
-        )
+        with self.guard(node, rows.batch):
+            made, output, keyed = self.stateful.process(node, rows, session)
         self.count_load(node, len(rows))
         if self.counting is not None:
             self.counting.load(node.name, keyed.groups)
@@ -256,9 +253,8 @@ class SlotTask(Task):
 
     def _absorb(self, node: Node, partials: list[pa.RecordBatch], session: StateSession) -> None:
         """Merge what other tasks made of the rows of this slot's keys."""
-        output, merged = self.guard(
-            node, partials[0], lambda: self.stateful.absorb(node, partials, session)
-        )
+        with self.guard(node, partials[0]):
+            output, merged = self.stateful.absorb(node, partials, session)
         self.count_by_slot(self.control.merge_rows, node, len(merged))
         if self.plan.folds_here(node.name):
             self.count_load(node, len(merged))
@@ -272,11 +268,6 @@ class SlotTask(Task):
         at_home = earlier.loads.get(node.name, {}).get(slot, 0)
         at_home -= earlier.away_rows.get(node.name, {}).get(slot, 0)
         return at_home > 0 or slot in earlier.merge_rows.get(node.name, {})
-
-    def _in_order(self, node: Node, rows: Rows) -> Rows:
-        if not node.spec.ordered or ORDER not in rows.lineage:
-            return rows
-        return rows.take(np.argsort(rows.lineage[ORDER], kind="stable").astype(np.int64))
 
     def _keep_carry(self, node: Node, output: Output) -> None:
         if output.carry is not None and output.carry.num_rows:

@@ -1,4 +1,4 @@
-"""What source tasks and slot tasks share: run operators, pass rows on, answer with a record.
+"""A task: run operators, pass rows on, answer with a record. The source tasks of level 0.
 
 A task is a pure function of its input and the plan (invariant 7): the same tuples give the same
 bytes and the same file names. Timings and statistics are not; they are kept apart, in `Services`,
@@ -8,13 +8,17 @@ and never cross an exchange.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from headgate.arrays import I64
 from headgate.errors import HeadgateError
 from headgate.operator.base import Output
 from headgate.operator.rows import KeyedRows, Partials
@@ -22,9 +26,9 @@ from headgate.slot.cost_shuffle import CostTiming
 from headgate.slot.failure import DeadLetters, from_exception, to_record
 from headgate.slot.outbox import Outbox
 from headgate.slot.plan import Control, EpochPlan
-from headgate.slot.program import Program
-from headgate.slot.rows import Rows, by_origin, of_one_schema
-from headgate.slot.run_operator import StatefulRunner, run_stateless
+from headgate.slot.program import ORDER, Program
+from headgate.slot.rows import Rows, by_origin, joined, of_one_schema
+from headgate.slot.run_operator import StatefulRunner, WrongOutput, conform, run_stateless
 from headgate.slot.statistics import Counting, TaskStatistics
 from headgate.slot.wire import BatchTuple, Kind, digest_of
 from headgate.state.digest import digest_of as content_digest
@@ -33,12 +37,14 @@ from headgate.state.storage import Storage
 from headgate.state.store import StateStore
 from headgate.topology.graph import Node
 
-Made = TypeVar("Made")
 MOVING = "moving "  # before an operator's name: the time in which its state moved
 
 # A source task may read without end: it sends its partials when it has so many.
 KEYS_MAX = 1_000_000
 BYTES_MAX = 256 << 20
+# Its small input batches are joined up to here: routing costs less on many rows at once.
+CHUNK_ROWS = 1 << 19
+CHUNK_BYTES = 32 << 20
 
 
 class Timing(NamedTuple):
@@ -99,15 +105,18 @@ class Task:
         self.program, self.plan, self.services = program, plan, services
         self.level, self.producer, self.slot = level, producer, slot
         self.control = Control(versions=[plan.routing_version])
-        self.counting = self._start_counting()
+        self.counting: Counting | None = None
+        if slot is not None and plan.statistics_bytes:
+            self.counting = Counting(
+                slot,
+                plan.statistics_bytes,
+                operators=len(program.stateful),
+                edges=len(program.key_pairs),
+                units={op: plan.routes[op].table for op in plan.unit_statistics},
+                by_key=frozenset(program.operators(lambda may: may.be_cut)),
+            )
         self.outbox = Outbox(
-            program,
-            plan,
-            self.control,
-            level=level,
-            producer=producer,
-            slot=slot,
-            counting=self.counting,
+            program, plan, self.control, self.counting, level=level, producer=producer, slot=slot
         )
         self.sinks = SinkFiles(plan, level, producer)
         takes_dead = program.graph.dead_letters is not None
@@ -116,18 +125,6 @@ class Task:
         self.inbox: dict[int, list[Rows]] = {}
         self._folded: dict[int, StateSession] = {}  # by operator, of rows folded away from home
         self._timing = CostTiming(program, plan, services.clock_ns, slot)
-
-    def _start_counting(self) -> Counting | None:
-        if self.slot is None or not self.plan.statistics_bytes:
-            return None
-        return Counting(
-            self.slot,
-            self.plan.statistics_bytes,
-            operators=len(self.program.stateful),
-            edges=len(self.program.key_pairs),
-            units={op: self.plan.routes[op].table for op in self.plan.unit_statistics},
-            by_key=frozenset(self.program.operators(lambda may: may.be_cut)),
-        )
 
     def dispatch(self, node: Node, rows: Rows | None) -> None:
         """Hand an operator's output to all its consumers."""
@@ -152,7 +149,8 @@ class Task:
     def _run_stateless(self, node: Node, rows: Rows) -> None:
         start = self.services.clock_ns()
         run = self._timing.run if self._timing.measures(node) else run_stateless
-        made = self.guard(node, rows.batch, lambda: run(node, rows, self.dead))
+        with self.guard(node, rows.batch):
+            made = run(node, rows, self.dead)
         self.timed(node.name, len(rows), start)
         self.count_load(node, len(rows))
         self.dispatch(node, made)
@@ -173,10 +171,8 @@ class Task:
         if node.id not in self._folded:
             schema = self.program.state_schemas[node.id]
             self._folded[node.id] = PrivateSession(schema, self.plan.identity)
-        session = self._folded[node.id]
-        made, output, keyed = self.guard(
-            node, rows.batch, lambda: self.stateful.process(node, rows, session)
-        )
+        with self.guard(node, rows.batch):
+            made, output, keyed = self.stateful.process(node, rows, self._folded[node.id])
         self.count_load(node, len(rows))
         self.count_by_slot(self.control.away_rows, node, len(rows))
         self.count_late(node, output)
@@ -223,10 +219,11 @@ class Task:
         slot = "source" if self.slot is None else str(self.slot)
         by_slot[slot] = by_slot.get(slot, 0) + rows
 
-    def guard(self, node: Node, sample: pa.RecordBatch | None, run: Callable[[], Made]) -> Made:
-        """Run user code; whatever it raises becomes an error that names operator and place."""
+    @contextmanager
+    def guard(self, node: Node, sample: pa.RecordBatch | None) -> Iterator[None]:
+        """Runs user code; whatever it raises becomes an error that names operator and place."""
         try:
-            return run()
+            yield
         except Exception as problem:
             raise from_exception(problem, node.name, self.plan, self.producer, sample) from problem
 
@@ -247,12 +244,11 @@ class Task:
             self.control.sinks.setdefault(sink_name, []).extend(files)
         yield from self.outbox.close()
 
-    def control_tuple(self) -> BatchTuple:
+    def answer(self, problem: HeadgateError | None = None) -> BatchTuple:
+        """The control record; of a task that hit bad input only the error."""
+        if problem is not None:
+            return failed_task(self.plan, self.level, self.producer, self.slot, problem)
         return _control_tuple(self.plan, self.level, self.producer, self.slot, self.control)
-
-    def failed(self, problem: HeadgateError) -> BatchTuple:
-        """The answer of a task that hit bad input."""
-        return failed_task(self.plan, self.level, self.producer, self.slot, problem)
 
 
 def failed_task(
@@ -305,3 +301,89 @@ class SinkFiles:
             Storage.at(uri, shared=not inside).write(name, data)  # others read what is outside
             written[sink] = [{"name": name, "rows": table.num_rows, "bytes": data.size}]
         return written
+
+
+# --- level 0: read one source partition, run what needs no slot, route the rest -------------------
+
+
+def run_source_task(
+    program: Program,
+    plan: EpochPlan,
+    services: Services,
+    partition: int,
+    batches: Iterable[tuple[int, pa.RecordBatch]],
+) -> Iterator[BatchTuple]:
+    """Send the rows of one partition on their way; last of all, the control record.
+
+    `batches` are (source number, rows) as the engine reads them. Rows that are folded here are
+    folded over all chunks, and the partials sent at the end.
+    """
+    task = Task(program, plan, services, level=0, producer=partition, slot=None)
+    try:
+        for source, chunk in _chunks(batches):
+            _take_in(task, program.sources[source], chunk)
+            yield from task.outbox.drain()
+        for node in task.folding:
+            task.send_partials(node)
+        yield from task.close()
+    except HeadgateError as problem:
+        yield task.answer(problem)
+        return
+    yield task.answer()
+
+
+def _chunks(batches: Iterable[tuple[int, pa.RecordBatch]]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    held: dict[int, list[pa.RecordBatch]] = {}
+    rows: dict[int, int] = {}
+    size: dict[int, int] = {}
+    for source, batch in batches:
+        if batch.num_rows == 0:
+            continue
+        held.setdefault(source, []).append(batch)
+        rows[source] = rows.get(source, 0) + batch.num_rows
+        size[source] = size.get(source, 0) + batch.nbytes
+        if rows[source] >= CHUNK_ROWS or size[source] >= CHUNK_BYTES:
+            rows[source] = size[source] = 0
+            yield source, joined(held.pop(source))
+    for source, parts in sorted(held.items()):
+        yield source, joined(parts)
+
+
+def _take_in(task: Task, source: Node, chunk: pa.RecordBatch) -> None:
+    start = task.services.clock_ns()
+    wanted = task.program.node_schema[source.id]
+    try:
+        batch = conform(chunk, wanted)
+    except (WrongOutput, pa.ArrowException) as problem:
+
+        def attempt(part: I64) -> None:
+            conform(chunk.take(pa.array(part)), wanted)
+
+        raise task.dead.blame(source.name, chunk, problem, attempt) from problem
+    seen = task.control.source_rows
+    lineage = {}
+    if ORDER in task.program.lineage:
+        first = (task.producer << 40) + sum(seen.values())
+        lineage[ORDER] = first + np.arange(batch.num_rows, dtype=np.int64)
+    seen[source.name] = seen.get(source.name, 0) + batch.num_rows
+    with task.guard(source, batch):
+        _note_event_time(task, source, batch)
+    task.dispatch(source, Rows(batch, lineage))
+    for node in task.program.order:
+        if node.kind != "source":
+            task.run_node(node)
+    task.send_full_partials()
+    task.timed(source.name, batch.num_rows, start)
+
+
+def _note_event_time(task: Task, source: Node, batch: pa.RecordBatch) -> None:
+    if source.spec.event_time is None:
+        return
+    latest = pc.max(batch.column(source.spec.event_time))
+    if latest.is_valid:
+        # Windows count in microseconds: of nanoseconds the rest is left out there too.
+        kind = pa.timestamp("us", getattr(latest.type, "tz", None))
+        in_us = latest.cast(options=pc.CastOptions(kind, allow_time_truncate=True))
+        latest_us = in_us.cast(pa.int64()).as_py()
+        before = task.control.event_time.get(source.name, latest_us)
+        task.control.event_time[source.name] = max(before, latest_us)

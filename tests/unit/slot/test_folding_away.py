@@ -28,9 +28,8 @@ from headgate.slot import wire
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
 from headgate.slot.slot_task import run_slot_task
-from headgate.slot.source_task import run_source_task
 from headgate.slot.statistics import TaskStatistics
-from headgate.slot.task import Services
+from headgate.slot.task import Services, run_source_task
 from headgate.slot.wire import BatchTuple, Kind
 from headgate.state.state_file import StateFile
 from headgate.state.storage import Storage

@@ -35,8 +35,7 @@ import headgate as hg
 from headgate import Count, Flow, Sum
 from headgate.commit.ownership import check_compatible
 from headgate.errors import DeclarationError, OperatorFailed
-from headgate.slot import source_task
-from headgate.slot import task as task_module
+from headgate.slot import task
 from headgate.slot.program import Program
 from headgate.slot.statistics import TaskStatistics
 from headgate.slot.wire import Kind
@@ -204,7 +203,7 @@ def test_rows_that_come_from_a_slot_are_processed_in_that_slot(folder: Path) -> 
 
 
 def test_chunks_are_folded_into_one_state(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_task, "CHUNK_ROWS", 10)
+    monkeypatch.setattr(task, "CHUNK_ROWS", 10)
     at = epoch(chain(), folder, pinned([], []))
     rows = [{"a": n % 6, "b": n % 4, "v": 0} for n in range(10)]
 
@@ -219,8 +218,8 @@ def test_chunks_are_folded_into_one_state(folder: Path, monkeypatch: pytest.Monk
 def test_a_source_task_that_holds_too_much_sends_and_begins_anew(
     limit: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source_task, "CHUNK_ROWS", 10)
-    monkeypatch.setattr(task_module, limit, 15)
+    monkeypatch.setattr(task, "CHUNK_ROWS", 10)
+    monkeypatch.setattr(task, limit, 15)
     at = epoch(chain(), folder, pinned([], []))
     pieces = [[{"a": 0, "b": 10 * n + i, "v": 0} for i in range(10)] for n in range(4)]
 
@@ -272,7 +271,7 @@ def run_split(operator: Any, epochs: Sequence[list[Row]], dead: bool = True, **k
 def test_a_bad_row_is_found_in_the_source_task_and_the_others_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(source_task, "CHUNK_ROWS", 3)
+    monkeypatch.setattr(task, "CHUNK_ROWS", 3)
     rows = [{"k": v % 2, "v": v} for v in (1, 2, 13, 4, 13, 5, 6, 7)]
     done = run_split(Picky(), [rows])
 

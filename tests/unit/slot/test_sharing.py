@@ -210,15 +210,16 @@ def test_a_cell_is_a_combination_of_targets(data: Any, slots: int, consumers: in
     )
     targets = [np.array(column, np.int32) for column in zip(*rows, strict=True)]
 
-    cells = cells_of(targets, slots)
+    found = cells_of(targets, slots)
 
-    assert cells is not None
+    assert found is not None
+    order, cells = found
     expected = defaultdict(list)
     for i, row in enumerate(rows):
         expected[row].append(i)
     start = 0
-    for cell, count in cells:
-        assert cells.order[start : start + count].tolist() == expected.pop(cell)
+    for cell, count in cells.items():
+        assert order[start : start + count].tolist() == expected.pop(cell)
         start += count
     assert not expected
 
@@ -275,9 +276,9 @@ def test_the_choice_is_by_messages_and_bytes() -> None:
     equal, apart = [same, same], [same, other]
 
     def cheaper(targets: Any, **costs: float) -> bool:
-        cells = cells_of(targets, 4)
-        assert cells is not None
-        return shared_is_cheaper(group, Batching(**costs), targets, [50, 50], 60, cells)
+        found = cells_of(targets, 4)
+        assert found is not None
+        return shared_is_cheaper(group, Batching(**costs), targets, [50, 50], 60, found[1])
 
     assert cheaper(equal, message_s=1e-4, byte_s=1e-9)
     assert not cheaper(apart, message_s=1e-4, byte_s=1e-9)

@@ -19,12 +19,11 @@ from headgate import Count, EpochClock, Flow, KeyedRows, Output, StateFields, St
 from headgate.commit.epoch_record import settle
 from headgate.errors import CustodyMismatch, OperatorFailed
 from headgate.routing.table import hash_table
-from headgate.slot import source_task
+from headgate.slot import task
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
 from headgate.slot.slot_task import run_slot_task
-from headgate.slot.source_task import run_source_task
-from headgate.slot.task import Services
+from headgate.slot.task import Services, run_source_task
 from headgate.slot.wire import BatchTuple, Kind
 from headgate.state.storage import Storage
 from headgate.state.store import StateStore
@@ -121,7 +120,7 @@ def test_small_input_batches_are_joined_before_they_are_routed(folder: Path) -> 
 
 
 def test_large_inputs_are_cut_into_chunks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_task, "CHUNK_ROWS", 10)
+    monkeypatch.setattr(task, "CHUNK_ROWS", 10)
     seen: list[int] = []
 
     def noting(rows: pa.RecordBatch) -> pa.RecordBatch:
