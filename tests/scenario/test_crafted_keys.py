@@ -10,7 +10,6 @@ import pytest
 
 import headgate as hg
 from headgate.commit.inspection import Inspection
-from headgate.routing.identity import Identity
 from headgate.testing import ListSource, LocalRun, run
 from unit.routing.test_identity import TWINS
 
@@ -39,11 +38,3 @@ def test_the_sums_of_crafted_keys_stay_apart(tmp_path: Path, split: bool) -> Non
     for user, total in zip(TWINS, SUMS, strict=True):
         found = Inspection(str(tmp_path)).find("sums", [user.hex()])
         assert found.rows.to_pylist() == [{"user": user, "sum": total}]
-
-
-def test_a_checkpoint_without_a_secret_goes_on_without_one(tmp_path: Path) -> None:
-    """And so its twins are one key for life: a new hash would orphan all its keys."""
-    summed(tmp_path, 1, identity=Identity())
-    done = summed(tmp_path, 3)
-
-    assert [row["sum"] for row in done.state("sums")] == [sum(SUMS)]

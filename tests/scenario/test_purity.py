@@ -81,6 +81,7 @@ PLAN = EpochPlan(
     warm_dir=None,
     buckets=16,
     sink_uris={},
+    identity=Identity(bytes(16)),
 )
 
 

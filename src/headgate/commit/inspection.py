@@ -266,8 +266,8 @@ class Inspection:
     def _is_key(self, rows: pa.RecordBatch, key: list[pa.Array]) -> npt.NDArray[np.bool_]:
         """Which rows are of this key: another one may have the same hash."""
         identity = self.checkpoint.keys()
-        wanted = identity.check(identity.marks(key, [], 1), 1)
-        held = identity.marks(rows.columns[: len(key)], [], rows.num_rows)
+        wanted = identity.check(identity.marks(key, 1), 1)
+        held = identity.marks(rows.columns[: len(key)], rows.num_rows)
         same: npt.NDArray[np.bool_] = identity.check(held, rows.num_rows) == wanted
         return same
 

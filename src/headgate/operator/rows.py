@@ -53,14 +53,12 @@ class Groups:
     Groups are in order of first appearance.
     """
 
-    def __init__(
-        self, h: U64, route: U64, columns: pa.RecordBatch, identity: Identity, key_width: int
-    ) -> None:
-        marks = identity.marks(*_parts(columns, key_width), len(h))
+    def __init__(self, h: U64, route: U64, columns: pa.RecordBatch, identity: Identity) -> None:
+        marks = identity.marks(columns.columns, len(h))
         self.codes, self.first = group_rows(h, marks)
         self.h: U64 = h[self.first]
         self.route: U64 = self.h if route is h else route[self.first]
-        self._key_columns, self._key_width, self._identity = columns, key_width, identity
+        self._key_columns, self._identity = columns, identity
         self._marks = [mark[self.first] for mark in marks]
 
     def __len__(self) -> int:
@@ -70,7 +68,7 @@ class Groups:
         """What tells these keys from others of equal `h`, in the way of the state that asks."""
         if identity is None or identity == self._identity:
             return self._check
-        return check_of(self.columns, self._key_width, identity)
+        return check_of(self.columns, identity)
 
     @cached_property
     def _check(self) -> U64:
@@ -122,7 +120,7 @@ class Groups:
         route = h if self.route is self.h else self.route[groups]
         columns = self._key_columns.take(pa.array(self.first[groups]))
         check = self._check[groups]
-        return SomeKeys(h, route, columns, check, self._identity, self._key_width)
+        return SomeKeys(h, route, columns, check, self._identity)
 
 
 @dataclass(frozen=True)
@@ -134,7 +132,6 @@ class SomeKeys:
     columns: pa.RecordBatch
     _check: U64
     _identity: Identity
-    _key_width: int
 
     def __len__(self) -> int:
         return len(self.h)
@@ -142,17 +139,12 @@ class SomeKeys:
     def check(self, identity: Identity | None = None) -> U64:
         if identity is None or identity == self._identity:
             return self._check
-        return check_of(self.columns, self._key_width, identity)
+        return check_of(self.columns, identity)
 
 
-def check_of(columns: pa.RecordBatch, key_width: int, identity: Identity) -> U64:
+def check_of(columns: pa.RecordBatch, identity: Identity) -> U64:
     """The checks of keys, and of sub-keys if there are more columns than the key has."""
-    marks = identity.marks(*_parts(columns, key_width), columns.num_rows)
-    return identity.check(marks, columns.num_rows)
-
-
-def _parts(columns: pa.RecordBatch, key_width: int) -> tuple[list[pa.Array], list[pa.Array]]:
-    return columns.columns[:key_width], columns.columns[key_width:]
+    return identity.check(identity.marks(columns.columns, columns.num_rows), columns.num_rows)
 
 
 class KeyedRows:
@@ -181,7 +173,7 @@ class KeyedRows:
     def groups(self) -> Groups:
         """The distinct keys of this batch."""
         keys = self.batch.select(list(self.key))
-        return Groups(self.h, self.h, keys, self.identity, len(self.key))
+        return Groups(self.h, self.h, keys, self.identity)
 
     def sub_groups(self, names: Sequence[str], columns: Sequence[pa.Array]) -> Groups:
         """The distinct (key, sub-key) pairs; sub-key columns may be computed ones.
@@ -194,7 +186,7 @@ class KeyedRows:
         if keys:
             h = mix(self.h + mix(h))
         table = pa.RecordBatch.from_arrays([*keys, *columns], names=[*self.key, *names])
-        return Groups(h, self.h, table, self.identity, len(keys))
+        return Groups(h, self.h, table, self.identity)
 
     def column(self, name: str) -> pa.Array:
         return self.batch.column(name)

@@ -12,13 +12,12 @@ changing any of them orphans every checkpoint and every routing table.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
@@ -33,8 +32,8 @@ _M1 = np.uint64(0x9E3779B97F4A7C15)
 _M2 = np.uint64(0xC2B2AE3D27D4EB4F)
 _M3 = np.uint64(0xBF58476D1CE4E5B9)
 _M4 = np.uint64(0x94D049BB133111EB)
-_NULL_A = np.uint64(0x5851F42D4C957F2D)
-_NULL_B = np.uint64(0x14057B7EF767814F)
+_NULL = np.uint64(0x5851F42D4C957F2D)
+_BYTE_SHIFT = np.uint64(29)
 
 
 def mix(values: U64) -> U64:
@@ -52,17 +51,36 @@ def hash_columns(columns: Sequence[pa.Array], rows: int) -> U64:
 
     No columns at all is the one key of a global operator.
     """
-    if not columns:
-        return np.zeros(rows, np.uint64)
-    h = np.empty(rows, np.uint64)
-    for part, block in blocks(columns, rows):
+    h = np.zeros(rows, np.uint64)
+    for part, block in blocks(columns, rows) if columns else ():
         if len(block) == 1 and is_integer_like(block[0].type):
             h[part] = mix(words_of(block[0]) + _M1)
             if block[0].null_count:
-                h[part][null_mask(block[0])] = _NULL_A
+                h[part][null_mask(block[0])] = _NULL
         else:
-            h[part] = PLACES.hash(block)
+            hashed = np.full(len(block[0]), _M1)
+            for column in block:
+                hashed = mix((hashed * _M2) ^ numbers_of(column, _hash_values, _NULL))
+            h[part] = hashed
     return h
+
+
+def _hash_values(column: pa.Array) -> U64:
+    if is_one_word(column.type):
+        return mix(words_of(column) + _M1)
+    values = ByteValues.of(column)
+    hashed = values.lengths.astype(np.uint64) * _M1 + _M4
+    longest_first, order, at_least = values.longest_first((values.lengths + 7) >> 3)
+    lanes = hashed[order]
+    for number, (rows, whole) in enumerate(pairwise([*at_least[1:], 0])):
+        lane = lanes[:rows]
+        lane ^= longest_first.word(number, rows, whole)
+        lane *= _M2
+        lane ^= lane >> _BYTE_SHIFT
+    hashed[order] = lanes
+    for row, value in values.long_values():
+        hashed[row] = xxhash.xxh3_64_intdigest(value, seed=1)
+    return mix(hashed)
 
 
 def blocks(columns: Sequence[pa.Array], rows: int) -> Iterator[tuple[slice, list[pa.Array]]]:
@@ -89,59 +107,6 @@ def find_sorted(known: U64, h: U64) -> I64:
     at = np.searchsorted(known, h)
     at[at == len(known)] = 0
     return np.where(known[at] == h, at, -1)
-
-
-class Lane(NamedTuple):
-    """A hash of rows that anybody can compute, and its constants."""
-
-    first: np.uint64
-    step: np.uint64
-    null: np.uint64
-    word_times: np.uint64
-    word_plus: np.uint64
-    length_times: np.uint64
-    length_plus: np.uint64
-    byte_times: np.uint64
-    byte_shift: np.uint64
-    seed: int
-
-    def hash(self, columns: Sequence[pa.Array]) -> U64:
-        """One number per row of these columns; there is at least one."""
-        hashed = np.full(len(columns[0]), self.first)
-        for column in columns:
-            hashed = mix((hashed * self.step) ^ self._column(column))
-        return hashed
-
-    def _column(self, column: pa.Array) -> U64:
-        if pa.types.is_dictionary(column.type):
-            values = self._column(column.dictionary)
-            hashed = (values if len(values) else np.zeros(1, np.uint64))[codes_of(column)]
-        elif is_one_word(column.type):
-            hashed = mix(words_of(column) * self.word_times + self.word_plus)
-        else:
-            hashed = mix(self._bytes(ByteValues.of(column)))
-        if column.null_count:
-            hashed[null_mask(column)] = self.null
-        return hashed
-
-    def _bytes(self, values: ByteValues) -> U64:
-        hashed = values.lengths.astype(np.uint64) * self.length_times + self.length_plus
-        longest_first, order, at_least = values.longest_first((values.lengths + 7) >> 3)
-        lanes = hashed[order]
-        for number, (rows, whole) in enumerate(pairwise([*at_least[1:], 0])):
-            lane = lanes[:rows]
-            lane ^= longest_first.word(number, rows, whole)
-            lane *= self.byte_times
-            lane ^= lane >> self.byte_shift
-        hashed[order] = lanes
-        for row, value in values.long_values():
-            hashed[row] = xxhash.xxh3_64_intdigest(value, seed=self.seed)
-        return hashed
-
-
-_ONE = np.uint64(1)
-PLACES = Lane(_M1, _M2, _NULL_A, _ONE, _M1, _M1, _M4, _M2, np.uint64(29), 1)
-SECOND = Lane(_M2, _M1, _NULL_B, _M2, _NULL_B, _M4, _M2, _M3, np.uint64(32), 2)
 
 
 def group_rows(h: U64, marks: Sequence[U64] = ()) -> tuple[I64, I64]:
@@ -203,16 +168,18 @@ def is_one_word(kind: pa.DataType) -> bool:
 
 def is_hashable(kind: pa.DataType) -> bool:
     """Can a column of this type be (part of) a key?"""
-    return bool(
-        is_one_word(kind)
-        or pa.types.is_string(kind)
-        or pa.types.is_large_string(kind)
-        or pa.types.is_binary(kind)
-        or pa.types.is_large_binary(kind)
-        or pa.types.is_fixed_size_binary(kind)
-        or pa.types.is_decimal(kind)
-        or (pa.types.is_dictionary(kind) and is_hashable(kind.value_type))
-    )
+    if pa.types.is_dictionary(kind):
+        return is_hashable(kind.value_type)
+    fixed = pa.types.is_fixed_size_binary(kind) or pa.types.is_decimal(kind)
+    return bool(is_one_word(kind) or fixed or _offset_type(kind) is not None)
+
+
+def _offset_type(kind: pa.DataType) -> type[np.signedinteger[Any]] | None:
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return np.int32
+    if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
+        return np.int64
+    return None
 
 
 def plain(column: pa.Array) -> pa.Array:
@@ -223,22 +190,31 @@ def plain(column: pa.Array) -> pa.Array:
     return column
 
 
-def codes_of(column: pa.Array) -> I64:
-    """Positions in the dictionary; where there is none (a null), 0."""
-    codes: I64 = column.indices.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-    return codes
-
-
 def null_mask(column: pa.Array) -> Bools:
     mask: Bools = pc.is_null(column).to_numpy(zero_copy_only=False)
     return mask
+
+
+def numbers_of(column: pa.Array, of: Callable[[pa.Array], U64], null: np.uint64) -> U64:
+    """A number per value: `of` the values, each entry of a dictionary once; `null` for a null."""
+    numbers: U64
+    if pa.types.is_dictionary(column.type):
+        values = numbers_of(column.dictionary, of, null)
+        codes = column.indices.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+        numbers = (values if len(values) else np.zeros(1, np.uint64))[codes]
+    else:
+        numbers = of(column)
+    if column.null_count:
+        numbers[null_mask(column)] = null
+    return numbers
 
 
 def words_of(column: pa.Array) -> U64:
     """One-word values as words of the caller's own; null rows hold anything."""
     kind = column.type
     if column.null_count:
-        column = _zero_filled(column)
+        data = [None, column.buffers()[1]]
+        column = pa.Array.from_buffers(kind, len(column), data, offset=column.offset)
     if pa.types.is_boolean(kind):
         numbers = column.cast(pa.uint8()).to_numpy()
     elif pa.types.is_floating(kind):
@@ -257,16 +233,6 @@ def words_of(column: pa.Array) -> U64:
     return words
 
 
-def _zero_filled(column: pa.Array) -> pa.Array:
-    kind = column.type
-    if pa.types.is_boolean(kind):
-        return column.fill_null(False)
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
-        return column.fill_null(0)
-    width = pa.int64() if kind.bit_width == 64 else pa.int32()
-    return column.view(width).fill_null(0).view(kind)
-
-
 class ByteValues:
     """Values that are bytes, not copied; a null has none.
 
@@ -279,7 +245,24 @@ class ByteValues:
 
     @classmethod
     def of(cls, column: pa.Array) -> ByteValues:
-        return cls(*_bytes_of(column))
+        kind, rows = column.type, len(column)
+        data_buffer = column.buffers()[-1]
+        data = np.frombuffer(data_buffer, np.uint8) if data_buffer else np.empty(0, np.uint8)
+        if pa.types.is_fixed_size_binary(kind) or pa.types.is_decimal(kind):
+            starts = (np.arange(rows, dtype=np.int64) + column.offset) * kind.byte_width
+            return cls(data, starts, np.full(rows, kind.byte_width, np.int64))
+        offset_type = _offset_type(kind)
+        if offset_type is None:
+            raise SchemaMismatch(f"a column of type {kind} cannot be part of a key", type=str(kind))
+        if not rows:
+            return cls(data, np.empty(0, np.int64), np.empty(0, np.int64))
+        offsets = np.frombuffer(column.buffers()[1], offset_type)[column.offset :][: rows + 1]
+        offsets = offsets.astype(np.int64)
+        lengths = np.diff(offsets)
+        if column.null_count:
+            lengths = np.where(null_mask(column), 0, lengths)
+        first = int(offsets[0])
+        return cls(data[first:], offsets[:-1] - first, lengths)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -326,31 +309,3 @@ class ByteValues:
         if len(data) < 8:
             data = np.concatenate([data, np.zeros(8 - len(data), np.uint8)])
         return np.ndarray((len(data) - 7,), np.dtype("<u8"), data.data, 0, (1,))
-
-
-def _bytes_of(column: pa.Array) -> tuple[U8, I64, I64]:
-    """Raw bytes, start and length of every value, without copying the bytes."""
-    kind = column.type
-    if pa.types.is_fixed_size_binary(kind) or pa.types.is_decimal(kind):
-        width = kind.byte_width
-        buffer = column.buffers()[1]
-        data = np.frombuffer(buffer, np.uint8) if buffer else np.empty(0, np.uint8)
-        starts = (np.arange(len(column), dtype=np.int64) + column.offset) * width
-        return data, starts, np.full(len(column), width, np.int64)
-    if pa.types.is_string(kind) or pa.types.is_binary(kind):
-        offset_type: npt.DTypeLike = np.int32
-    elif pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
-        offset_type = np.int64
-    else:
-        raise SchemaMismatch(f"a column of type {kind} cannot be part of a key", type=str(kind))
-    _, offset_buffer, data_buffer = column.buffers()
-    if len(column) == 0:
-        return np.empty(0, np.uint8), np.empty(0, np.int64), np.empty(0, np.int64)
-    offsets = np.frombuffer(offset_buffer, offset_type)[column.offset :][: len(column) + 1]
-    offsets = offsets.astype(np.int64)
-    first = int(offsets[0])
-    data = np.frombuffer(data_buffer, np.uint8) if data_buffer else np.empty(0, np.uint8)
-    lengths = np.diff(offsets)
-    if column.null_count:
-        lengths = np.where(null_mask(column), 0, lengths)
-    return data[first:], offsets[:-1] - first, lengths

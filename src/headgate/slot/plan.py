@@ -121,6 +121,7 @@ class EpochPlan:
     warm_dir: str | None
     buckets: int
     sink_uris: Mapping[str, str]
+    identity: Identity
     moves: Mapping[str, Moves] = field(default_factory=dict)
     table_files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     tables_uri: str = ""
@@ -134,7 +135,6 @@ class EpochPlan:
     clocks: Mapping[str, EpochClock] = field(default_factory=dict)
     clock_behind: int = 0
     signed: bool = False
-    identity: Identity = field(default_factory=Identity)
     attempt: int = 0
 
     @property

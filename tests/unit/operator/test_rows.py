@@ -56,15 +56,12 @@ def test_sub_groups_keep_the_route_of_their_key() -> None:
     assert groups.columns.to_pydict() == {"k": ["a", "b", "a"], "n": [1, 1, 2]}
 
 
-def test_a_crafted_pair_of_key_and_sub_key_is_two_with_a_secret() -> None:
-    """Without one, sub-keys whose public checks agree and keys that make up for the rest."""
+def test_a_crafted_pair_of_key_and_sub_key_is_two() -> None:
+    """Sub-keys and keys that shared all bits of checks that anybody could compute."""
     rows = pa.RecordBatch.from_pydict({"k": [1, -2368165507825326210]})
     items = pa.array([1, -2343569517131420652])
 
-    def count(identity: Identity) -> int:
-        return len(KeyedRows(rows, ["k"], identity=identity).sub_groups(["n"], [items]))
-
-    assert (count(Identity()), count(Identity(bytes(16)))) == (1, 2)
+    assert len(KeyedRows(rows, ["k"], identity=Identity(bytes(16))).sub_groups(["n"], [items])) == 2
 
 
 @settings(deadline=None, max_examples=40)
@@ -78,7 +75,7 @@ def test_a_state_that_tells_keys_apart_in_another_way_gets_checks_of_that_way(
             "n": pa.array([n for _, n in rows], pa.int64()),
         }
     )
-    for identity in (Identity(), Identity(bytes(16))):
+    for identity in (Identity(bytes(range(16))), Identity(bytes(16))):
         told = KeyedRows(batch, ["k"], identity=identity)
         untold = KeyedRows(batch, ["k"])
         for some, same in (

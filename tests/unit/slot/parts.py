@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from headgate import Flow
 from headgate.operator.rows import EpochClock
+from headgate.routing.identity import Identity
 from headgate.routing.route import TO_OWNER, Dispatch, Route
 from headgate.routing.table import RoutingTable, hash_table
 from headgate.slot.compile import compile_flow
@@ -51,6 +52,7 @@ def plan_for(
         "warm_dir": None,
         "buckets": BUCKETS,
         "sink_uris": {},
+        "identity": Identity(bytes(16)),
     }
     return EpochPlan(**given | options)
 
