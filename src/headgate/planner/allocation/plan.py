@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from headgate.arrays import F64, I32, I64
+from headgate.arrays import F64, I32
 from headgate.errors import HeadgateError
 from headgate.planner.allocation.model import (
     Balance,
@@ -23,6 +23,7 @@ from headgate.planner.allocation.model import (
     load_distance,
     lower_bound,
 )
+from headgate.planner.distance import CLASSES
 from headgate.planner.registry import load, registered, why_unknown
 
 REASONS_MAX = 1_000  # lines that a plan explains its moves with
@@ -200,51 +201,42 @@ def reasons_for(
     """
     moved = situation.moved(node)
     moved = moved[np.argsort(-situation.units.load[moved], kind="stable")]
-    explained = moved[:REASONS_MAX]
-    if not len(explained):
+    if not len(moved):
         return ()
-    near = _nearest_rows(situation, node, explained) if for_rows else []
     by_loads = _by_loads(situation, node, balance, as_measured=as_measured)
+    if for_rows:
+        before, after = _rows_within(situation, situation.home), _rows_within(situation, node)
     lines = []
-    for i, u in enumerate(explained.tolist()):
+    for u in moved[:REASONS_MAX].tolist():
         source, target = int(situation.home[u]), int(node[u])
         why = f"node {source} is to be removed" if situation.nodes.leaving[source] else None
-        why = why or _by_rows(near, i) or by_loads(u)
-        lines.append(f"{situation.units.name(u)}: node {source} -> {target}, {why}")
-    if len(moved) > len(explained):
-        lines.append(f"and {len(moved) - len(explained):,} more")
+        if why is None and for_rows:
+            why = _by_rows(before[u], after[u])
+        lines.append(f"{situation.units.name(u)}: node {source} -> {target}, {why or by_loads(u)}")
+    if len(moved) > REASONS_MAX:
+        lines.append(f"and {len(moved) - REASONS_MAX:,} more")
     return tuple(lines)
 
 
-def _by_rows(near: list[tuple[F64, F64]], i: int) -> str | None:
+def _by_rows(before: F64, after: F64) -> str | None:
     """The nearest class of distances in which a unit has clearly more rows than before."""
-    for words, (before, after) in zip(KEPT, near, strict=False):
-        if after[i] > before[i] * CLEARLY:
-            return f"{_rows(after[i])} rows of it {words}, {_rows(before[i])} before"
+    for words, old, new in zip(KEPT, before, after, strict=False):
+        if new > old * CLEARLY:
+            rows = [f"{x:,.0f}" if x >= 10 else f"{x:.2g}" for x in (new, old)]
+            return f"{rows[0]} rows of it {words}, {rows[1]} before"
     return None
 
 
-def _rows(count: float) -> str:
-    return f"{count:,.0f}" if count >= 10 else f"{count:.2g}"
-
-
-def _nearest_rows(situation: Situation, node: I32, explained: I64) -> list[tuple[F64, F64]]:
-    """Rows of these units that go no further than a node, a host, a rack: at home and planned."""
+def _rows_within(situation: Situation, node: I32) -> F64:
+    """[unit, class]: rows of each unit that go no further than a node, a host, a rack."""
     t, distances = situation.traffic, situation.nodes.distances
-    place = np.full(len(node), -1, np.int64)
-    place[explained] = np.arange(len(explained))
-    ends = [np.flatnonzero(place[end] >= 0) for end in (t.sender, t.receiver)]
-    classes = len(KEPT) + 1 if distances is not None else 2
-    rows = []
-    for at in (situation.home, node):
-        a, b = at[t.sender], at[t.receiver]
-        far = a != b if distances is None else np.minimum(distances.near[a, b], classes - 1)
-        total = np.zeros(len(explained) * classes)
-        for end, mine in zip((t.sender, t.receiver), ends, strict=True):
-            cell = place[end[mine]] * classes + far[mine]
-            total += np.bincount(cell, t.rate[mine], len(total))
-        rows.append(np.cumsum(total.reshape(-1, classes), axis=1))
-    return [(rows[0][:, reach], rows[1][:, reach]) for reach in range(classes - 1)]
+    a, b = node[t.sender], node[t.receiver]
+    far = (a != b).astype(np.int64) if distances is None else distances.near[a, b]
+    classes = 2 if distances is None else len(CLASSES)
+    rows = np.zeros(len(node) * classes)
+    for end in (t.sender, t.receiver):
+        rows += np.bincount(end * classes + far, t.rate, len(rows))
+    return np.cumsum(rows.reshape(-1, classes), axis=1)[:, :-1]
 
 
 def _by_loads(
