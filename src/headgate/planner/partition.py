@@ -22,7 +22,7 @@ import pymetis
 
 from headgate.arrays import F64, I32, I64
 from headgate.errors import HeadgateError
-from headgate.planner.distance import Distances, nearest_names
+from headgate.planner.distance import COSTS, Distances
 from headgate.planner.key_graph import FREE, KeyGraph, adjacency_of, floors, imbalance_of
 from headgate.planner.refine import SLACK, board, refine, repair
 
@@ -107,7 +107,7 @@ def partition(
         over = float((found.imbalance / np.maximum(alpha, found.floor)).max(initial=1.0))
         cost = -found.locality
         if distances is not None:
-            cost = float(found.weight_by_distance @ np.asarray(distances.costs))
+            cost = float(found.weight_by_distance @ COSTS)
         value = max(over, 1 + 2 * SLACK), cost
         if best is None or value < best[0]:
             best = value, found
@@ -145,6 +145,7 @@ def describe(
     method: str = "given",
 ) -> Partition:
     """What a placement is worth on a graph, nothing changed."""
+    apart = distances or Distances.of(["host"] * slots)
     return Partition(
         graph.operators,
         slots,
@@ -153,7 +154,7 @@ def describe(
         floors(graph, slots),
         alpha,
         graph.locality(slot),
-        (distances or Distances.of(["host"] * slots)).weight_by_distance(graph, slot),
+        apart.weight_by_distance(graph.u, graph.v, graph.w, slot),
         method,
     )
 
@@ -179,6 +180,31 @@ def _refuse(graph: KeyGraph, slots: int, alpha: float, distances: Distances | No
         wrong = f"distances between {distances.slots} slots for a partition into {slots}"
     if wrong:
         raise HeadgateError(wrong, slots=slots, alpha=alpha)
+
+
+def nearest_names(graph: KeyGraph, part: I32, distances: Distances) -> I32:
+    """Name the parts so that those with much traffic between them are near each other.
+
+    A solver's numbers mean nothing. Two names are swapped as long as that lowers the cost; each
+    step takes the best swap, O(slots^3) a step on the traffic between parts.
+    """
+    slots, cost = distances.slots, distances.cost
+    cell = part[graph.u].astype(np.int64) * slots + part[graph.v]
+    traffic = np.bincount(cell, graph.w, slots * slots).reshape(slots, slots)
+    traffic = traffic + traffic.T
+    np.fill_diagonal(traffic, 0.0)
+    name = np.arange(slots)
+    for _ in range(4 * slots):
+        between = cost[np.ix_(name, name)]
+        # what part p pays under the name of part q, others unchanged
+        pays = traffic @ between
+        own = np.diag(pays)
+        change = pays + pays.T - own[:, None] - own[None, :] + 2 * traffic * between
+        p, q = np.unravel_index(int(np.argmin(change)), change.shape)
+        if change[p, q] >= -1e-9 * max(traffic.sum(), 1.0):
+            break
+        name[[p, q]] = name[[q, p]]
+    return name[part].astype(np.int32)
 
 
 def relabel(graph: KeyGraph, plan: I32, current: I32, slots: int) -> I32:
