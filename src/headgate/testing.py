@@ -134,8 +134,6 @@ def run(
     manager: Manager | Decides | None = None,
     scaling: Scaling | None = None,
     input_ends: bool = False,
-    key: str | bytes | None = None,
-    trust_unsigned: bool = False,
     ticks: int = 0,
     **settings: Any,
 ) -> LocalRun:
@@ -145,11 +143,11 @@ def run(
     may change `slots` within `scaling`, if it places units.
     `input_ends`: the last epoch closes all windows, as a batch DataFrame does on Spark.
     `ticks`: so many epochs without rows follow, as on a stream that falls idle; the first of them
-    closes the windows that the last rows completed.
+    closes the windows that the last rows completed. `settings` are those of `hg.Options`.
     """
     partitions = check_count(partitions, "partitions=")
     graph = flow.graph()
-    sources = [n for n in graph.nodes if n.kind == "source"]
+    sources = graph.of_kind("source")
     for node in sources:
         if not isinstance(node.spec.frame, ListSource):
             raise DeclarationError(f"source {node.name!r} is not a ListSource; run() needs one")
@@ -159,9 +157,10 @@ def run(
     if input_ends:
         settings["last_epoch"] = epochs - 1
     settings.setdefault("durable", checkpoint is not None)  # a scratch folder need not survive
+    given = Settings(slots=slots, tables=tables or {}, **settings)
     functions = {n.name: n.spec.target for n in graph.of_kind("sink") if n.spec.kind == "function"}
     with tempfile.TemporaryDirectory() as scratch:
-        signer = signer_of(key, trust_unsigned=trust_unsigned)
+        signer = signer_of(given.key, trust_unsigned=given.trust_unsigned)
         place = Checkpoint(absolute(checkpoint or Path(scratch) / "checkpoint"), signer)
         outputs: dict[str, list[tuple[int, dict[str, Any]]]] = {}
         sink_uris = {n.name: place.sinks.child(n.name).uri for n in program.sinks}
@@ -178,7 +177,7 @@ def run(
         coordinator = Coordinator(
             program,
             place,
-            Settings(slots=slots, tables=tables or {}, **settings),
+            given,
             deliver,
             clock_ms=clock or ManualClock(),
             sink_uris=sink_uris,
@@ -247,16 +246,16 @@ class LocalEngine:
 
     def _task(self, attempt: Callable[[], Iterable[BatchTuple]]) -> list[BatchTuple]:
         sent = list(attempt())
-        if self.check_purity:
-            again = list(attempt())
-            if [(t.order, t.payload) for t in sent] != [(t.order, t.payload) for t in again]:
-                where = f"level {sent[0].level}, task {sent[0].producer}"
-                raise ImpureTask(
-                    f"a task ({where}) run twice on the same input sent different bytes: an "
-                    "operator depends on something other than its rows, state and clock",
-                    level=sent[0].level,
-                    producer=sent[0].producer,
-                )
+        again = list(attempt()) if self.check_purity else sent
+        if [(t.order, t.payload) for t in sent] != [(t.order, t.payload) for t in again]:
+            level, producer = sent[0].level, sent[0].producer
+            raise ImpureTask(
+                f"a task (level {level}, task {producer}) run twice on the same input sent "
+                "different bytes: an operator depends on something other than its rows, state and "
+                "clock",
+                level=level,
+                producer=producer,
+            )
         return sent
 
     def _arrived(self, plan: EpochPlan, sent: list[BatchTuple]) -> list[BatchTuple]:
@@ -271,11 +270,9 @@ def _partitions(
     """Deal each source's rows of an epoch into partitions, in consecutive pieces."""
     dealt: list[list[tuple[int, pa.RecordBatch]]] = [[] for _ in range(partitions)]
     for number, node in enumerate(sources):
-        if epoch >= len(node.spec.frame.epochs):
-            continue
-        table = node.spec.frame.epochs[epoch]
-        step = max(1, -(-table.num_rows // partitions))
-        for partition in range(partitions):
-            for batch in table.slice(partition * step, step).combine_chunks().to_batches():
-                dealt[partition].append((number, batch))
+        for table in node.spec.frame.epochs[epoch : epoch + 1]:
+            step = max(1, -(-table.num_rows // partitions))
+            for partition, into in enumerate(dealt):
+                piece = table.slice(partition * step, step).combine_chunks()
+                into += [(number, batch) for batch in piece.to_batches()]
     return dealt

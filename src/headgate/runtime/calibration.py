@@ -7,12 +7,10 @@ measured in turn with the others, so that a machine that is busy for a while slo
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +30,7 @@ from headgate.runtime.exchange import (
     live_executors,
     slot_labels,
     spread,
+    tasks_at_once,
     with_conf,
 )
 from headgate.runtime.worker import task_partition
@@ -154,30 +153,9 @@ def cores_of(spark: SparkSession) -> int:
 
     A cluster that has not given any executor yet is asked for one, by a small job.
     """
-    context: Any = spark.sparkContext
-    cpus = int(context.getConf().get("spark.task.cpus", "1"))
-    local = local_cores(
-        context.master, int(context._jvm.Runtime.getRuntime().availableProcessors())
-    )
-    if local is not None:
-        return max(1, local // cpus)
     if not executors(spark):
         spark.range(1).collect()
-    return max(1, sum(executor.cores // cpus for executor in executors(spark)))
-
-
-def local_cores(master: str, machine: int) -> int | None:
-    """The cores that a local master stands for; None for a cluster.
-
-    Examples:
-        >>> [local_cores(master, 8) for master in ("local", "local[3]", "local[*, 4]", "spark://a")]
-        [1, 3, 8, None]
-    """
-    found = re.fullmatch(r"local(?:\[\s*(\*|\d+)\s*(?:,\s*\d+\s*)?\])?", master)
-    if found is None:
-        return None
-    asked = found.group(1) or "1"
-    return machine if asked == "*" else int(asked)
+    return tasks_at_once(spark)
 
 
 def _run(spark: SparkSession, shape: _Shape, anchor: Anchor) -> None:

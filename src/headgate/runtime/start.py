@@ -58,10 +58,10 @@ def start_flow(
     checkpoint = absolute(checkpoint)
     graph = flow.graph()
     program = compile_flow(graph)
-    tells_rows = takes_rows(graph)
+    chooses_rows = takes_rows(graph) and rows_per_epoch is None
     if rows_per_epoch is not None:
         rows_per_epoch = check_count(rows_per_epoch, "rows_per_epoch=")
-        if not tells_rows:
+        if not takes_rows(graph):
             raise DeclarationError(
                 f"rows_per_epoch={rows_per_epoch}: no source of this flow can be told. Declare a "
                 "source with headgate.Reader, or as a function of (spark, rows_per_epoch); a "
@@ -74,7 +74,6 @@ def start_flow(
     if isinstance(slots, Scaling) and isinstance(manager, Manager) and manager.places_units:
         assert isinstance(limits, Scaling)
         scaling, limits = limits, limits.within(cores_of(spark))
-    chooses_rows = tells_rows and rows_per_epoch is None
     chooses = isinstance(limits, Scaling) or chooses_rows
     if latency_s is not None and not chooses:
         raise DeclarationError(

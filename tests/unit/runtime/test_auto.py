@@ -35,9 +35,16 @@ def tuned(slots: int) -> TunedEpochs:
 def two_cores() -> Any:
     """As much of a session as a start that probes nothing asks for."""
     conf = SimpleNamespace(get=lambda name, default=None: default)
-    jvm = SimpleNamespace(Runtime=SimpleNamespace(getRuntime=lambda: runtime))
-    runtime = SimpleNamespace(availableProcessors=lambda: 8)
-    context = SimpleNamespace(master="local[2]", getConf=lambda: conf, _jvm=jvm)
+    driver = SimpleNamespace(id=lambda: "driver", hostPort=lambda: "here:1", totalCores=lambda: 2)
+    executors = SimpleNamespace(size=lambda: 1, apply=lambda number: driver)
+    spark = SimpleNamespace(
+        isLocal=lambda: True,
+        statusStore=lambda: SimpleNamespace(executorList=lambda only_active: executors),
+        resourceProfileManager=lambda: SimpleNamespace(defaultResourceProfile=lambda: None),
+        maxNumConcurrentTasks=lambda profile: 2,
+    )
+    java = SimpleNamespace(sc=lambda: spark)
+    context = SimpleNamespace(master="local[2]", getConf=lambda: conf, _jsc=java)
     return SimpleNamespace(sparkContext=context, version="4.1.1")
 
 
