@@ -211,12 +211,10 @@ class Epochs:
         if decision.slots is not None and not self.elastic.is_changing:
             self.elastic.request(decision.slots, decision.scaling)
         tuning = decision.tuning
-        if tuning is None:
-            return
-        if tuning.settings is not None and self._auto is not None:
+        if tuning and tuning.settings is not None and self._auto is not None:
             saved = SavedTuning(self._auto.saved.calibration, tuning.settings)
             save_tuning(self._auto.storage, saved)
-        if tuning.rows_per_epoch is not None:
+        if tuning and tuning.rows_per_epoch is not None:
             self._rows_per_epoch = tuning.rows_per_epoch
 
 
@@ -357,7 +355,6 @@ class EpochStream:
         with suppress(Exception):  # the JVM may be gone
             self.stop()
 
-    # --- inside ----------------------------------------------------------------------------
     def _wait_for_a_good_moment(self, query: StreamingQuery) -> None:
         """Let Spark finish the file it writes: interrupted there, Hadoop logs a Java stack.
 
