@@ -25,18 +25,19 @@ from headgate.cli.console import (
     table,
     write_json,
 )
-from headgate.cli.launch import session
+from headgate.cli.launch import JsonFile, session
+from headgate.errors import HeadgateError
 from headgate.offline.views import (
     EpochView,
     PlanView,
     RunView,
     mean_error,
+    need_figures,
     number,
     percent,
     plan_views,
     short,
     times,
-    why_no_figures,
 )
 
 if TYPE_CHECKING:
@@ -57,9 +58,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for all the demo makes.")] = Path(
         "artifacts/demo"
     ),
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Also write all figures there ('-': stdout).")
-    ] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Count hashtags of a drifting social stream on this machine, check the result, and write a
     report.
@@ -87,7 +86,7 @@ def _run(tour: Demo, console: Console, json_file: Path | None) -> None:
         f"hashed keys, and from epoch {tour.hash_epochs} on the manager at work[/]\n"
     )
     posts = ThreadPoolExecutor(1).submit(tour.write_input)  # while Spark starts
-    with session(console, "headgate demo", {}, tour.spark_log) as spark:
+    with session(console, "headgate demo", log=tour.spark_log) as spark:
         with console.status("[dim]making posts[/]"):
             files = posts.result()
         with console.status("[dim]compiling the planner, the first time for some 20 seconds[/]"):
@@ -110,7 +109,9 @@ def _run(tour: Demo, console: Console, json_file: Path | None) -> None:
         f"{run.rows:,} rows in {flow_seconds:.0f} s: {short(run.rows / flow_seconds)} rows/s, from "
         "start to end"
     )
-    if why := why_no_figures():
+    try:
+        need_figures()
+    except HeadgateError as why:
         console.print(f"No report: {safe(why)}.")
     else:
         _write_report(tour, verdict, machine)

@@ -36,6 +36,15 @@ Master = Annotated[
 Conf = Annotated[
     list[str] | None, typer.Option(metavar="KEY=VALUE", help="Spark setting; may be repeated.")
 ]
+Target = Annotated[
+    str, typer.Argument(metavar="APP.PY:FLOW", help="A Flow, or a function (spark) -> Flow.")
+]
+Latency = Annotated[
+    float | None, typer.Option(min=1e-3, help="Mean latency of a row to stay within.")
+]
+JsonFile = Annotated[
+    Path | None, typer.Option("--json", help="Also write all figures there ('-': stdout).")
+]
 
 
 def kept_in(flow: str) -> Path:
@@ -43,26 +52,27 @@ def kept_in(flow: str) -> Path:
     return Path("artifacts") / flow / TUNING_FILE
 
 
-def spark_settings(given: list[str] | None, master: str | None) -> dict[str, str]:
-    """Spark settings from --conf KEY=VALUE and --master."""
-    settings = {}
-    for text in given or []:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise HeadgateError(f"--conf {text!r} is not of the form KEY=VALUE")
-        settings[name] = value
-    return settings | ({"spark.master": master} if master else {})
-
-
 @contextmanager
 def session(
-    console: Console, name: str, settings: dict[str, str], log: Path = LOG, *, what: str = "flow"
+    console: Console,
+    name: str,
+    conf: list[str] | None = None,
+    master: str | None = None,
+    *,
+    log: Path = LOG,
+    what: str = "flow",
 ) -> Iterator[SparkSession]:
     """A session that ends with the command; errors of Spark are shown in a few lines."""
     from pyspark.errors import PySparkException
 
     from headgate.runtime.session import local_session
 
+    settings = {"spark.master": master} if master else {}
+    for text in conf or []:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise HeadgateError(f"--conf {text!r} is not of the form KEY=VALUE")
+        settings[key] = value
     with console.status("[dim]starting Spark[/]"):
         spark = local_session(name, conf=settings, log_file=log)
     try:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from headgate.cli.console import plain_errors, safe, speaker, table, write_json
-from headgate.cli.launch import Conf, Master, session, spark_settings
+from headgate.cli.launch import Conf, JsonFile, Master, session
 from headgate.errors import HeadgateError
 from headgate.offline.views import need_figures, percent, times
 from headgate.routing.table import check_folder
@@ -73,9 +73,7 @@ def analyze(
     curve: Annotated[bool, typer.Option(help="Also plan from fewer pairs, for a curve.")] = True,
     master: Master = None,
     conf: Conf = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Also write the figures there ('-': stdout).")
-    ] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Count all pairs of keys that follow each other, place the keys so that few rows change slot,
     and write routing tables, figures and a report.
@@ -115,10 +113,9 @@ def analyze(
             source_slot=source_slot,
             source_weight=source_weight,
         )
-        settings = spark_settings(conf, master)
         check_solver(options.quality)
         console, name = speaker(json_file), f"headgate analyze {data}"
-        spark_session = session(console, name, settings, what="analysis")
+        spark_session = session(console, name, conf, master, what="analysis")
         with spark_session as spark, console.status("") as status:
             analysis = analyze_data(spark, options, progress)
             files = write(analysis, out, progress)
@@ -176,9 +173,7 @@ def replay(
             help="All operators are mergeable: rows go by one key, all else is merged per epoch.",
         ),
     ] = False,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write all figures here; - for standard output.")
-    ] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Run a planner over a recorded stream: locality, balance and moves on rows after each plan."""
     from headgate.offline.replay import ReplayOptions

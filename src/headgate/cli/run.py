@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,12 +21,14 @@ from headgate.cli.console import (
 from headgate.cli.launch import (
     LOG,
     Conf,
+    JsonFile,
+    Latency,
     Master,
+    Target,
     flow_of,
     kept_in,
     load_target,
     session,
-    spark_settings,
 )
 from headgate.commit.facts import Json, TuningFacts, facts_of
 from headgate.commit.settings import Options
@@ -45,9 +46,7 @@ if TYPE_CHECKING:
 
 
 def run(
-    target: Annotated[
-        str, typer.Argument(metavar="APP.PY:FLOW", help="A Flow, or a function (spark) -> Flow.")
-    ],
+    target: Target,
     slots: Annotated[
         int | None,
         typer.Option(min=1, help="Instances of every operator. [default: chosen while it runs]"),
@@ -69,9 +68,7 @@ def run(
         int | None,
         typer.Option(min=1, help="No more slots, where they are chosen. [default: one per core]"),
     ] = None,
-    latency_s: Annotated[
-        float | None, typer.Option(min=1e-3, help="Mean latency of a row to stay within.")
-    ] = None,
+    latency_s: Latency = None,
     rows_per_epoch: Annotated[
         int | None,
         typer.Option(min=1, help="Tell sources that take it. [default: chosen while it runs]"),
@@ -89,9 +86,7 @@ def run(
     epochs: Annotated[int | None, typer.Option(min=1, help="Stop after this many epochs.")] = None,
     master: Master = None,
     conf: Conf = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the figures there at the end.")
-    ] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Run a flow until it ends or Ctrl-C, showing every epoch.
 
@@ -101,7 +96,6 @@ def run(
         if once and every:
             raise HeadgateError("--once and --every exclude each other")
         trigger = {"availableNow": True} if once else {"processingTime": every} if every else None
-        settings = spark_settings(conf, master)
         routing = {} if tables is None else load_tables(tables)
         start: dict[str, Any] = {
             "slots": slots_for(slots_of(slots, min_slots, max_slots), routing),
@@ -111,7 +105,30 @@ def run(
             "rows_per_epoch": rows_per_epoch,
             "options": Options(tables=routing),
         }
-        _run(target, start, checkpoint, epochs, settings, json_file)
+        console = speaker(json_file)
+        found = load_target(target)  # before Spark starts: a typo should not cost ten seconds
+        with session(console, f"headgate run {target}", conf, master) as spark:
+            flow = flow_of(found, spark)
+            place = checkpoint or f"artifacts/{flow.name}/checkpoint"
+            fixed = f"{start['slots']} slots, " if isinstance(start["slots"], int) else ""
+            console.print(f"flow [bold]{safe(flow.name)}[/], {fixed}checkpoint {safe(place)}")
+            if not fixed:
+                console.print(safe(begin_with(Storage.at(absolute(place)), flow.name)))
+            if routing:
+                named = ", ".join(f"{op} ({len(t.pinned_h):,} keys)" for op, t in routing.items())
+                console.print(f"routing tables for {safe(named)}")
+            if start["manager"] is not None:
+                console.print(f"managed by planner {start['manager'].planner!r}")
+            console.print(f"[dim]Ctrl-C stops it; Spark's log is in {LOG}[/]\n")
+            views, stopped = _follow(flow, spark, start | {"checkpoint": place}, epochs, console)
+        totals, place = RunView.of(views), safe(place)
+        console.print(f"\n{totals.sentence}")
+        console.print(
+            f"[dim]look inside: headgate inspect {place}\n     draw it: headgate report {place}[/]"
+        )
+        write_json(json_file, {"run": asdict(totals), "epochs": [view.to_json() for view in views]})
+        if stopped:
+            raise typer.Exit(INTERRUPTED)
 
 
 def slots_of(
@@ -134,41 +151,6 @@ def manager_of(managed: bool, planner: str | None) -> Manager | None:
     if planner is not None:
         raise HeadgateError(f"--no-manager plans nothing: leave it out, or --planner {planner}")
     return None
-
-
-def _run(
-    target: str,
-    start: dict[str, Any],
-    checkpoint: str | None,
-    epochs: int | None,
-    settings: dict[str, str],
-    json_file: Path | None,
-) -> None:
-    console = speaker(json_file)
-    found = load_target(target)  # before Spark starts: a typo should not cost ten seconds
-    with session(console, f"headgate run {target}", settings) as spark:
-        flow = flow_of(found, spark)
-        place = checkpoint or f"artifacts/{flow.name}/checkpoint"
-        slots, tables = start["slots"], start["options"].tables
-        fixed = f"{slots} slots, " if isinstance(slots, int) else ""
-        console.print(f"flow [bold]{safe(flow.name)}[/], {fixed}checkpoint {safe(place)}")
-        if not fixed:
-            console.print(safe(begin_with(Storage.at(absolute(place)), flow.name)))
-        if tables:
-            named = ", ".join(f"{op} ({len(t.pinned_h):,} keys)" for op, t in tables.items())
-            console.print(f"routing tables for {safe(named)}")
-        if start["manager"] is not None:
-            console.print(f"managed by planner {start['manager'].planner!r}")
-        console.print(f"[dim]Ctrl-C stops it; Spark's log is in {LOG}[/]\n")
-        views, stopped = _follow(flow, spark, start | {"checkpoint": place}, epochs, console)
-    run, place = RunView.of(views), safe(place)
-    console.print(f"\n{run.sentence}")
-    console.print(
-        f"[dim]look inside: headgate inspect {place}\n     draw it: headgate report {place}[/]"
-    )
-    write_json(json_file, {"run": asdict(run), "epochs": [view.to_json() for view in views]})
-    if stopped:
-        raise typer.Exit(INTERRUPTED)
 
 
 def _follow(

@@ -17,7 +17,17 @@ from rich.table import Table
 from rich.text import Text
 
 from headgate.cli.console import counted, plain_errors, safe, speaker, table, write_json
-from headgate.cli.launch import Conf, Master, flow_of, kept_in, load_target, session, spark_settings
+from headgate.cli.launch import (
+    Conf,
+    JsonFile,
+    Latency,
+    Master,
+    Target,
+    flow_of,
+    kept_in,
+    load_target,
+    session,
+)
 from headgate.commit.facts import to_json
 from headgate.control.measured_flow import Measured
 from headgate.control.tuner import GROWTH, SavedTuning, load_tuning, read_calibration, save_tuning
@@ -45,9 +55,7 @@ def calibrate(
     quick: Annotated[bool, typer.Option(help="Small probes: rough, but in seconds.")] = False,
     master: Master = None,
     conf: Conf = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write costs and probes there ('-': stdout).")
-    ] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Probe the engine: what a message, a byte, a task and an epoch cost."""
     from headgate.runtime.calibration import QUICK
@@ -55,15 +63,14 @@ def calibrate(
 
     with plain_errors():
         console = speaker(json_file)
-        settings = spark_settings(conf, master)
         with (
-            session(console, "headgate calibrate", settings, what="probe") as spark,
+            session(console, "headgate calibrate", conf, master, what="probe") as spark,
             _at_work(console, "probing the engine") as say,
         ):
             found = measure(spark, QUICK if quick else None, say=say)
         write_json(out, to_json(found))
         print_costs(console, found)
-        _warn(console, doubt(found))
+        print_doubt(console, found)
         console.print(f"[dim]kept in {safe(out)}; headgate tune --costs {safe(out)} uses it[/]")
         if checkpoint is not None:
             keep_costs(Storage.at(absolute(checkpoint)), found)
@@ -72,9 +79,7 @@ def calibrate(
 
 
 def tune(
-    target: Annotated[
-        str, typer.Argument(metavar="APP.PY:FLOW", help="A Flow, or a function (spark) -> Flow.")
-    ],
+    target: Target,
     epochs: Annotated[
         int, typer.Option(min=1, help="Epochs to measure; the first two warm up.")
     ] = 8,
@@ -88,9 +93,7 @@ def tune(
         float | None,
         typer.Option(min=1, help="Rows per second to keep up with. [default: all there is]"),
     ] = None,
-    latency_s: Annotated[
-        float | None, typer.Option(min=1e-3, help="Mean latency of a row to stay within.")
-    ] = None,
+    latency_s: Latency = None,
     max_slots: Annotated[
         int | None, typer.Option(min=1, help="At most so many slots. [default: a slot per core]")
     ] = None,
@@ -113,9 +116,7 @@ def tune(
     ] = None,
     master: Master = None,
     conf: Conf = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the result there too ('-': stdout).")
-    ] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Run a flow for a few epochs, its sinks muted, and say what to set.
 
@@ -128,15 +129,14 @@ def tune(
 
     with plain_errors():
         console = speaker(json_file)
-        settings = spark_settings(conf, master)
         calibration = None if costs is None else read_calibration(costs)
         found = load_target(target)
-        with session(console, f"headgate tune {target}", settings, what="probe") as spark:
+        with session(console, f"headgate tune {target}", conf, master, what="probe") as spark:
             flow = flow_of(found, spark)
             if calibration is None:
                 with _at_work(console, "probing the engine") as say:
                     calibration = measure(spark, say=say)
-            _warn(console, doubt(calibration))
+            print_doubt(console, calibration)
             with console.status(f"[dim]running {flow.name}, its sinks muted[/]"):
                 measured, epochs_measured = probe_flow(
                     flow,
@@ -206,11 +206,6 @@ def _at_work(console: Console, what: str) -> Iterator[Callable[[str], None]]:
         yield say
 
 
-def _warn(console: Console, said: str | None) -> None:
-    if said is not None:
-        console.print(Text(said, style="yellow"))
-
-
 # --- in words ---------------------------------------------------------------------------------
 def print_costs(console: Console, found: Calibration) -> None:
     costs = found.costs
@@ -225,14 +220,15 @@ def print_costs(console: Console, found: Calibration) -> None:
     console.print(table([found.engine, ""], list(rows.items())))
 
 
-def doubt(found: Calibration) -> str | None:
+def print_doubt(console: Console, found: Calibration) -> None:
     """What to do about costs that explain their own probes badly."""
-    if found.error <= ERROR_MAX:
-        return None
-    return (
-        f"these costs miss half of their probes by more than {found.error:.0%}: the machine was "
-        "busy, or probes were small. Run headgate calibrate again when it is idle, without --quick"
-    )
+    if found.error > ERROR_MAX:
+        said = (
+            f"these costs miss half of their probes by more than {found.error:.0%}: the machine "
+            "was busy, or probes were small. Run headgate calibrate again when it is idle, without "
+            "--quick"
+        )
+        console.print(Text(said, style="yellow"))
 
 
 def print_tuning(console: Console, measured: Measured, tuned: TunedEpochs) -> None:

@@ -168,20 +168,16 @@ def mean_error(plans: Sequence[PlanView]) -> float | None:
     return sum(errors) / len(errors) if errors else None
 
 
-def why_no_figures() -> str:
-    """What is missing and how to get it; empty where figures can be drawn.
+def need_figures() -> None:
+    """Refuse, before any work is done, what could not be drawn in the end.
 
     Figures are an extra: matplotlib is large, and a flow runs without it.
     """
-    if find_spec("matplotlib") is not None:
-        return ""
-    return 'figures need matplotlib, which is not installed; pip install "headgate[figures]"'
-
-
-def need_figures() -> None:
-    """Refuse, before any work is done, what could not be drawn in the end."""
-    if why := why_no_figures():
-        raise HeadgateError(why, extra="figures")
+    if find_spec("matplotlib") is None:
+        raise HeadgateError(
+            'figures need matplotlib, which is not installed; pip install "headgate[figures]"',
+            extra="figures",
+        )
 
 
 def short(number: float, unit: str = "") -> str:

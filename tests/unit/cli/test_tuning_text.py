@@ -11,9 +11,9 @@ import headgate as hg
 from headgate.cli.tune import (
     batches,
     bottleneck,
-    doubt,
     instances,
     print_costs,
+    print_doubt,
     print_tuning,
     ways,
 )
@@ -120,10 +120,11 @@ def test_all_of_it_is_shown_even_of_operators_that_the_result_does_not_know() ->
 
 
 def test_costs_that_explain_badly_are_doubted() -> None:
-    assert doubt(Calibration(COSTS, (), error=0.15)) is None
-    said = doubt(Calibration(COSTS, (), error=0.31))
-    assert said is not None and "31%" in said and "headgate calibrate again" in said
-
-    console = Console(width=100, record=True, file=StringIO())
+    console = Console(width=300, record=True, file=StringIO())
+    print_doubt(console, Calibration(COSTS, (), error=0.15))
+    assert not console.export_text(clear=False)
+    print_doubt(console, Calibration(COSTS, (), error=0.31))
+    said = console.export_text()
+    assert "31%" in said and "headgate calibrate again" in said
     print_costs(console, Calibration(COSTS, (), error=0.31, engine="Spark 4, 2 cores"))
     assert "100.0 µs" in console.export_text()
