@@ -38,16 +38,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MOST_PARTITIONS = 10_000  # beyond any real source: more means that a row id was given
-_FORMATS = {
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".csv": "csv",
-    ".json": "json",
-    ".jsonl": "json",
-    ".ndjson": "json",
-    ".orc": "orc",
-}
-_COMPRESSED = {".gz", ".bz2", ".zst", ".zstd", ".xz", ".lz4", ".snappy", ".deflate"}
+_FORMATS = {kind: kind for kind in ("parquet", "csv", "json", "orc")}
+_FORMATS |= {"pq": "parquet", "jsonl": "json", "ndjson": "json"}
+_COMPRESSED = {"gz", "bz2", "zst", "zstd", "xz", "lz4", "snappy", "deflate"}
 
 
 # --- operators --------------------------------------------------------------------------------
@@ -126,7 +119,7 @@ def format_of(data: str) -> str:
             raise HeadgateError(f"there is no {data} (from {Path.cwd()})", data=data)
         if place.is_dir():
             place = _first_file(place)
-    suffixes = [suffix.lower() for suffix in place.suffixes]
+    suffixes = place.name.lower().split(".")[1:]
     while suffixes and suffixes[-1] in _COMPRESSED:
         suffixes.pop()
     found = _FORMATS.get(suffixes[-1]) if suffixes else None

@@ -14,26 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from headgate.arrays import F64, I64
+from headgate.offline import page
 from headgate.offline.analyze import Analysis, TopPair
 from headgate.offline.analyze_input import Source
-from headgate.offline.page import (
-    HALF,
-    REFERENCE,
-    SERIES,
-    WHOLE,
-    arrows,
-    card,
-    cut,
-    figure,
-    figures,
-    lines,
-    load_bars,
-    page,
-    svg,
-    table,
-    tick,
-    y_ticks,
-)
 from headgate.offline.views import percent, short, times
 
 _SHOWN_PARTITIONS = 8  # of a slot, by name; the others are counted
@@ -47,20 +30,20 @@ def render(analysis: Analysis) -> str:
     if shape.edges == tuple(pairwise(range(len(shape.operators)))):
         chain = " → ".join(shape.operators)
     else:
-        chain = arrows(", ".join(shape.edge_names))
+        chain = page.arrows(", ".join(shape.edge_names))
     notes = "".join(f"<li>{escape(note)}</li>" for note in analysis.notes)
     note = "Rows of each pair, and the slots where its two keys live."
-    return page(
+    return page.render(
         f"Analysis of {chain}",
         f"{options.data} · {options.slots} slots · alpha {options.alpha:g}",
         _tiles(analysis),
         {
             "What to expect": _pictures(analysis),
-            "Worth knowing": card(f"<ul>{notes}</ul>") if notes else "",
-            "Heaviest pairs": figures([("Rows per pair", note, _top_pairs(analysis.top))]),
+            "Worth knowing": page.card(f"<ul>{notes}</ul>") if notes else "",
+            "Heaviest pairs": page.figures([("Rows per pair", note, _top_pairs(analysis.top))]),
             "Source": "" if source is None else _source(analysis, source),
             "Operators": _operators(analysis),
-            "Run with these tables": card(
+            "Run with these tables": page.card(
                 "<p><code>headgate run app.py:flow --tables DIR</code>, where DIR is the folder of "
                 "this report, or <code>flow.start(..., tables=hg.load_tables(DIR))</code>. The "
                 f"flow runs {options.slots} slots and its keyed operators are called "
@@ -106,7 +89,7 @@ def _operators(analysis: Analysis) -> str:
         ]
         for name, key in zip(shape.operators, shape.keys, strict=True)
     ]
-    return table(head, rows, words=2)
+    return page.table(head, rows, words=2)
 
 
 def _source(analysis: Analysis, source: Source) -> str:
@@ -126,7 +109,9 @@ def _source(analysis: Analysis, source: Source) -> str:
         "hop pass the shuffle; those that stay need not leave their host if Spark reads their "
         "partition on the host of its slot.</p>"
     )
-    return card(note) + table(["slot", "which", "partitions", "rows", "stay"], rows, words=2)
+    return page.card(note) + page.table(
+        ["slot", "which", "partitions", "rows", "stay"], rows, words=2
+    )
 
 
 # --- figures ----------------------------------------------------------------------------------
@@ -135,19 +120,19 @@ def _pictures(analysis: Analysis) -> str:
     plans = {"hash": hashed, "source ignored": analysis.without, "tables": expected}
 
     def loads(axes: Axes) -> None:
-        load_bars(axes, expected.loads)
+        page.load_bars(axes, expected.loads)
         alpha = analysis.options.alpha
-        axes.axhline(alpha, **REFERENCE, label=f"alpha {alpha:g}")
+        axes.axhline(alpha, **page.REFERENCE, label=f"alpha {alpha:g}")
 
     maps = [
         (
-            f"From slot to slot: {arrows(name)}",
+            f"From slot to slot: {page.arrows(name)}",
             "Share of the rows; the diagonal stays where it is.",
             _slot_maps(hashed.matrices[number], expected.matrices[number], name),
         )
         for number, name in enumerate(analysis.options.shape.counted.edge_names)
     ]
-    return figures(
+    return page.figures(
         [
             (
                 "Expected locality",
@@ -157,7 +142,7 @@ def _pictures(analysis: Analysis) -> str:
             (
                 "Load per slot",
                 "Rows of each slot against an even share; the line is the bound.",
-                figure("analysed-loads", loads),
+                page.figure("analysed-loads", loads),
             ),
             *maps,
             (
@@ -178,22 +163,25 @@ def _locality_bars(by_plan: Mapping[str, Mapping[str, float]]) -> str:
         names = list(next(iter(by_plan.values())))
         for i, (label, shares) in enumerate(by_plan.items()):
             at = np.arange(len(names)) + width * (i - (len(by_plan) - 1) / 2)
-            ink = SERIES[-1] if i == 0 else SERIES[len(by_plan) - 1 - i]
+            ink = page.SERIES[-1] if i == 0 else page.SERIES[len(by_plan) - 1 - i]
             bars = axes.bar(at, list(shares.values()), 0.92 * width, color=ink, label=label)
             axes.bar_label(bars, [f"{share:.1%}" for share in shares.values()], padding=2)
-        axes.set_xticks(range(len(names)), [arrows(name) for name in names])
+        axes.set_xticks(range(len(names)), [page.arrows(name) for name in names])
         axes.set_xlim(-0.8, len(names) - 0.2)
         axes.set_ylim(0, 1)
-        y_ticks(axes, "%")
+        page.y_ticks(axes, "%")
 
-    return figure("expected", paint)
+    return page.figure("expected", paint)
 
 
 def _top_pairs(pairs: Sequence[TopPair]) -> str:
     """The heaviest pairs as bars: together in one slot, or apart, and where."""
 
     def paint(axes: Axes) -> None:
-        for together, label, ink in ((True, "in one slot", SERIES[0]), (False, "apart", SERIES[1])):
+        for together, label, ink in (
+            (True, "in one slot", page.SERIES[0]),
+            (False, "apart", page.SERIES[1]),
+        ):
             mine = {i: p for i, p in enumerate(pairs) if (p.slot_a == p.slot_b) == together}
             if not mine:
                 continue
@@ -204,15 +192,17 @@ def _top_pairs(pairs: Sequence[TopPair]) -> str:
                 for p in mine.values()
             ]
             axes.bar_label(bars, where, padding=4, fontsize=9)
-        axes.set_yticks(range(len(pairs)), [f"{cut(p.a, 28)} → {cut(p.b, 28)}" for p in pairs])
+        axes.set_yticks(
+            range(len(pairs)), [f"{page.cut(p.a, 28)} → {page.cut(p.b, 28)}" for p in pairs]
+        )
         axes.tick_params(axis="y", labelsize=9)
         axes.invert_yaxis()
         axes.margins(x=0.1, y=0.02)
-        axes.xaxis.set_major_formatter(FuncFormatter(tick))
+        axes.xaxis.set_major_formatter(FuncFormatter(page.tick))
         axes.set_xlabel("rows")
 
-    size = (WHOLE, 0.7 + 0.26 * len(pairs))
-    return figure("top-pairs", paint, size, **{"axes.grid.axis": "x"}) if pairs else ""
+    size = (page.WHOLE, 0.7 + 0.26 * len(pairs))
+    return page.figure("top-pairs", paint, size, **{"axes.grid.axis": "x"}) if pairs else ""
 
 
 def _slot_maps(hashed: I64, planned: I64, name: str) -> str:
@@ -230,13 +220,13 @@ def _slot_maps(hashed: I64, planned: I64, name: str) -> str:
         left.set_ylabel("from slot")
 
     style = {"axes.grid": False, "axes.spines.bottom": False}
-    return svg(f"slots-{name}", paint, (HALF, 3.3), **style)
+    return page.svg(f"slots-{name}", paint, (page.HALF, 3.3), **style)
 
 
 def _heat(axes: Axes, share: F64, strength: Any) -> None:
     """Cells as dark as they are strong, with their share where there is room for text."""
     slots = len(share)
-    axes.pcolormesh(share, cmap=ListedColormap([SERIES[0]]), alpha=strength)
+    axes.pcolormesh(share, cmap=ListedColormap([page.SERIES[0]]), alpha=strength)
     axes.invert_yaxis()
     axes.set_aspect("equal")
     if slots > _TEXT_SLOTS:
@@ -254,11 +244,11 @@ def _edges_curve(curve: Sequence[tuple[float, float]], hashed: float) -> str:
     def paint(axes: Axes) -> None:
         axes.set_xscale("log")
         axes.xaxis.set_minor_locator(NullLocator())
-        lines(axes, {"tables": curve})
-        axes.axhline(hashed, **REFERENCE, label="hash")
+        page.lines(axes, {"tables": curve})
+        axes.axhline(hashed, **page.REFERENCE, label="hash")
         axes.set_ylim(0, None)
-        y_ticks(axes, "%")
-        axes.xaxis.set_major_formatter(FuncFormatter(tick))
+        page.y_ticks(axes, "%")
+        axes.xaxis.set_major_formatter(FuncFormatter(page.tick))
         axes.set_xlabel("heaviest pairs known")
 
-    return figure("edges-curve", paint) if len(curve) > 1 else ""
+    return page.figure("edges-curve", paint) if len(curve) > 1 else ""

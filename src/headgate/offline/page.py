@@ -32,7 +32,7 @@ _HOME = files("headgate.offline")
 
 
 # --- HTML -------------------------------------------------------------------------------------
-def page(
+def render(
     title: str,
     subtitle: str,
     tiles: Sequence[tuple[str, str, str]],

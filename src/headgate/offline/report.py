@@ -17,21 +17,7 @@ from matplotlib.patches import FancyBboxPatch
 
 from headgate.commit.facts import EpochFacts, Json, StartFacts, StateSize, facts_of
 from headgate.commit.inspection import Inspection
-from headgate.offline.page import (
-    GRID,
-    REFERENCE,
-    SERIES,
-    WHOLE,
-    card,
-    cut,
-    figure,
-    figures,
-    lines,
-    load_bars,
-    page,
-    table,
-    y_ticks,
-)
+from headgate.offline import page
 from headgate.offline.views import (
     EPOCH_COLUMNS,
     EpochView,
@@ -80,8 +66,8 @@ def render(
     views = [EpochView.of(facts) for facts in epochs]
     run = RunView.of(views)
     moved = run.bytes_local + run.bytes_shuffled
-    rows = table(list(EPOCH_COLUMNS), [v.cells for v in views[-_SHOWN_EPOCHS:]], words=0)
-    return page(
+    rows = page.table(list(EPOCH_COLUMNS), [v.cells for v in views[-_SHOWN_EPOCHS:]], words=0)
+    return page.render(
         title,
         _subtitle(describe, journal, views),
         [
@@ -93,7 +79,7 @@ def render(
             ("shuffled", short(run.bytes_shuffled, "B"), f"of {short(moved, 'B')} moved"),
         ],
         {
-            "The flow": card(_diagram(describe, epochs)),
+            "The flow": page.card(_diagram(describe, epochs)),
             **(extras or {}),
             "Over time": _figures(epochs, views, run),
             "Operators": _operators(describe, epochs),
@@ -139,7 +125,7 @@ def _operators(describe: Mapping[str, Any], epochs: Sequence[EpochFacts]) -> str
                 f"{spent_ms * 1e6 / seen:.0f} ns" if seen and spent_ms else "–",
             ]
         )
-    return table(head, rows, words=3) if rows else "<p>No stateful operator.</p>"
+    return page.table(head, rows, words=3) if rows else "<p>No stateful operator.</p>"
 
 
 def _plans(journal: Sequence[Json]) -> str:
@@ -157,7 +143,9 @@ def _plans(journal: Sequence[Json]) -> str:
         ]
         for plan in plans[-_SHOWN_EPOCHS:]
     ]
-    html = table(["epoch", "why", "keys moved", "predicted locality", "achieved"], rows, words=2)
+    html = page.table(
+        ["epoch", "why", "keys moved", "predicted locality", "achieved"], rows, words=2
+    )
     if (error := mean_error(plans)) is not None:
         html += f'<p class="aside">Mean error of the predicted locality: {error:.3f}.</p>'
     moves = [line for plan in plans for line in plan.top_moves][:_SHOWN_MOVES]
@@ -179,7 +167,7 @@ def _events(journal: Sequence[Json]) -> str:
         ]
         for r in others[-_SHOWN_EPOCHS:]
     ]
-    return table(["epoch", "kind", "facts"], rows, words=3) if rows else ""
+    return page.table(["epoch", "kind", "facts"], rows, words=3) if rows else ""
 
 
 # --- figures ----------------------------------------------------------------------------------
@@ -188,43 +176,43 @@ def _figures(epochs: Sequence[EpochFacts], views: Sequence[EpochView], run: RunV
         axes.set_xlabel("epoch")
         for before, after in pairwise(views):
             if (before.slots, before.routing_version) != (after.slots, after.routing_version):
-                axes.axvline(after.epoch - 0.5, **REFERENCE | {"linewidth": 1})
+                axes.axvline(after.epoch - 0.5, **page.REFERENCE | {"linewidth": 1})
 
     def rates(axes: Axes) -> None:
         over_epochs(axes)
-        axes.bar(list(rate), list(rate.values()), 0.72, color=SERIES[0])
+        axes.bar(list(rate), list(rate.values()), 0.72, color=page.SERIES[0])
         median = run.rows_per_second_median
         if median is not None:
-            axes.axhline(median, **REFERENCE, label=f"median {short(median)}")
+            axes.axhline(median, **page.REFERENCE, label=f"median {short(median)}")
 
     def shares(axes: Axes) -> None:
         over_epochs(axes)
-        lines(axes, stayed)
+        page.lines(axes, stayed)
         axes.set_ylim(0, 1)
-        y_ticks(axes, "%")
+        page.y_ticks(axes, "%")
 
     def ratios(axes: Axes) -> None:
         over_epochs(axes)
-        lines(axes, uneven)
+        page.lines(axes, uneven)
         axes.set_ylim(1, max(1.25, axes.get_ylim()[1]))
-        y_ticks(axes, "×")
+        page.y_ticks(axes, "×")
 
     def loads(axes: Axes) -> None:
-        load_bars(axes, busy)
-        axes.axhline(1, **REFERENCE)
+        page.load_bars(axes, busy)
+        axes.axhline(1, **page.REFERENCE)
 
     def stacked(name: str, parts: Mapping[str, Mapping[int, float]], unit: str) -> str:
         def paint(axes: Axes) -> None:
             over_epochs(axes)
             floor: Counter[int] = Counter()
             for i, (label, values) in enumerate(parts.items()):
-                ink = SERIES[-1] if label == _REST else SERIES[i % len(SERIES)]
+                ink = page.SERIES[-1] if label == _REST else page.SERIES[i % len(page.SERIES)]
                 bottom = [floor[epoch] for epoch in values]
                 axes.bar(list(values), list(values.values()), 0.72, bottom, color=ink, label=label)
                 floor.update(values)
-            y_ticks(axes, unit)
+            page.y_ticks(axes, unit)
 
-        return figure(name, paint) if any(any(v.values()) for v in parts.values()) else ""
+        return page.figure(name, paint) if any(any(v.values()) for v in parts.values()) else ""
 
     rate = {v.epoch: v.rows_per_second for v in views if v.rows_per_second is not None}
     stayed: dict[str, list[tuple[float, float]]] = {}
@@ -241,12 +229,12 @@ def _figures(epochs: Sequence[EpochFacts], views: Sequence[EpochView], run: RunV
         "local, in memory": {v.epoch: float(v.bytes_local) for v in views},
     }
     busy = _loads(epochs)
-    return figures(
+    return page.figures(
         [
             (
                 "Rows per second",
                 "Source rows over an epoch's planning and job.",
-                figure("rate", rates) if rate else "",
+                page.figure("rate", rates) if rate else "",
             ),
             (
                 "Where the time goes",
@@ -256,12 +244,12 @@ def _figures(epochs: Sequence[EpochFacts], views: Sequence[EpochView], run: RunV
             (
                 "Locality",
                 "Rows whose next key lives in the slot they are in: they skip the shuffle.",
-                figure("locality", shares) if stayed else "",
+                page.figure("locality", shares) if stayed else "",
             ),
             (
                 "Imbalance",
                 "The busiest slot's rows over the mean of all slots; 1× is even.",
-                figure("imbalance", ratios) if uneven else "",
+                page.figure("imbalance", ratios) if uneven else "",
             ),
             (
                 "Bytes moved",
@@ -271,7 +259,7 @@ def _figures(epochs: Sequence[EpochFacts], views: Sequence[EpochView], run: RunV
             (
                 "Load per slot",
                 "Rows over the whole run against an even share.",
-                figure("loads", loads) if busy else "",
+                page.figure("loads", loads) if busy else "",
             ),
         ]
     )
@@ -325,12 +313,12 @@ def _diagram(describe: Mapping[str, Any], epochs: Sequence[EpochFacts]) -> str:
         for row, name in enumerate(names)
     }
     height = 0.85 * max(map(len, members.values()))
-    width = max(WHOLE, 2.5 * len(members))
+    width = max(page.WHOLE, 2.5 * len(members))
 
     def paint(axes: Axes) -> None:
         for producer, consumer in edges:
             (x1, y1), (x2, y2) = place[producer], place[consumer]
-            arrow = {"arrowstyle": "-|>", "color": SERIES[-1], "linewidth": 1.2}
+            arrow = {"arrowstyle": "-|>", "color": page.SERIES[-1], "linewidth": 1.2}
             axes.annotate("", (x2 - 0.77, y2), (x1 + 0.77, y1), arrowprops=arrow)
             above, below = _carried(f"{producer}->{consumer}", consumer, epochs)
             middle = ((x1 + x2) / 2, (y1 + y2) / 2)
@@ -338,16 +326,16 @@ def _diagram(describe: Mapping[str, Any], epochs: Sequence[EpochFacts]) -> str:
             axes.annotate(below, middle, (0, -12), textcoords="offset points", ha="center", size=9)
         for name, (x, y) in place.items():
             stateful = name in describe["operators"]
-            box = _rounded(x, y, SERIES[0] if stateful else GRID)
+            box = _rounded(x, y, page.SERIES[0] if stateful else page.GRID)
             axes.add_patch(box)
-            axes.text(x, y + 0.04, cut(name, 18), ha="center", va="bottom", weight="bold")
-            axes.text(x, y - 0.04, cut(notes[name], 24), ha="center", va="top", size=9)
+            axes.text(x, y + 0.04, page.cut(name, 18), ha="center", va="bottom", weight="bold")
+            axes.text(x, y - 0.04, page.cut(notes[name], 24), ha="center", va="top", size=9)
         axes.set_axis_off()
         centre = 2.5 * (len(members) - 1) / 2
         axes.set_xlim(centre - width / 2, centre + width / 2)
         axes.set_ylim(-height / 2, height / 2)
 
-    return figure("flow", paint, (width, height))
+    return page.figure("flow", paint, (width, height))
 
 
 def _rounded(x: float, y: float, ink: str) -> FancyBboxPatch:
