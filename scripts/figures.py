@@ -22,16 +22,16 @@ from figure_tables.drawing import FIGURES
 
 ROOT = Path(__file__).resolve().parent.parent
 GUIDE = ROOT / "docs" / "guide"
+NOTES = ROOT / "docs" / "decisions"
 PAGES = (
     ROOT / "README.md",
-    GUIDE / "performance.md",
     GUIDE / "cost-aware-shuffle.md",
-    GUIDE / "locality.md",
-    GUIDE / "allocation.md",
-    GUIDE / "batching.md",
-    GUIDE / "tuning.md",
-    ROOT / "docs" / "decisions" / "0017-batching.md",
-    GUIDE / "hot-keys.md",
+    NOTES / "0011-tables-and-planning.md",
+    NOTES / "0013-hot-keys.md",
+    NOTES / "0015-allocation.md",
+    NOTES / "0016-tuning.md",
+    NOTES / "0017-batching.md",
+    NOTES / "0036-benchmarks.md",
 )
 
 WRITERS: dict[str, Callable[[dict[str, Any]], str]] = {
