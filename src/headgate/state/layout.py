@@ -116,7 +116,7 @@ class Values:
     data: Any
     valid: Mask | None = None
 
-    def take(self, index: Array) -> Values:
+    def take(self, index: Any) -> Values:
         if isinstance(self.data, pa.Array):
             if index.dtype == np.bool_:
                 return Values(self.data.filter(pa.array(index)))

@@ -1,4 +1,4 @@
-"""Seals: 32 bits beside every row and value of a warm copy, to know it again by.
+"""Seals: 32 bits beside every row and value of a warm copy, which show that it has not changed.
 
 A seal is the upper half of a sum, modulo 2**64, of the words of a row (or of a value's bytes), each
 times a factor of its own; where the row lies is one of the words. So the same words elsewhere have
@@ -12,10 +12,14 @@ for by its identity, so its row seal says that it is live and holds what was wri
 missing is believed when the index seals of all positions its probe passed are right: none of them
 is that row, damaged, and the probe did not end too early. An empty position has the index seal 0.
 
+Sealing rows one by one costs several times as much as a digest of the same bytes. So a table that
+was just built has no seals but a digest, which the next session compares as it begins; the first
+positions get seals, a sixteenth in each session, until all have them (`more_sealed`). By then a
+session pays for the rows it touches only. In the same way columns that were compared in a scan have
+a digest as a whole.
+
 A session checks each row once, at its first lookup (or all of them, before a scan or a rebuild),
-and then takes its memory to hold still. Seals of all rows cost more than the scan itself: columns
-that were compared in a scan get a digest as a whole when the session ends, and the next one checks
-that as it begins. A table that lives in one process only has no seals.
+and then trusts its memory. A table that lives in one process only has no seals.
 """
 
 from __future__ import annotations
@@ -29,7 +33,6 @@ import xxhash
 
 from headgate.arrays import I64, U32, U64
 from headgate.state.layout import Array, Mask, Positions, Values
-from headgate.state.memory import MappedMemory, Memory
 from headgate.state.rows import RowIds
 
 if TYPE_CHECKING:
@@ -38,10 +41,12 @@ if TYPE_CHECKING:
 _HALF = np.uint64(32)
 _CHUNK_ROWS = 1 << 15  # sealed at a time, so that intermediate sums stay small
 _LONG_VALUE_BYTES = 256  # longer ones are hashed one by one
+_SESSIONS = 16  # to seal a table: a digest of all costs about a sixth of all seals
+SEALED_AT_LEAST = 1 << 15  # in a session: a millisecond
 EMPTY, REMOVED = 0, 2
+_INDEX, _KEY, _ROW = 0, 1, 2
 _EMPTY_SEAL, _REMOVED_SEAL = np.uint32(0), np.uint32(0xFFFFFFFF)
-_SEAL = np.dtype(np.uint32)
-CHECK = "check"
+CHECK = "check"  # the array that says which rows are live
 _NONE: Mapping[str, Values] = {}
 
 
@@ -50,6 +55,11 @@ class WarmCopyDamaged(BaseException):
 
     Not an `Exception`: it passes through user code, which is not to blame and cannot help.
     """
+
+
+def more_sealed(count: int) -> int:
+    """How many rows or values of so many a session seals that the one before has not."""
+    return SEALED_AT_LEAST + count // _SESSIONS
 
 
 @cache
@@ -150,151 +160,169 @@ def _words(data: Array) -> Array:
 
 
 class Seals:
-    """The seals of one table; none if it is private, or rebuilt as one."""
+    """The seals of one table; it has none while it is private."""
 
     def __init__(self, table: HashTable) -> None:
         self._table = table
-        self._on = self._keys_suspect = self._rows_suspect = False
-        self._keep(np.zeros((0, 2), np.uint64), np.zeros(0, _SEAL))
+        self._seals: U32 | None = None
+        self._sealed = 0  # the first so many positions have seals, the others a digest
+        self.suspect = False  # may sealed rows differ from what was written?
         self._scanned: set[str] = set()
-        self._key_names = table.layout.key_names
+        self._has_route, self._key_names = table.layout.has_route, table.layout.key_names
         self._row_names = [name for name in table.columns if name not in self._key_names]
 
-    @property
-    def rows_suspect(self) -> bool:
-        """May a row differ from what was written, for all this session knows?"""
-        return self._rows_suspect
+    def use(self, seals: U32 | None, built: bool = False) -> None:
+        """Keep seals in this array; a table that was just built has none yet."""
+        self._seals = seals
+        if built:
+            self._sealed, self.suspect = 0, False
 
-    def build(
-        self, memory: Memory, words: U64, ids: RowIds, pos: Positions, cells: Mapping[str, Values]
-    ) -> None:
-        self._on, self._keys_suspect, self._rows_suspect = memory.sealed, False, False
-        if self._on:
-            self._keep(words, memory.install("seal", np.zeros(len(words), _SEAL)))
-            self.write(ids, pos, cells)
+    def stamp(self) -> dict[str, Any]:
+        """Seal some more rows; returns what the next session needs to check the table."""
+        assert self._seals is not None
+        size = len(self._table.h)
+        end = min(size, self._sealed + more_sealed(size))
+        for start in range(self._sealed, end, _CHUNK_ROWS):
+            rows = slice(start, min(end, start + _CHUNK_ROWS))
+            check = self._table.check[rows]
+            self._seals[:, rows] = np.where(check == REMOVED, _REMOVED_SEAL, _EMPTY_SEAL)
+            pos = start + _live(check)
+            for kind, made in enumerate(self._right(pos, _INDEX, _KEY, _ROW)):
+                self._seals[kind][pos] = made
+        self._sealed = end
+        told = {"sealed": end, "scanned": sorted(self._scanned)}
+        return {**told, "digests": self._digests()}
 
-    def describe(self) -> dict[str, str]:
-        """Digests of the columns that are scanned, as they are now."""
-        return {name: self._table.digest(name) for name in sorted(self._scanned)}
-
-    def attach(self, memory: MappedMemory, words: U64, digests: dict[str, str]) -> None:
-        """Seals of an earlier session: nothing is believed yet but what has a digest."""
-        if not self._on or len(self._key) != len(words):
-            self._keep(words, memory.attach("seal", _SEAL, (len(words),)))
-        self._on = self._keys_suspect = self._rows_suspect = True
-        self._scanned = set(digests)
-        if self.describe() != digests:
+    def attach(self, told: dict[str, Any]) -> None:
+        """Of what an earlier session left nothing is trusted but what matches its digest."""
+        self._sealed, self._scanned = told["sealed"], set(told["scanned"])
+        self.suspect = self._sealed > 0
+        if self._digests() != told["digests"]:
             raise WarmCopyDamaged
-
-    def make_private(self, words: U64) -> None:
-        if self._on:
-            self._keep(words, self._key.copy())
 
     def write(self, ids: RowIds, pos: Positions, cells: Mapping[str, Values]) -> None:
         """Seal rows of which these cells were written; the others must have been checked."""
-        if not self._on:
+        if self._seals is None or not self._sealed:
             return
-        groups: list[Sequence[Values]] = []
-        seals: list[U32] = []
+        some = self._below(pos)
+        if not isinstance(some, slice):
+            ids, pos = ids.take(some), pos[some]
+            cells = {name: written.take(some) for name, written in cells.items()}
+        kinds = []
         if any(name in cells for name in self._key_names):
-            groups += [(), self._key_columns(ids.route, pos, cells)]
-            seals += [self._index, self._key]
+            kinds += [_INDEX, _KEY]
         only_keys = cells and all(name in self._key_names for name in cells)
         if not only_keys or not self._row_names:
-            groups.append(self._row_columns(pos, cells))
-            seals.append(self._row)
-        made = row_seals(ids.h, ids.check, pos, *groups)
-        for kept, new in zip(seals, made, strict=True):
-            kept[pos] = new
+            kinds.append(_ROW)
+        groups = [self._sealed_columns(kind, ids.route, pos, cells) for kind in kinds]
+        for kind, made in zip(kinds, row_seals(ids.h, ids.check, pos, *groups), strict=True):
+            self._seals[kind][pos] = made
 
     def remove(self, pos: Positions) -> None:
-        if self._on:
-            self._index[pos] = self._row[pos] = _REMOVED_SEAL
+        if self._seals is not None:
+            self._seals[:, pos] = _REMOVED_SEAL
 
     def check_found(
         self, ids: RowIds, pos: Positions, found: Mask, cells: Mapping[str, Values]
     ) -> None:
         """Rows that were found, with the value cells gathered from there."""
-        if self._rows_suspect and found.any():
-            [row] = row_seals(ids.h, ids.check, pos, self._row_columns(pos, cells))
-            _refuse((row != self._row[pos]) & found)
+        if self._seals is not None and self.suspect and found.any():
+            some = self._below(pos)
+            pos = pos[some]
+            columns = [cells[name].take(some) for name in self._row_names]
+            [row] = row_seals(ids.h[some], ids.check[some], pos, columns)
+            _refuse((row != self._seals[_ROW][pos]) & found[some])
 
     def check_passed(self, first: Positions, last: Positions) -> None:
         """The positions from where probes began to where they ended in vain, at an empty one."""
-        if self._keys_suspect:
-            self.check_free(last)
-            counts = last - first
-            ends = np.cumsum(counts)
-            pos = np.arange(ends[-1] if len(ends) else 0)
-            pos += np.repeat(last - ends, counts)
-            check, words = self._table.check.take(pos), self._words.take(pos, axis=0)
-            [index] = row_seals(words[:, 0], check, pos, ())
-            index[check == REMOVED] = _REMOVED_SEAL
-            _refuse(index != words.view(_SEAL)[:, 2])
+        if self._seals is None or not self.suspect:
+            return
+        self.check_free(last)
+        counts = last - first
+        ends = np.cumsum(counts)
+        pos = np.arange(ends[-1] if len(ends) else 0)
+        pos += np.repeat(last - ends, counts)
+        pos = pos[self._below(pos)]
+        check = self._table.check.take(pos)
+        [index] = row_seals(self._table.h.take(pos), check, pos, ())
+        index[check == REMOVED] = _REMOVED_SEAL
+        _refuse(index != self._seals[_INDEX][pos])
 
     def check_free(self, pos: Positions) -> None:
         """Positions that say they are empty."""
-        if self._keys_suspect:
-            _refuse(self._index[pos] != _EMPTY_SEAL)
+        if self._seals is not None and self.suspect:
+            _refuse((self._seals[_INDEX][pos] != _EMPTY_SEAL) & (pos < self._sealed))
 
     def check_keys(self, pos: Positions) -> None:
         """Identity, route and key columns of some rows; of those not live, that they are not."""
-        self._check(pos, keys=True)
+        self._check(pos, _KEY)
 
     def check_rows(self, pos: Positions) -> None:
         """As `check_keys`, and the value columns too."""
-        self._check(pos, keys=True, rows=True)
+        self._check(pos, _KEY, _ROW)
 
     def check_scanned(self, names: set[str]) -> None:
         """Which rows are live, and these columns of all of them."""
         if not names <= self._scanned:
-            self.check_all(rows=not names.issubset(self._key_names))
+            self.check_all()
             self._scanned |= {*names, CHECK}
 
-    def check_all(self, rows: bool) -> None:
-        """All keys, and if asked all value columns; what was checked is suspect no more."""
-        size = len(self._table.h) if self._keys_suspect or (rows and self._rows_suspect) else 0
-        for start in range(0, size, _CHUNK_ROWS):
-            self._check(np.arange(start, min(size, start + _CHUNK_ROWS)), keys=True, rows=rows)
-        self._keys_suspect = False
-        self._rows_suspect &= not rows
+    def check_all(self) -> None:
+        """All rows, after which none is suspect."""
+        for start in range(0, self._sealed if self.suspect else 0, _CHUNK_ROWS):
+            self.check_rows(np.arange(start, min(self._sealed, start + _CHUNK_ROWS)))
+        self.suspect = False
 
-    def _check(self, pos: Positions, keys: bool, rows: bool = False) -> None:
-        keys, rows = keys and self._keys_suspect, rows and self._rows_suspect
-        if not keys and not rows:
+    def _check(self, pos: Positions, *kinds: int) -> None:
+        if self._seals is None or not self.suspect:
             return
+        pos = pos[self._below(pos)]
+        check, index = self._table.check[pos], self._seals[_INDEX][pos]
+        _refuse((check == EMPTY) & (index != _EMPTY_SEAL))
+        _refuse((check == REMOVED) & (index != _REMOVED_SEAL))
+        pos = pos[_live(check)]
+        for kind, right in zip(kinds, self._right(pos, *kinds), strict=True):
+            _refuse(right != self._seals[kind][pos])
+
+    def _digests(self) -> dict[str, str]:
+        """Of what has no seals, and of columns that are scanned as a whole."""
+        size, found = len(self._table.h), {}
+        for name, arrays in self._table.arrays_of_positions().items():
+            start = 0 if name in self._scanned else self._sealed
+            if start < size:
+                digest = xxhash.xxh3_128()
+                for array in arrays:
+                    digest.update(array[start:].data)
+                found[name] = digest.hexdigest()
+        return found
+
+    def _right(self, pos: Positions, *kinds: int) -> list[U32]:
+        """The seals that live rows should have by what is there."""
         table = self._table
-        check = table.check[pos]
-        live = np.flatnonzero((check != EMPTY) & (check != REMOVED))
-        if keys:
-            index = self._index[pos]
-            _refuse((check == EMPTY) & (index != _EMPTY_SEAL))
-            _refuse((check == REMOVED) & (index != _REMOVED_SEAL))
-        pos, check = pos[live], check[live]
-        groups: list[Sequence[Values]] = []
-        seals: list[U32] = []
-        if keys:
-            groups.append(self._key_columns(table.route[pos], pos))
-            seals.append(self._key)
-        if rows:
-            groups.append(self._row_columns(pos))
-            seals.append(self._row)
-        for kept, right in zip(seals, row_seals(table.h[pos], check, pos, *groups), strict=True):
-            _refuse(kept[pos] != right)
+        groups = [self._sealed_columns(kind, table.route[pos], pos) for kind in kinds]
+        return row_seals(table.h[pos], table.check[pos], pos, *groups)
 
-    def _key_columns(
-        self, route: U64, pos: Positions, cells: Mapping[str, Values] = _NONE
+    def _sealed_columns(
+        self, kind: int, route: U64, pos: Positions, cells: Mapping[str, Values] = _NONE
     ) -> list[Values]:
-        columns = [cells.get(n) or self._table.columns[n].cells(pos) for n in self._key_names]
-        return [Values(route), *columns] if self._table.layout.has_route else columns
+        """What a seal is of, beside a row's identity."""
+        if kind == _INDEX:
+            return []
+        names = self._key_names if kind == _KEY else self._row_names
+        columns = [cells.get(name) or self._table.columns[name].cells(pos) for name in names]
+        return [Values(route), *columns] if kind == _KEY and self._has_route else columns
 
-    def _row_columns(self, pos: Positions, cells: Mapping[str, Values] = _NONE) -> list[Values]:
-        return [cells.get(n) or self._table.columns[n].cells(pos) for n in self._row_names]
+    def _below(self, pos: Positions) -> Positions | slice:
+        """Which of these positions have seals."""
+        return (
+            slice(None)
+            if self._sealed == len(self._table.h)
+            else np.flatnonzero(pos < self._sealed)
+        )
 
-    def _keep(self, words: U64, key: U32) -> None:
-        """Index and row seal are the second word beside each `h`, which is read just before."""
-        self._words, self._key = words, key
-        self._index, self._row = words.view(_SEAL)[:, 2], words.view(_SEAL)[:, 3]
+
+def _live(check: Array) -> Positions:
+    return np.flatnonzero((check != EMPTY) & (check != REMOVED))
 
 
 def _refuse(wrong: Mask) -> None:

@@ -24,9 +24,8 @@ import xxhash
 from headgate.arrays import I64, U64
 from headgate.errors import SchemaMismatch
 from headgate.state.chain import chain_id, compact
-from headgate.state.column import FixedColumn
+from headgate.state.columns import FixedColumn, PrivateMemory
 from headgate.state.layout import TOUCHED, KeyBatch, Mask, Positions, RowLayout, StateSchema, Values
-from headgate.state.memory import PrivateMemory
 from headgate.state.rows import Held, RowIds, StateRows, in_units, sorted_order
 from headgate.state.seals import EMPTY, REMOVED, WarmCopyDamaged
 from headgate.state.session_logs import Finder, TouchedLog, UndoLog, key_values
@@ -142,7 +141,7 @@ class StateSession:
         return self._rows_at(np.flatnonzero(hit))
 
     def all(self) -> StateRows:
-        self._check_all()
+        self._table.seals.check_all()
         return self._rows_at(np.flatnonzero(self._is_live()))
 
     def remove_rows(self, rows: StateRows) -> None:
@@ -163,7 +162,7 @@ class StateSession:
     def drop_units(self, buckets: I64, routes: U64, keep_routes: U64) -> int:
         """Remove all rows of these buckets and routes, but not of `keep_routes`."""
         self._make_ready()
-        self._check_all()
+        self._table.seals.check_all()
         pos = self._table.live_positions()
         route = (self._table.route if self._layout.has_route else self._table.h)[pos]
         gone = in_units(route, self._task.buckets, buckets, routes)
@@ -266,7 +265,7 @@ class StateSession:
         phase = xxhash.xxh3_64_intdigest(self._task.folder.encode())
         if (self._task.epoch + phase) % SWEEP_EVERY:
             return
-        self._check_all(rows=True)
+        self._table.seals.check_all()
         pos = self._table.live_positions()
         ahead = pos[self._touched_ms()[pos] > self._task.now_ms]
         if len(ahead):  # the clock was wrong then
@@ -282,10 +281,6 @@ class StateSession:
             self._mutated = True
             if self._warm is not None:
                 self._warm.mark_dirty()
-
-    def _check_all(self, rows: bool = False) -> None:
-        """Before a scan: every key is what was written, and every row with a clock, or if asked."""
-        self._table.seals.check_all(rows or self._expired_at is not None)
 
     def _freeze(self) -> None:
         """Have what was read gather what it has not yet, before rows go or move."""

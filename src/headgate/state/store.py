@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from headgate.arrays import I64, U64
 from headgate.state.chain import ChainReader, chain_id, missing_files
+from headgate.state.columns import PrivateMemory
 from headgate.state.layout import RowLayout, StateSchema
-from headgate.state.memory import PrivateMemory
 from headgate.state.rows import StateRows, bucket_shift
 from headgate.state.seals import WarmCopyDamaged
 from headgate.state.session import StateSession

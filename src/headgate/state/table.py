@@ -7,7 +7,7 @@ found for a missing key stays a right place to go on probing from. The last posi
 empty, which ends every probe.
 
 Lookups cost O(keys asked for). A rebuild costs O(rows held) and is due after a constant fraction
-of them has been added or removed. Rows of a table in shared files are sealed (`sealing.py`):
+of them has been added or removed. Rows of a table in shared files are sealed (`seals.py`):
 `look_up` is for rows that this session has not met yet, `find` for those it has.
 """
 
@@ -18,12 +18,17 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import xxhash
 
 from headgate.arrays import U64
-from headgate.state.column import Column, FixedColumn, HeapColumn
+from headgate.state.columns import (
+    Column,
+    FixedColumn,
+    HeapColumn,
+    MappedMemory,
+    Memory,
+    PrivateMemory,
+)
 from headgate.state.layout import Array, Mask, Positions, RowLayout, Values
-from headgate.state.memory import MappedMemory, Memory, PrivateMemory
 from headgate.state.rows import RowIds
 from headgate.state.seals import CHECK, EMPTY, REMOVED, Seals, WarmCopyDamaged
 
@@ -35,19 +40,20 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 class HashTable:
-    """Rows of one (operator, slot), found by (h, check)."""
+    """Rows of one (operator, slot), found by (h, check); made by `build` or `attach`."""
 
-    def __init__(self, layout: RowLayout, memory: Memory | None = None) -> None:
+    memory: Memory
+    h: U64
+    check: Array
+    route: U64
+
+    def __init__(self, layout: RowLayout) -> None:
         self.layout = layout
-        self.memory: Memory = memory or PrivateMemory()
         self.columns: dict[str, Column] = {
             name: (HeapColumn if column.kind == "heap" else FixedColumn)(column, f"c{index:03d}")
             for index, (name, column) in enumerate(layout.columns.items())
         }
-        self._words: U64 = np.zeros((0, 1), np.uint64)
-        self.h: U64 = self._words[:, 0]
-        self.check: Array = np.zeros(0, np.uint8)
-        self.route: U64 = self.h
+        self._heaps = {n: c for n, c in self.columns.items() if isinstance(c, HeapColumn)}
         self.seals = Seals(self)
         self.capacity = self.live = self.removed = 0
         self.version = 0  # grows when positions handed out before are no longer valid
@@ -58,7 +64,8 @@ class HashTable:
         cls, layout: RowLayout, memory: Memory, ids: RowIds, values: Mapping[str, Values]
     ) -> HashTable:
         """A table of distinct rows, made without probing: sort by home, then step past others."""
-        table = cls(layout, memory)
+        table = cls(layout)
+        table.memory = memory
         table._lay_out(ids, values, len(ids))
         return table
 
@@ -75,7 +82,7 @@ class HashTable:
         """As `find`, and the answer is checked; with the value cells if those had to be."""
         pos, found = self.find(ids.h, ids.check, start)
         cells = None
-        if self.seals.rows_suspect:
+        if self.seals.suspect:
             cells = self.value_cells(pos)
             self.seals.check_found(ids, pos, found, cells)
         missing = np.flatnonzero(~found)
@@ -164,10 +171,10 @@ class HashTable:
         cells = {}
         for name, given in values.items():
             try:
-                cells[name] = self.columns[name].scatter(self.memory, pos, given)
-            except OSError:
-                self.make_private()
-                cells[name] = self.columns[name].scatter(self.memory, pos, given)
+                cells[name] = self.columns[name].scatter(pos, given)
+            except OSError:  # no room in the shared files: go on with plain arrays
+                self._use(PrivateMemory({n: a.copy() for n, a in self.memory.arrays.items()}))
+                cells[name] = self.columns[name].scatter(pos, given)
         self.seals.write(ids, pos, cells)
 
     def value_cells(self, pos: Positions) -> dict[str, Values]:
@@ -203,65 +210,47 @@ class HashTable:
     def byte_count(self) -> int:
         row_bytes = 8 + self.check.itemsize + (8 if self.layout.has_route else 0)
         row_bytes += sum(column.row_bytes for column in self.columns.values())
-        return self.live * row_bytes + sum(c.heap_bytes() for c in self.columns.values())
+        return self.live * row_bytes + sum(c.used + 8 * c.count for c in self.columns.values())
 
-    def digest(self, name: str) -> str:
-        """Of a column of numbers as a whole, or of what says which rows are live."""
-        if name == CHECK:
-            return xxhash.xxh3_128_hexdigest(self.check.data)
-        column = self.columns[name]
-        assert isinstance(column, FixedColumn)
-        return column.digest()
+    def arrays_of_positions(self) -> dict[str, list[Array]]:
+        """All that is kept per position, by column; seals apart."""
+        identity = [self.h, self.route] if self.layout.has_route else [self.h]
+        columns = {name: column.arrays for name, column in self.columns.items()}
+        return {"identity": identity, CHECK: [self.check], **columns}
 
-    def make_private(self) -> None:
-        """Leave the shared files (no room there) and go on with plain arrays."""
-        self.memory = PrivateMemory()
-        self._use(self._words.copy(), self.check.copy(), self.route.copy())
-        self.seals.make_private(self._words)
-        for column in self.columns.values():
-            column.make_private()
-
-    def describe(self) -> dict[str, Any]:
-        """All that another process needs, beside the files, to go on with this table."""
+    def stamp(self, memory: MappedMemory) -> dict[str, Any]:
+        """All that another process needs, beside the files, to check and use this table."""
         return {
             "capacity": self.capacity,
-            "size": len(self.h),
             "live": self.live,
             "removed": self.removed,
-            "check": self.check.dtype.str,
-            "scanned": self.seals.describe(),
-            "columns": {name: column.describe() for name, column in self.columns.items()},
+            "seals": self.seals.stamp(),
+            "heaps": {name: heap.stamp() for name, heap in self._heaps.items()},
+            "arrays": memory.describe(),
         }
 
-    def attach(self, memory: MappedMemory, told: dict[str, Any]) -> None:
+    def attach(self, memory: MappedMemory, stamp: dict[str, Any]) -> None:
         """Map the files of a generation, or catch up with what another worker did to them."""
-        size = told["size"]
-        self.memory = memory
-        if len(self.h) != size:
-            words = memory.attach("h", np.dtype(np.uint64), (size, 2))
-            check = memory.attach("check", np.dtype(told["check"]), (size,))
-            route = None
-            if self.layout.has_route:
-                route = memory.attach("route", np.dtype(np.uint64), (size,))
-            self._use(words, check, route)
-        for name, column in self.columns.items():
-            column.attach(memory, size, told["columns"][name])
-        self.seals.attach(memory, self._words, told["scanned"])
-        self.capacity, self.live, self.removed = told["capacity"], told["live"], told["removed"]
+        memory.attach(stamp["arrays"])
+        self._use(memory)
+        self.capacity, self.live, self.removed = stamp["capacity"], stamp["live"], stamp["removed"]
         self.version += 1
+        self.seals.attach(stamp["seals"])
+        for name, heap in self._heaps.items():
+            heap.attach(stamp["heaps"][name])
 
     def _make_room(self, rows: int, check_max: int) -> None:
         full = self.live + self.removed + rows > _LOAD_MAX * self.capacity
         wide = check_max > _NARROW_MAX and self.check.dtype == np.uint8
         slack = 2 * (self.live + rows) + 4096
-        wasted = any(column.garbage_rows > slack for column in self.columns.values())
-        if full or wide or wasted or not self.capacity:
+        wasted = any(heap.count > slack for heap in self._heaps.values())
+        if full or wide or wasted:
             self._rebuild(self.live + rows, check_max=check_max)
 
     def _rebuild(self, rows: int, grow: bool = False, check_max: int = 0) -> None:
         if self.before_move is not None:
             self.before_move()
-        self.seals.check_all(rows=True)
+        self.seals.check_all()
         pos = self.live_positions()
         self._lay_out(self.ids(pos), self.gather(pos), rows, grow, check_max)
 
@@ -273,6 +262,7 @@ class HashTable:
         grow: bool = False,
         check_max: int = 0,
     ) -> None:
+        """Move to new arrays with room for so many rows; in this process if nowhere else."""
         capacity = max(_CAPACITY_MIN, int(rows / _LOAD_AFTER_BUILD))
         if grow:
             capacity = max(capacity, int(self.capacity * 1.5) + 1)
@@ -284,46 +274,40 @@ class HashTable:
             capacity += capacity // 4
             order, pos, size = _places(ids.h, capacity)
         ids, values = ids.take(order), {name: v.take(order) for name, v in values.items()}
-        check_type = np.uint8 if narrow else np.uint64
-        byte_count = size * (32 + sum(column.row_bytes for column in self.columns.values()))
-        try:
-            self._install(self.memory.fresh(byte_count), ids, values, pos, size, check_type)
-        except OSError:
-            self._install(PrivateMemory(), ids, values, pos, size, check_type)
-        self.capacity = capacity
-        self.live, self.removed = len(ids), 0
-        self.version += 1
 
-    def _install(
-        self,
-        memory: Memory,
-        ids: RowIds,
-        values: Mapping[str, Values],
-        pos: Positions,
-        size: int,
-        check_type: type[np.unsignedinteger[Any]],
-    ) -> None:
         def spread(content: Array, dtype: npt.DTypeLike) -> Array:
             array = np.zeros(size, dtype)
             array[pos] = content
             return array
 
-        words = np.zeros((size, 2 if memory.sealed else 1), np.uint64)
-        words[pos, 0] = ids.h
-        words = memory.install("h", words)
-        check = memory.install("check", spread(ids.check, check_type))
-        route = None
-        if self.layout.has_route:
-            route = memory.install("route", spread(ids.route, np.uint64))
-        self._use(words, check, route)
-        cells = {n: c.build(memory, size, pos, values[n]) for n, c in self.columns.items()}
-        self.seals.build(memory, words, ids, pos, cells)
-        self.memory = memory
+        def fill(memory: Memory) -> Memory:
+            memory.install("h", spread(ids.h, np.uint64))
+            memory.install("check", spread(ids.check, np.uint8 if narrow else np.uint64))
+            if self.layout.has_route:
+                memory.install("route", spread(ids.route, np.uint64))
+            for name, column in self.columns.items():
+                column.build(memory, size, pos, values[name])
+            if isinstance(memory, MappedMemory):
+                memory.reserve("seals", np.uint32, (3, size))
+            return memory
 
-    def _use(self, words: U64, check: Array, route: U64 | None) -> None:
-        """These arrays from now on; the first word of each row is its `h`."""
-        self._words, self.h, self.check = words, words[:, 0], check
-        self.route = route if self.layout.has_route and route is not None else self.h
+        byte_count = size * (32 + sum(column.row_bytes for column in self.columns.values()))
+        try:
+            memory = fill(self.memory.fresh(byte_count))
+        except OSError:
+            memory = fill(PrivateMemory())
+        self._use(memory, built=True)
+        self.capacity, self.live, self.removed = capacity, len(ids), 0
+        self.version += 1
+
+    def _use(self, memory: Memory, built: bool = False) -> None:
+        """Work on these arrays from now on."""
+        self.memory, arrays = memory, memory.arrays
+        self.h, self.check = arrays["h"], arrays["check"]
+        self.route = arrays.get("route", self.h)
+        self.seals.use(arrays.get("seals"), built)
+        for column in self.columns.values():
+            column.use(memory)
 
     def _as_check(self, check: U64) -> Array:
         if self.check.dtype != np.uint8:

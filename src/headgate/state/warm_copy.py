@@ -4,7 +4,7 @@ One writer at a time, by a non-blocking lock; who does not get it works on a pri
 head says which chain the files hold and is marked dirty before the first change in place, so a
 worker killed anywhere leaves either a clean image or one that says it is none. Boot id and a
 random generation guard against images that outlived a crash of the host or of the folder. The head
-has a digest, and the rows in the files have seals (`sealing.py`).
+has a digest, and the rows in the files have seals (`seals.py`).
 
 Folders and files belong to this user, who alone may write them. Others are not opened, so a warm
 copy that somebody planted is never read; and folders are held open while they are in use, so
@@ -30,11 +30,11 @@ from urllib.parse import quote
 
 import xxhash
 
+from headgate.state.columns import MappedMemory, open_own
 from headgate.state.layout import RowLayout
-from headgate.state.memory import MappedMemory, open_own
 from headgate.state.table import HashTable
 
-_MAGIC = "headgate-warm-3"
+_MAGIC = "headgate-warm-4"
 _HEAD_START = 20  # length and digest of what follows
 _RETAINED_MAX = 64  # tables that a worker keeps mapped; others are attached again
 _retained: OrderedDict[str, tuple[str, str, HashTable]] = OrderedDict()
@@ -129,9 +129,10 @@ class WarmCopy:
         kept = _retained.get(self._path)
         make_room = partial(self._room.make_room, self._path)
         try:
-            memory = MappedMemory(self._folder, make_room, generation, told["files"])
+            memory = MappedMemory(self._folder, make_room, generation)
             if kept is not None and kept[:2] == (generation, told["layout"]):
                 table = kept[2]
+                memory.arrays = table.memory.arrays
             else:
                 table = HashTable(layout)
                 memory.clean()
@@ -158,10 +159,9 @@ class WarmCopy:
             "magic": _MAGIC,
             "boot": _boot_id(),
             "generation": memory.generation,
-            "files": memory.files,
             "layout": _fingerprint(table.layout),
             "version": version,
-            "table": table.describe(),
+            "table": table.stamp(memory),
         }
         payload = json.dumps(told).encode()
         head = struct.pack("<I", len(payload)) + xxhash.xxh3_128_digest(payload) + payload

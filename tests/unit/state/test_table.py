@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headgate.state.columns import PrivateMemory
 from headgate.state.layout import RowLayout, StateSchema, Values
-from headgate.state.memory import PrivateMemory
 from headgate.state.rows import RowIds
 from headgate.state.table import HashTable, home_of
 

@@ -14,9 +14,8 @@ import pyarrow as pa
 import pytest
 
 from headgate.state import store as store_module
-from headgate.state.column import FixedColumn, HeapColumn
+from headgate.state.columns import FixedColumn, HeapColumn, MappedMemory, PrivateMemory
 from headgate.state.layout import StateSchema
-from headgate.state.memory import MappedMemory, PrivateMemory
 from headgate.state.state_file import Chain
 from headgate.state.storage import Storage
 from headgate.state.store import StateStore
@@ -287,7 +286,7 @@ def kill_at(owner: Any, name: str, nth: int) -> None:
         calls[0] += 1
         if calls[0] == nth:
             if name == "scatter" and isinstance(self, FixedColumn):
-                self.data[given[1][: len(given[1]) // 2]] = 12345
+                self.data[given[0][: len(given[0]) // 2]] = 12345
             os.kill(os.getpid(), signal.SIGKILL)
         return original(self, *given)
 
@@ -407,6 +406,8 @@ def test_a_full_disk_means_a_private_table_and_no_error(tmp_path: Path) -> None:
 
 
 def test_private_memory_is_what_tests_and_twins_use() -> None:
-    array = np.arange(3)
-    assert PrivateMemory().install("x", array) is array
-    assert PrivateMemory().extend("x", array, 5).tolist() == [0, 1, 2, 0, 0]
+    memory, array = PrivateMemory(), np.arange(3)
+    memory.install("x", array)
+    assert memory.arrays["x"] is array
+    memory.extend("x", 5)
+    assert memory.arrays["x"].tolist() == [0, 1, 2, 0, 0]

@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from headgate.state.columns import MappedMemory, PrivateMemory
 from headgate.state.layout import RowLayout, StateSchema
-from headgate.state.memory import MappedMemory, PrivateMemory
 from headgate.state.rows import StateRows
 from headgate.state.seals import WarmCopyDamaged
 from headgate.state.session import StateSession
@@ -172,12 +172,12 @@ class State:
 
     def marks(self) -> Any:
         """What each position of the table is: 0 is empty, 2 removed, all others live."""
-        positions = self.path("h").stat().st_size // 16
+        positions = self.path("h").stat().st_size // 8
         return np.fromfile(self.path("check"), f"u{self.path('check').stat().st_size // positions}")
 
     def per_position(self) -> list[str]:
         """Files of as many cells as the table has positions."""
-        others = ("head", "bounds", "body", "seals")
+        others = ("head", "-bounds", "-body", "-seals")
         return [file for file in self.files() if not file.endswith(others)]
 
     def change(self, file: str, change: Callable[[Any], None]) -> None:
@@ -304,8 +304,15 @@ def folder() -> Iterator[Path]:
         yield Path(made)
 
 
+@pytest.fixture(params=["sealed at once", "sealed in parts"])
+def _pace(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small tables are sealed when they are built; of large ones a digest covers the rest."""
+    if request.param == "sealed in parts":
+        monkeypatch.setattr("headgate.state.seals.SEALED_AT_LEAST", 3)
+
+
 @pytest.fixture(params=SHAPES)
-def state(request: pytest.FixtureRequest, folder: Path) -> State:
+def state(request: pytest.FixtureRequest, folder: Path, _pace: None) -> State:
     return State(folder, SHAPES[request.param])
 
 
@@ -448,8 +455,8 @@ def test_no_bit_of_a_row_goes_unguarded(folder: Path) -> None:
         ("check", removed, 1),
         ("c000", live, 8),
         ("c001", live, 8),
-        ("h", live, 16),
-        ("seal", live, 4),
+        ("h", live, 8),
+        *(("seals", kind * len(check) + live, 4) for kind in range(3)),
     ):
         for bit in range(0, width * 8, 1 if width == 1 else 5):
             state.be_clean()
@@ -583,7 +590,7 @@ def _flip_in_live_row(state: State, file: str, row: int) -> None:
     state.change(file, change)
 
 
-@pytest.mark.parametrize("full", ["no room", "h", "seal"])
+@pytest.mark.parametrize("full", ["no room", "h", "c001"])
 def test_a_damaged_row_is_still_known_in_a_table_that_left_the_files(
     folder: Path, full: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -605,7 +612,7 @@ def test_a_damaged_row_is_still_known_in_a_table_that_left_the_files(
     monkeypatch.setattr(MappedMemory, "install", fail)
     state.be_clean()
     assert state.work(state.store, state.chain, 5, grow_and_look)[0] == right
-    for file in ("c000", "c001", "seal"):
+    for file in ("c000", "c001", "seals"):
         state.be_clean()
         _flip_in_live_row(state, file, row=7)
         with pytest.raises(WarmCopyDamaged):

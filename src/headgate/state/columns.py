@@ -1,0 +1,347 @@
+"""A table's arrays and columns: where arrays live, and how a column keeps its values in them.
+
+Arrays live in this process only, or in files that any worker of the host may map. A generation is
+one set of files, made whole with `write()` (a mapping that is filled page by page costs five times
+as much, and a full disk would be a SIGBUS instead of an error). Its token is random, so a mapping
+kept from an earlier life of the folder is never mistaken for this one. Folders and files are this
+user's own, and nobody else can write them: others are not opened, and no link is followed.
+
+What a column holds at a position is a *cell*: the value itself, or its ordinal (-1: null) in an
+append-only heap, where an overwritten value is garbage until the table is next rebuilt. Cells are
+sealed by the table, values in a heap here. A validity array appears with the first null.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import xxhash
+
+from headgate.arrays import U32
+from headgate.state.layout import Array, ColumnLayout, Mask, Positions, Values
+from headgate.state.seals import WarmCopyDamaged, more_sealed, value_seals
+
+_CHUNK_BYTES = 1 << 24  # of one write(): a large array is written in pieces
+
+
+class PrivateMemory:
+    """Named NumPy arrays: tests, tasks that did not get the lock, hosts without room."""
+
+    sealed = False  # nobody else can change them, so rows need no seals
+
+    def __init__(self, arrays: dict[str, Array] | None = None) -> None:
+        self.arrays = arrays or {}
+
+    def fresh(self, byte_count: int) -> PrivateMemory:
+        return PrivateMemory()
+
+    def install(self, name: str, array: Array) -> None:
+        self.arrays[name] = array
+
+    def extend(self, name: str, size: int) -> None:
+        """Make a one-dimensional array longer, with zeros."""
+        array = self.arrays[name]
+        self.arrays[name] = np.concatenate([array, np.zeros(size - len(array), array.dtype)])
+
+
+class MappedMemory:
+    """One generation of files in a folder, mapped shared: what one worker writes, all see.
+
+    `folder` is an open descriptor, which this object does not close. Any OSError means "no room",
+    and the table goes private.
+    """
+
+    sealed = True
+
+    def __init__(
+        self, folder: int, make_room: Callable[[int], None], generation: str | None = None
+    ) -> None:
+        self.folder, self._make_room = folder, make_room
+        self.generation = generation or os.urandom(8).hex()
+        self.arrays: dict[str, Array] = {}
+
+    def fresh(self, byte_count: int) -> MappedMemory:
+        """A new, empty generation beside this one."""
+        self._make_room(byte_count)
+        return MappedMemory(self.folder, self._make_room)
+
+    def install(self, name: str, array: Array) -> None:
+        content = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+        with self._opened(name, os.O_CREAT | os.O_EXCL) as file:
+            for start in range(0, len(content), _CHUNK_BYTES):
+                rest = content[start : start + _CHUNK_BYTES]
+                while rest:
+                    rest = rest[os.write(file, rest) :]
+            self._map(name, file, array.dtype, array.shape)
+
+    def reserve(self, name: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> None:
+        """Zeros that take room on the disk, and memory only where they are written over."""
+        dtype = np.dtype(dtype)
+        with self._opened(name, os.O_CREAT) as file:
+            os.posix_fallocate(file, 0, max(1, int(np.prod(shape)) * dtype.itemsize))
+            self._map(name, file, dtype, shape)
+
+    def extend(self, name: str, size: int) -> None:
+        """Make a one-dimensional array longer, with zeros."""
+        self.reserve(name, self.arrays[name].dtype, (size,))
+
+    def describe(self) -> dict[str, Any]:
+        return {name: [array.dtype.str, *array.shape] for name, array in self.arrays.items()}
+
+    def attach(self, described: dict[str, Any]) -> None:
+        """Map what is not mapped yet; called again when another worker has changed the files."""
+        self.arrays = {name: self.arrays[name] for name in self.arrays if name in described}
+        for name, (dtype, *shape) in described.items():
+            if name not in self.arrays or self.arrays[name].shape != tuple(shape):
+                with self._opened(name) as file:
+                    self._map(name, file, np.dtype(dtype), tuple(shape))
+            there = os.stat(self._file(name), dir_fd=self.folder, follow_symlinks=False)
+            if there.st_size < self.arrays[name].nbytes:  # reading beyond its end would be fatal
+                raise OSError(f"{self._file(name)} was cut off")
+
+    def clean(self) -> None:
+        """Delete the files of every other generation."""
+        for name in os.listdir(self.folder):
+            if not name.startswith((self.generation, "head")):
+                with suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=self.folder)
+
+    def _map(self, name: str, file: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+        count = int(np.prod(shape))
+        mapping = mmap.mmap(file, count * dtype.itemsize) if count else b""
+        self.arrays[name] = np.frombuffer(mapping, dtype, count).reshape(shape)
+
+    @contextmanager
+    def _opened(self, name: str, more: int = 0) -> Iterator[int]:
+        descriptor = open_own(self._file(name), os.O_RDWR | more, self.folder)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _file(self, name: str) -> str:
+        return f"{self.generation}-{name}"
+
+
+Memory = PrivateMemory | MappedMemory
+
+
+def open_own(name: str, flags: int, folder: int | None = None) -> int:
+    """Open a file or folder that is this user's alone to write; PermissionError if it is not."""
+    descriptor = os.open(name, flags | os.O_NOFOLLOW, 0o600, dir_fd=folder)
+    found = os.fstat(descriptor)
+    shape = stat.S_ISDIR if flags & os.O_DIRECTORY else stat.S_ISREG
+    if found.st_uid == os.geteuid() and not found.st_mode & 0o022 and shape(found.st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise PermissionError(f"{name} belongs to somebody else, or others may write it")
+
+
+class FixedColumn:
+    """A NumPy array with a row per table position, and a validity array once there is a null."""
+
+    count = used = 0  # it has no heap
+
+    def __init__(self, layout: ColumnLayout, file: str) -> None:
+        self.layout, self._file = layout, file
+        self.row_bytes = layout.dtype.itemsize * layout.width
+
+    def use(self, memory: Memory) -> None:
+        self._memory = memory
+        self.data = memory.arrays[self._file]
+        self.valid = memory.arrays.get(f"{self._file}-valid")
+
+    def build(self, memory: Memory, size: int, positions: Positions, values: Values) -> None:
+        """Install arrays that hold these values."""
+        data = np.zeros(self.layout.shape(size), self.layout.dtype)
+        data[positions] = values.data
+        memory.install(self._file, data)
+        if values.valid is not None and not values.valid.all():
+            valid = np.ones(size, np.bool_)
+            valid[positions] = values.valid
+            memory.install(f"{self._file}-valid", valid)
+
+    @property
+    def arrays(self) -> list[Array]:
+        """All that it keeps per position."""
+        return [self.data] if self.valid is None else [self.data, self.valid]
+
+    def cells(self, positions: Positions | slice) -> Values:
+        valid = None if self.valid is None else self.valid[positions]
+        return Values(self.data[positions], valid)
+
+    def blank(self, cells: Values, rows: Mask) -> None:
+        """Make these cells what a column holds before anything is written."""
+        cells.data[rows] = np.zeros(1, cells.data.dtype)[0]
+        if cells.valid is not None:
+            cells.valid[rows] = True
+
+    def resolve(self, cells: Values) -> Values:
+        """The values that cells stand for."""
+        nothing_is_null = cells.valid is not None and bool(cells.valid.all())
+        return Values(cells.data) if nothing_is_null else cells
+
+    def scatter(self, positions: Positions, values: Values) -> Values:
+        """Write values; returns the cells written."""
+        if values.valid is not None and self.valid is None:
+            self._memory.install(f"{self._file}-valid", np.ones(len(self.data), np.bool_))
+            self.use(self._memory)
+        self.data[positions] = values.data
+        if self.valid is not None:
+            self.valid[positions] = True if values.valid is None else values.valid
+        return values
+
+
+class HeapColumn:
+    """An ordinal per row, and behind it offsets and bytes that only grow.
+
+    In shared files the first `_sealed` values have seals and the rest a digest, as rows have.
+    """
+
+    row_bytes = 8
+
+    def __init__(self, layout: ColumnLayout, file: str) -> None:
+        self.layout, self._file = layout, file
+        self.count = self.used = 0  # values and bytes, live or not
+        self._sealed = 0
+        self._suspect = 0  # the first so many values must be compared with their seals
+        self._old = 0  # so many values were written before this session
+
+    def use(self, memory: Memory) -> None:
+        self._memory, arrays = memory, memory.arrays
+        self.ref, self._body = arrays[f"{self._file}-ref"], arrays[f"{self._file}-body"]
+        self._bounds = arrays[f"{self._file}-bounds"]
+        self._seals: U32 | None = arrays.get(f"{self._file}-seals")
+
+    def build(self, memory: Memory, size: int, positions: Positions, values: Values) -> None:
+        """Install arrays that hold these values."""
+        bounds, body = _parts(values.data)
+        count, used = len(values.data), len(body)
+        all_bounds = np.zeros(max(64, count + count // 2) + 1, np.int64)
+        all_bounds[: count + 1] = bounds
+        all_body = np.zeros(max(1024, used + used // 2), np.uint8)
+        all_body[:used] = body
+        ref = np.full(size, -1, np.int64)
+        ref[positions] = _ordinals(values.data, 0)
+        memory.install(f"{self._file}-ref", ref)
+        memory.install(f"{self._file}-bounds", all_bounds)
+        memory.install(f"{self._file}-body", all_body)
+        if isinstance(memory, MappedMemory):
+            memory.reserve(f"{self._file}-seals", np.uint32, all_bounds.shape)
+        self.count, self.used, self._old = count, used, count
+        self._sealed = self._suspect = 0
+
+    @property
+    def arrays(self) -> list[Array]:
+        """All that it keeps per position."""
+        return [self.ref]
+
+    def cells(self, positions: Positions | slice) -> Values:
+        return Values(self.ref[positions])
+
+    def blank(self, cells: Values, rows: Mask) -> None:
+        """Make these cells what a column holds before anything is written."""
+        cells.data[rows] = -1
+
+    def resolve(self, cells: Values) -> Values:
+        """The values that cells stand for, at any time until the table is rebuilt."""
+        ordinals, absent = cells.data, cells.data < 0
+        suspect = np.flatnonzero((ordinals < self._suspect) & ~absent)
+        self._check_bounds(ordinals[suspect])
+        heap = pa.Array.from_buffers(
+            pa.large_binary(),
+            self.count,
+            [None, pa.py_buffer(self._bounds), pa.py_buffer(self._body)],
+        )
+        taken = heap.take(pa.array(ordinals, mask=absent if absent.any() else None))
+        if len(suspect) and self._seals is not None:
+            some = taken if len(suspect) == len(taken) else taken.take(pa.array(suspect))
+            if (
+                value_seals(*_parts(some), ordinals[suspect]) != self._seals[ordinals[suspect]]
+            ).any():
+                raise WarmCopyDamaged
+        return Values(taken)
+
+    def scatter(self, positions: Positions, values: Values) -> Values:
+        """Write values; returns the cells written."""
+        bounds, body = _parts(values.data)
+        start, stop = self.count, self.count + len(values.data)
+        used = self.used + len(body)
+        if stop >= len(self._bounds):
+            for array in ("bounds",) if self._seals is None else ("bounds", "seals"):
+                self._memory.extend(f"{self._file}-{array}", (stop + 1) * 3 // 2)
+        if used > len(self._body):
+            self._memory.extend(f"{self._file}-body", used * 3 // 2)
+        self.use(self._memory)
+        self._body[self.used : used] = body
+        self._bounds[start : stop + 1] = bounds + self.used
+        ordinals = _ordinals(values.data, start)
+        self.ref[positions] = ordinals
+        self.count, self.used = stop, used
+        return Values(ordinals)
+
+    def stamp(self) -> dict[str, Any]:
+        """Seal some more values; returns what the next session needs to check and use the heap."""
+        assert self._seals is not None
+        start = self._sealed
+        new = self.count - self._old
+        stop = self._sealed = min(self.count, start + new + more_sealed(self.count))
+        if stop > start:
+            bounds = self._bounds[start : stop + 1]
+            body = self._body[int(bounds[0]) : int(bounds[-1])]
+            self._seals[start:stop] = value_seals(bounds - bounds[0], body, np.arange(start, stop))
+        self._old = self.count
+        told = {"count": self.count, "used": self.used, "sealed": stop}
+        return {**told, "digest": self._digest_of_rest()}
+
+    def attach(self, told: dict[str, Any]) -> None:
+        self.count = self._old = told["count"]
+        self.used = told["used"]
+        self._sealed = self._suspect = told["sealed"]
+        if self._digest_of_rest() != told["digest"]:
+            raise WarmCopyDamaged
+
+    def _digest_of_rest(self) -> str:
+        bounds = self._bounds[self._sealed : self.count + 1]
+        digest = xxhash.xxh3_128(bounds.data)
+        digest.update(self._body[int(bounds[0]) : self.used].data)
+        return digest.hexdigest()
+
+    def _check_bounds(self, ordinals: Array) -> None:
+        """Nothing is read outside of the heap, not even to find that it is wrong."""
+        start, stop = self._bounds[ordinals], self._bounds[ordinals + 1]
+        inside = (start >= 0) & (start <= stop) & (stop <= self.used)
+        first, last = self._bounds[0], self._bounds[self.count]  # Arrow looks at these, too
+        if first != 0 or last != self.used or not inside.all():
+            raise WarmCopyDamaged
+
+
+Column = FixedColumn | HeapColumn
+
+
+def _parts(data: pa.Array) -> tuple[Array, Array]:
+    """Offsets from zero and the bytes they point into."""
+    rows = len(data)
+    if not rows:
+        return np.zeros(1, np.int64), np.zeros(0, np.uint8)
+    _, raw_bounds, raw_body = data.buffers()
+    bounds = np.frombuffer(raw_bounds, np.int64, rows + 1, data.offset * 8)
+    first, last = int(bounds[0]), int(bounds[-1])
+    if last == first:
+        return np.zeros(rows + 1, np.int64), np.zeros(0, np.uint8)
+    return bounds - first, np.frombuffer(raw_body, np.uint8, last - first, first)
+
+
+def _ordinals(data: pa.Array, start: int) -> Array:
+    ordinals = np.arange(start, start + len(data), dtype=np.int64)
+    if data.null_count:
+        ordinals[data.is_null().to_numpy(zero_copy_only=False)] = -1
+    return ordinals
