@@ -26,6 +26,7 @@ import pyarrow as pa
 import xxhash
 
 from headgate.arrays import U32
+from headgate.state import seals as sealing
 from headgate.state.layout import Array, ColumnLayout, Mask, Positions, Values
 from headgate.state.seals import WarmCopyDamaged, more_sealed, value_seals
 
@@ -288,26 +289,40 @@ class HeapColumn:
         self.count, self.used = stop, used
         return Values(ordinals)
 
-    def stamp(self) -> dict[str, Any]:
-        """Seal some more values; returns what the next session needs to check and use the heap."""
-        assert self._seals is not None
-        start = self._sealed
-        new = self.count - self._old
-        stop = self._sealed = min(self.count, start + new + more_sealed(self.count))
-        if stop > start:
-            bounds = self._bounds[start : stop + 1]
-            body = self._body[int(bounds[0]) : int(bounds[-1])]
-            self._seals[start:stop] = value_seals(bounds - bounds[0], body, np.arange(start, stop))
-        self._old = self.count
-        told = {"count": self.count, "used": self.used, "sealed": stop}
-        return {**told, "digest": self._digest_of_rest()}
+    @property
+    def added(self) -> int:
+        """Values written in this session, since the table was built."""
+        return self.count - self._old
 
-    def attach(self, told: dict[str, Any]) -> None:
-        self.count = self._old = told["count"]
-        self.used = told["used"]
-        self._sealed = self._suspect = told["sealed"]
-        if self._digest_of_rest() != told["digest"]:
+    def stamp(self, rebuild_is_near: bool) -> dict[str, Any]:
+        """As `Seals.stamp`, of values instead of rows."""
+        assert self._seals is not None
+        if rebuild_is_near and self.count > sealing.SEALED_AT_LEAST:
+            end = max(0, self._sealed - more_sealed(self.count))
+            suspect = np.arange(end, min(self._sealed, self._suspect))
+            self._check_bounds(suspect)
+            if (self._right(suspect) != self._seals[suspect]).any():
+                raise WarmCopyDamaged
+        else:
+            end = min(self.count, self._sealed + self.added + more_sealed(self.count))
+            self._seals[self._sealed : end] = self._right(np.arange(self._sealed, end))
+        self._sealed, self._old = end, self.count
+        stamp = {"count": self.count, "used": self.used, "sealed": end}
+        return {**stamp, "digest": self._digest_of_rest()}
+
+    def attach(self, stamp: dict[str, Any]) -> None:
+        self.count = self._old = stamp["count"]
+        self.used = stamp["used"]
+        self._sealed = self._suspect = stamp["sealed"]
+        if self._digest_of_rest() != stamp["digest"]:
             raise WarmCopyDamaged
+
+    def _right(self, ordinals: Array) -> U32:
+        """The seals that a stretch of values should have by what is there."""
+        if not len(ordinals):
+            return np.zeros(0, np.uint32)
+        bounds = self._bounds[ordinals[0] : ordinals[-1] + 2]
+        return value_seals(bounds - bounds[0], self._body[bounds[0] : bounds[-1]], ordinals)
 
     def _digest_of_rest(self) -> str:
         bounds = self._bounds[self._sealed : self.count + 1]

@@ -12,11 +12,12 @@ for by its identity, so its row seal says that it is live and holds what was wri
 missing is believed when the index seals of all positions its probe passed are right: none of them
 is that row, damaged, and the probe did not end too early. An empty position has the index seal 0.
 
-Sealing rows one by one costs several times as much as a digest of the same bytes. So a table that
-was just built has no seals but a digest, which the next session compares as it begins; the first
-positions get seals, a sixteenth in each session, until all have them (`more_sealed`). By then a
-session pays for the rows it touches only. In the same way columns that were compared in a scan have
-a digest as a whole.
+Sealing rows one by one costs ten times as much as a digest of the same bytes. So a table that was
+just built has a digest and no seals. The next session compares the digest as it begins; the first
+positions get seals, a sixteenth in each session, until all have them and a session pays for the
+rows it touches only. When a rebuild is near, which would have to check all seals, it goes the other
+way: the last positions are checked, a sixteenth in each session, and a digest covers them again.
+In the same way columns that were compared in a scan have a digest as a whole.
 
 A session checks each row once, at its first lookup (or all of them, before a scan or a rebuild),
 and then trusts its memory. A table that lives in one process only has no seals.
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 _HALF = np.uint64(32)
 _CHUNK_ROWS = 1 << 15  # sealed at a time, so that intermediate sums stay small
 _LONG_VALUE_BYTES = 256  # longer ones are hashed one by one
-_SESSIONS = 16  # to seal a table: a digest of all costs about a sixth of all seals
+SESSIONS = 16  # to seal a table, so that each costs no more than digests of all of it
 SEALED_AT_LEAST = 1 << 15  # in a session: a millisecond
 EMPTY, REMOVED = 0, 2
 _INDEX, _KEY, _ROW = 0, 1, 2
@@ -59,7 +60,7 @@ class WarmCopyDamaged(BaseException):
 
 def more_sealed(count: int) -> int:
     """How many rows or values of so many a session seals that the one before has not."""
-    return SEALED_AT_LEAST + count // _SESSIONS
+    return SEALED_AT_LEAST + count // SESSIONS
 
 
 @cache
@@ -165,6 +166,7 @@ class Seals:
     def __init__(self, table: HashTable) -> None:
         self._table = table
         self._seals: U32 | None = None
+        self._built = False  # in this session, which costs enough without sealing
         self._sealed = 0  # the first so many positions have seals, the others a digest
         self.suspect = False  # may sealed rows differ from what was written?
         self._scanned: set[str] = set()
@@ -173,31 +175,29 @@ class Seals:
 
     def use(self, seals: U32 | None, built: bool = False) -> None:
         """Keep seals in this array; a table that was just built has none yet."""
-        self._seals = seals
+        self._seals, self._built = seals, built
         if built:
             self._sealed, self.suspect = 0, False
 
-    def stamp(self) -> dict[str, Any]:
-        """Seal some more rows; returns what the next session needs to check the table."""
-        assert self._seals is not None
+    def stamp(self, rebuild_is_near: bool) -> dict[str, Any]:
+        """Seal some more rows, or fewer; returns what the next session needs to check the table."""
         size = len(self._table.h)
-        end = min(size, self._sealed + more_sealed(size))
-        for start in range(self._sealed, end, _CHUNK_ROWS):
-            rows = slice(start, min(end, start + _CHUNK_ROWS))
-            check = self._table.check[rows]
-            self._seals[:, rows] = np.where(check == REMOVED, _REMOVED_SEAL, _EMPTY_SEAL)
-            pos = start + _live(check)
-            for kind, made in enumerate(self._right(pos, _INDEX, _KEY, _ROW)):
-                self._seals[kind][pos] = made
-        self._sealed = end
-        told = {"sealed": end, "scanned": sorted(self._scanned)}
-        return {**told, "digests": self._digests()}
+        more = more_sealed(0 if self._built else size)
+        if rebuild_is_near and size > SEALED_AT_LEAST:
+            end = max(0, self._sealed - more)
+            self._check_range(end, self._sealed)
+        else:
+            end = min(size, self._sealed + more)
+            self._seal_range(self._sealed, end)
+        self._sealed, self._built = end, False
+        stamp = {"sealed": end, "scanned": sorted(self._scanned)}
+        return {**stamp, "digests": self._digests()}
 
-    def attach(self, told: dict[str, Any]) -> None:
+    def attach(self, stamp: dict[str, Any]) -> None:
         """Of what an earlier session left nothing is trusted but what matches its digest."""
-        self._sealed, self._scanned = told["sealed"], set(told["scanned"])
+        self._sealed, self._scanned = stamp["sealed"], set(stamp["scanned"])
         self.suspect = self._sealed > 0
-        if self._digests() != told["digests"]:
+        if self._digests() != stamp["digests"]:
             raise WarmCopyDamaged
 
     def write(self, ids: RowIds, pos: Positions, cells: Mapping[str, Values]) -> None:
@@ -238,11 +238,12 @@ class Seals:
         if self._seals is None or not self.suspect:
             return
         self.check_free(last)
+        some = self._below(first)
+        first, last = first[some], np.minimum(last[some], self._sealed)
         counts = last - first
         ends = np.cumsum(counts)
         pos = np.arange(ends[-1] if len(ends) else 0)
         pos += np.repeat(last - ends, counts)
-        pos = pos[self._below(pos)]
         check = self._table.check.take(pos)
         [index] = row_seals(self._table.h.take(pos), check, pos, ())
         index[check == REMOVED] = _REMOVED_SEAL
@@ -251,7 +252,7 @@ class Seals:
     def check_free(self, pos: Positions) -> None:
         """Positions that say they are empty."""
         if self._seals is not None and self.suspect:
-            _refuse((self._seals[_INDEX][pos] != _EMPTY_SEAL) & (pos < self._sealed))
+            _refuse(self._seals[_INDEX][pos[self._below(pos)]] != _EMPTY_SEAL)
 
     def check_keys(self, pos: Positions) -> None:
         """Identity, route and key columns of some rows; of those not live, that they are not."""
@@ -269,9 +270,22 @@ class Seals:
 
     def check_all(self) -> None:
         """All rows, after which none is suspect."""
-        for start in range(0, self._sealed if self.suspect else 0, _CHUNK_ROWS):
-            self.check_rows(np.arange(start, min(self._sealed, start + _CHUNK_ROWS)))
+        self._check_range(0, self._sealed)
         self.suspect = False
+
+    def _check_range(self, start: int, end: int) -> None:
+        for first in range(start, end if self.suspect else start, _CHUNK_ROWS):
+            self.check_rows(np.arange(first, min(end, first + _CHUNK_ROWS)))
+
+    def _seal_range(self, start: int, end: int) -> None:
+        assert self._seals is not None
+        for first in range(start, end, _CHUNK_ROWS):
+            rows = slice(first, min(end, first + _CHUNK_ROWS))
+            check = self._table.check[rows]
+            self._seals[:, rows] = np.where(check == REMOVED, _REMOVED_SEAL, _EMPTY_SEAL)
+            pos = first + _live(check)
+            for kind, made in enumerate(self._right(pos, _INDEX, _KEY, _ROW)):
+                self._seals[kind][pos] = made
 
     def _check(self, pos: Positions, *kinds: int) -> None:
         if self._seals is None or not self.suspect:

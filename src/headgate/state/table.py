@@ -30,7 +30,7 @@ from headgate.state.columns import (
 )
 from headgate.state.layout import Array, Mask, Positions, RowLayout, Values
 from headgate.state.rows import RowIds
-from headgate.state.seals import CHECK, EMPTY, REMOVED, Seals, WarmCopyDamaged
+from headgate.state.seals import CHECK, EMPTY, REMOVED, SESSIONS, Seals, WarmCopyDamaged
 
 _LOAD_AFTER_BUILD = 0.5  # share of positions; from here to the next rebuild rows grow by a third
 _LOAD_MAX = 0.68  # of live and removed rows: linear probes grow long beyond it
@@ -56,6 +56,7 @@ class HashTable:
         self._heaps = {n: c for n, c in self.columns.items() if isinstance(c, HeapColumn)}
         self.seals = Seals(self)
         self.capacity = self.live = self.removed = 0
+        self._used_before = 0  # rows, live and removed, when this session began
         self.version = 0  # grows when positions handed out before are no longer valid
         self.before_move: Callable[[], None] | None = None
 
@@ -220,12 +221,14 @@ class HashTable:
 
     def stamp(self, memory: MappedMemory) -> dict[str, Any]:
         """All that another process needs, beside the files, to check and use this table."""
+        near = self._rebuild_is_near()
+        self._used_before = self.live + self.removed
         return {
             "capacity": self.capacity,
             "live": self.live,
             "removed": self.removed,
-            "seals": self.seals.stamp(),
-            "heaps": {name: heap.stamp() for name, heap in self._heaps.items()},
+            "seals": self.seals.stamp(near),
+            "heaps": {name: heap.stamp(near) for name, heap in self._heaps.items()},
             "arrays": memory.describe(),
         }
 
@@ -234,6 +237,7 @@ class HashTable:
         memory.attach(stamp["arrays"])
         self._use(memory)
         self.capacity, self.live, self.removed = stamp["capacity"], stamp["live"], stamp["removed"]
+        self._used_before = self.live + self.removed
         self.version += 1
         self.seals.attach(stamp["seals"])
         for name, heap in self._heaps.items():
@@ -242,10 +246,18 @@ class HashTable:
     def _make_room(self, rows: int, check_max: int) -> None:
         full = self.live + self.removed + rows > _LOAD_MAX * self.capacity
         wide = check_max > _NARROW_MAX and self.check.dtype == np.uint8
-        slack = 2 * (self.live + rows) + 4096
-        wasted = any(heap.count > slack for heap in self._heaps.values())
+        wasted = any(heap.count > _heap_max(self.live + rows) for heap in self._heaps.values())
         if full or wide or wasted:
             self._rebuild(self.live + rows, check_max=check_max)
+
+    def _rebuild_is_near(self) -> bool:
+        """Would some more sessions like this one fill the table, or a heap?"""
+        used = self.live + self.removed
+        room = _LOAD_MAX * self.capacity - used
+        return (used - self._used_before) * SESSIONS > room or any(
+            heap.added * SESSIONS > _heap_max(self.live) - heap.count
+            for heap in self._heaps.values()
+        )
 
     def _rebuild(self, rows: int, grow: bool = False, check_max: int = 0) -> None:
         if self.before_move is not None:
@@ -298,6 +310,7 @@ class HashTable:
             memory = fill(PrivateMemory())
         self._use(memory, built=True)
         self.capacity, self.live, self.removed = capacity, len(ids), 0
+        self._used_before = len(ids)
         self.version += 1
 
     def _use(self, memory: Memory, built: bool = False) -> None:
@@ -315,6 +328,11 @@ class HashTable:
         if len(check) and int(check.max()) > _NARROW_MAX:
             return np.minimum(check, np.uint64(_NARROW_MAX + 1)).astype(np.uint8)  # matches none
         return check.astype(np.uint8)
+
+
+def _heap_max(rows: int) -> int:
+    """Values, overwritten ones too, that a heap may have for so many rows."""
+    return 2 * rows + 4096
 
 
 def home_of(h: U64, capacity: int) -> Positions:
