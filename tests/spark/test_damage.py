@@ -35,7 +35,7 @@ BEGUN = 3
 READ = {
     "first/00000": "-c001", "first/00001": "-check", "second/00000": "-c001", "second/00001": "-h",
 }  # fmt: skip
-MOVED = {"first/00000": "-seal", "second/00001": "-c000-ref"}
+MOVED = {"first/00000": "-seals", "second/00001": "-c000-ref"}
 
 
 def tables(case: Case, first: int) -> dict[str, hg.RoutingTable]:

@@ -117,15 +117,11 @@ class Values:
     valid: Mask | None = None
 
     def take(self, index: Any) -> Values:
-        if isinstance(self.data, pa.Array):
-            if index.dtype == np.bool_:
-                return Values(self.data.filter(pa.array(index)))
-            return Values(self.data.take(pa.array(index)))
+        """Some rows, by number or mask; those of a slice are not copied."""
+        if isinstance(self.data, pa.Array) and not isinstance(index, slice):
+            rows = pa.array(index)
+            return Values(self.data.filter(rows) if index.dtype == bool else self.data.take(rows))
         return Values(self.data[index], None if self.valid is None else self.valid[index])
-
-    def cut(self, start: int, stop: int) -> Values:
-        """A stretch of rows, not copied."""
-        return Values(self.data[start:stop], None if self.valid is None else self.valid[start:stop])
 
     @classmethod
     def concat(cls, parts: list[Values]) -> Values:
@@ -279,6 +275,10 @@ class RowLayout:
         """A single integer key is its hash, so its check is the constant 1 and needs one byte."""
         fields = list(self.schema.row_key)
         return len(fields) == 1 and pa.types.is_integer(fields[0].type)
+
+    def blank(self, rows: int) -> dict[str, Values]:
+        """Columns of rows to which nothing was written."""
+        return {name: column.blank(rows) for name, column in self.columns.items()}
 
     def find(self, label: str) -> ColumnLayout:
         for part in ("value", "sub", "key"):

@@ -23,13 +23,12 @@ import xxhash
 
 from headgate.arrays import I64, U64
 from headgate.errors import SchemaMismatch
-from headgate.state.chain import chain_id, compact
 from headgate.state.columns import FixedColumn, PrivateMemory
 from headgate.state.layout import TOUCHED, KeyBatch, Mask, Positions, RowLayout, StateSchema, Values
 from headgate.state.rows import Held, RowIds, StateRows, in_units, sorted_order
 from headgate.state.seals import EMPTY, REMOVED, WarmCopyDamaged
 from headgate.state.session_logs import Finder, TouchedLog, UndoLog, key_values
-from headgate.state.state_file import Chain, Task, write_file
+from headgate.state.state_file import Chain, Task, chain_id
 from headgate.state.storage import Storage
 from headgate.state.table import HashTable
 from headgate.state.warm_copy import WarmCopy
@@ -197,8 +196,7 @@ class StateSession:
         self._sweep()
         chain = self._chain
         if self.changed:
-            file = write_file(task, *self._touched.delta(), kind="delta")
-            chain = compact(task, (*chain, file))
+            chain = task.compact((*chain, task.write(self._touched.delta(), "delta")))
         if self._warm is not None:
             if self._mutated:
                 self._warm.stamp(self._table, chain_id(chain))
@@ -338,9 +336,8 @@ class PrivateSession(StateSession):
 
     def __init__(self, schema: StateSchema, identity: Any = None) -> None:
         layout = RowLayout(schema)
-        blank = {name: column.blank(0) for name, column in layout.columns.items()}
-        table = HashTable.build(layout, PrivateMemory(), RowIds.none(), blank)
-        task = Task(_NOWHERE, layout, "", 0, 0, 0, 0, None, 1, compact_after=0, identity=identity)
+        table = HashTable.build(layout, PrivateMemory(), RowIds.none(), layout.blank(0))
+        task = Task(storage=_NOWHERE, layout=layout, operator="", slot=0, identity=identity)
         super().__init__(task, table, None, ())
         self._first: tuple[KeyBatch, dict[str, Values]] | None = None
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from headgate.state.layout import KeyBatch, Mask, Positions, RowLayout, Values
 from headgate.state.rows import RowIds, distinct_order
+from headgate.state.state_file import FileRows
 from headgate.state.table import HashTable
 
 _KEPT_MAX = 16  # batches whose positions are remembered
@@ -109,7 +110,7 @@ class TouchedLog:
         del self._log[count:]
         self._positions_hold = False
 
-    def delta(self) -> tuple[RowIds, Mask, dict[str, Values]]:
+    def delta(self) -> FileRows:
         """The rows, in file order, which of them are gone, and their columns as they are now."""
         ids = RowIds.concat([touched.ids for touched in self._log])
         order = distinct_order(ids)
@@ -125,7 +126,7 @@ class TouchedLog:
         rest = [name for name in self._table.columns if name not in columns]
         gone = ~found
         held = self._table.gather(pos, rest, gone if gone.any() else None)
-        return ids, gone, {**columns, **held}
+        return FileRows(ids, gone, {**columns, **held})
 
 
 def key_values(layout: RowLayout, keys: KeyBatch, index: Positions) -> dict[str, Values]:

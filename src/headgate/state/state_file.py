@@ -1,15 +1,22 @@
-"""State files: an Arrow IPC stream of rows in (route, h, check) order, cut into blocks.
+"""State files, and chains of them: what is durable of the state of one (operator, slot).
 
-Any Arrow reader can open one. The schema's metadata holds an index: per block its rows, bytes,
-first and last route, and a digest. The file's own digest, which its name and the manifest hold, is
-that of this head, and so covers every block: a range of routes (a bucket, a pinned key) is read,
-and checked, by taking just its blocks. Files of format 1 are read too: they end with a digest of
-their head, and their name holds that of the whole file. A file depends on its `Task` and its rows
-alone, so a task that runs again writes the same bytes under the same name.
+A file is an Arrow IPC stream of rows in (route, h, check) order, cut into blocks; any Arrow reader
+can open one. The schema's metadata holds an index: per block its rows, bytes, first and last route,
+and a digest. The file's own digest, which its name and the manifest hold, is that of this head, and
+so covers every block: a range of routes (a bucket, a pinned key) is read, and checked, by taking
+just its blocks. A file depends on its `Task` and its rows alone, so a task that runs again writes
+the same bytes under the same name.
 
 Columns: `_route`, `_h` (only with sub-keys; else it equals `_route`), `_check`, `_op` (0 put, 1
 remove), `key.*`, `sub.*`, `value.*`, and `_touched_ms` if the state has a TTL. Removed rows have
 zeros and nulls in the columns that describe them.
+
+A chain is the files that, folded oldest first, are the state. Rows are absolute, so the newest file
+that names a row wins, and applying a file twice changes nothing. The id of a chain is a digest of
+its file names; names hold content digests, so equal ids mean equal state. Compaction folds a
+chain's tail into a run, or all of it into a snapshot. It is a pure function of the chain, so it
+needs no lock, and two attempts at it write the same file. The new file remembers those it stands
+for (`replaces`, one generation): they are read in its place if it is damaged.
 """
 
 from __future__ import annotations
@@ -25,42 +32,18 @@ import pyarrow as pa
 import xxhash
 
 from headgate.arrays import U64
-from headgate.state.digest import DamagedFile, digest_of, matches
-from headgate.state.layout import TOUCHED, Array, ColumnLayout, Mask, RowLayout, Values
-from headgate.state.rows import RowIds
+from headgate.errors import StateFileError
+from headgate.state.digest import DamagedFile, digest_of, is_strong, matches
+from headgate.state.layout import TOUCHED, ColumnLayout, Mask, RowLayout, Values
+from headgate.state.rows import RowIds, distinct_order
 from headgate.state.storage import Storage
 
 FORMAT = 2
 BLOCK_ROWS = 16384  # the least that is read of a file to move one key
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
-_OLD_TAIL_BYTES = len(_END) + 8
 _META = b"headgate"
 Kind = Literal["delta", "run", "snapshot"]
-
-
-@dataclass(frozen=True)
-class Task:
-    """One task's view of one (operator, slot); `now_ms` is the plan's clock.
-
-    `identity` says how keys of equal hash are told apart; only key batches look into it.
-    """
-
-    storage: Storage
-    layout: RowLayout
-    operator: str
-    slot: int
-    epoch: int
-    level: int
-    now_ms: int
-    ttl_ms: int | None
-    buckets: int
-    compact_after: int
-    strong_digests: bool = False
-    identity: Any = None
-
-    @property
-    def folder(self) -> str:
-        return f"{self.operator}/{self.slot:05d}"
+Routes = tuple[U64, U64]  # first and last routes of closed intervals
 
 
 @dataclass(frozen=True)
@@ -76,18 +59,14 @@ class StateFile:
     replaces: tuple[StateFile, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        told = dict(vars(self))
-        replaces = told.pop("replaces")
-        return {**told, "replaces": [f.to_json() for f in replaces]} if replaces else told
+        fields = dict(vars(self))
+        replaces = fields.pop("replaces")
+        return {**fields, "replaces": [f.to_json() for f in replaces]} if replaces else fields
 
     @classmethod
-    def from_json(cls, told: dict[str, Any]) -> StateFile:
-        replaces = tuple(cls.from_json(file) for file in told.get("replaces", ()))
-        return cls(**{**told, "replaces": replaces})
-
-    def bare(self) -> StateFile:
-        """The same file without what it replaces, so that chains do not nest."""
-        return replace(self, replaces=())
+    def from_json(cls, fields: dict[str, Any]) -> StateFile:
+        replaces = tuple(cls.from_json(file) for file in fields.get("replaces", ()))
+        return cls(**{**fields, "replaces": replaces})
 
 
 Chain = tuple[StateFile, ...]
@@ -95,141 +74,278 @@ Chain = tuple[StateFile, ...]
 
 @dataclass(frozen=True)
 class FileRows:
-    """Rows of one file: identity, which of them are removals, and columns (None: not stored)."""
+    """Rows of files: identity, which of them are removals, and columns.
+
+    The TTL clock is not among the columns if one of the files has none.
+    """
 
     ids: RowIds
     removed: Mask
-    columns: Mapping[str, Values | None]
+    columns: Mapping[str, Values]
 
-    @property
-    def complete(self) -> dict[str, Values]:
-        """The columns that every row has."""
-        return {name: values for name, values in self.columns.items() if values is not None}
-
-    def take(self, index: Array) -> FileRows:
-        taken = {n: None if v is None else v.take(index) for n, v in self.columns.items()}
-        return FileRows(self.ids.take(index), self.removed[index], taken)
+    def take(self, index: Any) -> FileRows:
+        columns = {name: values.take(index) for name, values in self.columns.items()}
+        return FileRows(self.ids.take(index), self.removed[index], columns)
 
     @classmethod
-    def concat(cls, parts: list[FileRows], names: Iterable[str]) -> FileRows:
-        """A column that one of them has not stored counts as not stored."""
-        columns: dict[str, Values | None] = {}
-        for name in names:
-            known = [v for part in parts if (v := part.columns[name]) is not None]
-            columns[name] = Values.concat(known) if len(known) == len(parts) else None
+    def fold(cls, parts: list[FileRows], layout: RowLayout, keep_removed: bool) -> FileRows:
+        """Distinct rows in file order: the newest row of each key, `parts` being oldest first.
+
+        Removed rows are rows too: a run must keep them, a snapshot drops them.
+        """
+        if not parts:
+            return cls(RowIds.none(), np.zeros(0, np.bool_), layout.blank(0))
+        if len(parts) == 1:
+            rows = parts[0]
+            return rows if keep_removed or not rows.removed.any() else rows.take(~rows.removed)
+        parts = parts[::-1]
+        columns = {
+            name: Values.concat([part.columns[name] for part in parts])
+            for name in layout.columns
+            if all(name in part.columns for part in parts)
+        }
         ids = RowIds.concat([part.ids for part in parts])
-        return cls(ids, np.concatenate([part.removed for part in parts]), columns)
+        rows = cls(ids, np.concatenate([part.removed for part in parts]), columns)
+        index = distinct_order(ids)
+        return rows.take(index if keep_removed else index[~rows.removed[index]])
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotFiles:
+    """Reads the files of one (operator, slot).
+
+    Rows written before the state had a TTL count as touched at `now_ms`; if that is None they
+    have no TTL clock, and then nor has any row read together with them.
+    """
+
+    storage: Storage
+    layout: RowLayout
+    operator: str
+    slot: int
+    now_ms: int | None = None
+
+    def read(self, chain: Chain, routes: Routes | None = None) -> list[FileRows]:
+        """Every file's rows, oldest first, digests checked; of some routes, only their blocks."""
+        parts: list[FileRows] = []
+        for file in chain:
+            try:
+                parts.append(self._read_file(file, routes))
+            except DamagedFile as damage:
+                parts.extend(self._instead_of(file, damage, routes))
+        return parts
+
+    def state(self, chain: Chain, routes: Routes | None = None) -> FileRows:
+        """The state that a chain describes, removed rows left out."""
+        return FileRows.fold(self.read(chain, routes), self.layout, keep_removed=False)
+
+    def _read_file(self, file: StateFile, routes: Routes | None) -> FileRows:
+        rows = read_file(self.storage, file, self.layout, routes)
+        if self.now_ms is None or not self.layout.ttl or TOUCHED in rows.columns:
+            return rows
+        clock = Values(np.full(len(rows.ids), self.now_ms, np.int64))
+        return replace(rows, columns={**rows.columns, TOUCHED: clock})
+
+    def _instead_of(
+        self, file: StateFile, damage: DamagedFile, routes: Routes | None
+    ) -> list[FileRows]:
+        reason = str(damage)
+        if file.replaces:
+            try:
+                return [self._read_file(older, routes) for older in file.replaces]
+            except DamagedFile as second:
+                reason += f", and of the files it was folded from one cannot be used: {second}"
+        raise StateFileError(
+            f"state file {file.name} of operator {self.operator!r}, slot {self.slot}, epoch "
+            f"{file.epoch}, cannot be used: {reason}. Bring the file back from a copy of "
+            f"{self.storage.uri}, or start with a new checkpoint folder",
+            operator=self.operator,
+            slot=self.slot,
+            epoch=file.epoch,
+            file=file.name,
+        ) from damage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task(SlotFiles):
+    """One task's view of one (operator, slot); `now_ms` is the plan's clock.
+
+    `identity` says how keys of equal hash are told apart; only key batches look into it.
+    """
+
+    now_ms: int = 0
+    epoch: int = 0
+    level: int = 0
+    ttl_ms: int | None = None
+    buckets: int = 1
+    compact_after: int = 0
+    strong_digests: bool = False
+    identity: Any = None
+
+    @property
+    def folder(self) -> str:
+        return f"{self.operator}/{self.slot:05d}"
+
+    def write(self, rows: FileRows, kind: Kind, replaces: tuple[StateFile, ...] = ()) -> StateFile:
+        """Write rows as one file, named by epoch, level and content; written even if it exists."""
+        buffers, digest = encode(self.layout, rows, kind, self.strong_digests)
+        name = f"{self.folder}/e{self.epoch:09d}-L{self.level:02d}-{digest}.arrow"
+        self.storage.write(name, buffers)
+        byte_count = sum(len(buffer) for buffer in buffers)
+        return StateFile(name, kind, self.epoch, len(rows.ids), byte_count, digest, replaces)
+
+    def compact(self, chain: Chain) -> Chain:
+        """The same state in fewer files, if that is due; else the chain as it is."""
+        plan = plan_compaction(chain, self.operator, self.slot, self.compact_after)
+        weak = self.strong_digests and not all(is_strong(file.digest) for file in chain)
+        if weak:  # the checkpoint has got a key: what was written without one may not stay
+            plan = Compaction(0, "snapshot")
+        if plan is None:
+            return chain
+        old = chain[plan.start :]
+        rows = FileRows.fold(self.read(old), self.layout, keep_removed=plan.kind == "run")
+        if not len(rows.ids):
+            return ()  # a snapshot of nothing: the chain of an empty state
+        replaces = () if weak else tuple(replace(file, replaces=()) for file in old)
+        return (*chain[: plan.start], self.write(rows, plan.kind, replaces))
+
+
+def chain_id(chain: Chain) -> str:
+    """Identity of the state that a chain describes."""
+    return xxhash.xxh3_128_hexdigest("\n".join(file.name for file in chain).encode())
+
+
+def missing_files(chain: Chain, version: str) -> Chain | None:
+    """The files to apply on a state of that version to reach the chain; None: start again.
+
+    A run may be applied on any state that has only some of the files it replaces: it holds the
+    newest row of each, removals too. A snapshot has forgotten removals, so it may not.
+    """
+    for count in range(len(chain), -1, -1):
+        if chain_id(chain[:count]) == version:
+            rest = chain[count:]
+            return rest if all(file.kind != "snapshot" for file in rest) else None
+    for at, file in enumerate(chain):
+        if file.kind != "run":
+            continue
+        for count in range(1, len(file.replaces) + 1):
+            if chain_id(chain[:at] + file.replaces[:count]) == version:
+                return chain[at:]
+    return None
 
 
 @dataclass(frozen=True)
-class Block:
-    rows: int
-    byte_count: int
-    first_route: int
-    last_route: int
-    digest: str
+class Compaction:
+    """Fold the files from `start` on into one run or snapshot."""
+
+    start: int
+    kind: Literal["run", "snapshot"]
+
+
+def plan_compaction(
+    chain: Chain, operator: str, slot: int, compact_after: int
+) -> Compaction | None:
+    """What to fold now, decided from the chain alone, so that every attempt decides alike.
+
+    Due every `compact_after` deltas; the first time later by a part that depends on operator and
+    slot, so that slots do not all compact in one epoch. A run swallows earlier runs that are not
+    much larger (their number stays logarithmic); when all that lies above the snapshot has as many
+    rows as the snapshot, everything becomes a new snapshot.
+    """
+    deltas = 0
+    while deltas < len(chain) and chain[-1 - deltas].kind == "delta":
+        deltas += 1
+    limit = compact_after
+    if deltas == len(chain):
+        limit += xxhash.xxh3_64_intdigest(f"{operator}/{slot}".encode()) % compact_after
+    if deltas < limit or len(chain) < 2:
+        return None
+    start = len(chain) - deltas
+    rows = sum(file.rows for file in chain[start:])
+    while start and chain[start - 1].kind == "run" and chain[start - 1].rows <= 2 * rows:
+        start -= 1
+        rows += chain[start].rows
+    base = chain[0].rows if chain and chain[0].kind == "snapshot" else 0
+    above = sum(file.rows for file in chain if file.kind != "snapshot")
+    if start == 0 or above >= base:
+        return Compaction(0, "snapshot")
+    return Compaction(start, "run")
 
 
 def encode(
-    layout: RowLayout,
-    ids: RowIds,
-    removed: Mask,
-    columns: Mapping[str, Values],
-    kind: Kind,
-    *,
-    strong: bool = False,
+    layout: RowLayout, rows: FileRows, kind: Kind, strong: bool = False
 ) -> tuple[list[Any], str]:
     """Buffers of a file and its digest. Rows must be in order, distinct and at least one."""
     messages = []
     blocks: list[list[Any]] = []
-    narrow = layout.narrow and int(ids.check.max()) <= 255
-    for start in range(0, len(ids), BLOCK_ROWS):
-        stop = min(start + BLOCK_ROWS, len(ids))
-        some = {name: values.cut(start, stop) for name, values in columns.items()}
-        part = ids.take(slice(start, stop))
+    narrow = layout.narrow and int(rows.ids.check.max()) <= 255
+    for start in range(0, len(rows.ids), BLOCK_ROWS):
         # a block at a time: a whole column of strings may be too long for one Arrow array
-        batch = _batch(layout, part, removed[start:stop], some, narrow)
+        part = rows.take(slice(start, start + BLOCK_ROWS))
+        batch = _batch(layout, part, narrow)
         message = batch.serialize()
-        first, last = f"{int(part.route[0]):016x}", f"{int(part.route[-1]):016x}"
-        blocks.append([len(part), message.size, first, last, digest_of(message, strong=strong)])
+        first, last = (f"{int(part.ids.route[at]):016x}" for at in (0, -1))
+        blocks.append([len(part.ids), message.size, first, last, digest_of(message, strong=strong)])
         messages.append(message)
-    told = {
+    index = {
         "format": FORMAT,
         "kind": kind,
         "schema": layout.schema.describe(),
-        "rows": len(ids),
+        "rows": len(rows.ids),
         "blocks": blocks,
     }
-    meta = json.dumps(told, sort_keys=True, separators=(",", ":")).encode()
+    meta = json.dumps(index, sort_keys=True, separators=(",", ":")).encode()
     head = batch.schema.with_metadata({_META: meta}).serialize()
     return [head, *messages, _END], digest_of(head, strong=strong)
 
 
-def write_file(
-    task: Task,
-    ids: RowIds,
-    removed: Mask,
-    columns: Mapping[str, Values],
-    kind: Kind,
-    replaces: tuple[StateFile, ...] = (),
-) -> StateFile:
-    """Write rows as one file, named by epoch, level and content; written even if it exists."""
-    strong = task.strong_digests
-    buffers, digest = encode(task.layout, ids, removed, columns, kind, strong=strong)
-    name = f"{task.folder}/e{task.epoch:09d}-L{task.level:02d}-{digest}.arrow"
-    task.storage.write(name, buffers)
-    byte_count = sum(len(buffer) for buffer in buffers)
-    return StateFile(name, kind, task.epoch, len(ids), byte_count, digest, replaces)
-
-
-def read_whole(storage: Storage, file: StateFile, layout: RowLayout) -> FileRows:
-    """All rows of a file, every block checked."""
-    with _opened(storage, file) as source, pa.BufferReader(source.read_buffer()) as whole:
-        schema, blocks, start = _open(whole, file)
-        return _rows(_take_blocks(whole, schema, blocks, start, range(len(blocks))), layout)
-
-
-def read_routes(
-    storage: Storage, file: StateFile, layout: RowLayout, lows: U64, highs: U64
-) -> FileRows:
-    """Rows whose route lies in one of the closed intervals; reads the head and their blocks."""
-    with _opened(storage, file) as source:
-        schema, blocks, start = _open(source, file)
-        wanted = _blocks_of(blocks, lows, highs)
-        rows = _rows(_take_blocks(source, schema, blocks, start, wanted), layout)
-    begins = np.searchsorted(rows.ids.route, lows, "left")
-    ends = np.searchsorted(rows.ids.route, highs, "right")
-    spans = [np.arange(b, e) for b, e in zip(begins, ends, strict=True) if e > b]
-    index = np.unique(np.concatenate(spans)) if spans else np.zeros(0, np.intp)
-    return rows.take(index)
-
-
-def _blocks_of(blocks: list[Block], lows: U64, highs: U64) -> list[int]:
-    """Blocks that may hold rows of the intervals. Routes of one block and the next may be equal."""
-    first = np.array([block.first_route for block in blocks], np.uint64)
-    last = np.array([block.last_route for block in blocks], np.uint64)
-    wanted: set[int] = set()
-    for begin, end in zip(
-        np.searchsorted(last, lows, "left"), np.searchsorted(first, highs, "right"), strict=True
-    ):
-        wanted.update(range(int(begin), int(end)))
-    return sorted(wanted)
-
-
-def _batch(
-    layout: RowLayout, ids: RowIds, removed: Mask, columns: Mapping[str, Values], narrow: bool
-) -> pa.RecordBatch:
-    names, arrays = ["_route"], [pa.array(ids.route)]
+def _batch(layout: RowLayout, rows: FileRows, narrow: bool) -> pa.RecordBatch:
+    ids = rows.ids
+    arrays = {"_route": pa.array(ids.route)}
     if layout.has_route:
-        names.append("_h")
-        arrays.append(pa.array(ids.h))
-    names += ["_check", "_op"]
-    arrays.append(pa.array(ids.check.astype(np.uint8) if narrow else ids.check))
-    arrays.append(pa.array(removed.view(np.uint8)))
+        arrays["_h"] = pa.array(ids.h)
+    arrays["_check"] = pa.array(ids.check.astype(np.uint8) if narrow else ids.check)
+    arrays["_op"] = pa.array(rows.removed.view(np.uint8))
     for name, column in layout.columns.items():
-        names.append(name)
-        arrays.append(column.arrow(columns[name]))
-    return pa.RecordBatch.from_arrays(arrays, names=names)
+        arrays[name] = column.arrow(rows.columns[name])
+    return pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
+
+
+def read_file(
+    storage: Storage, file: StateFile, layout: RowLayout, routes: Routes | None = None
+) -> FileRows:
+    """The rows of a file, or those in some closed intervals of routes, from their blocks only."""
+    with _opened(storage, file) as source:
+        if routes is None:
+            source = pa.BufferReader(source.read_buffer())
+        schema, blocks, start = _open(source, file)
+        ends = start + np.cumsum([size for _, size, *_ in blocks])
+        batches = []
+        for number in _blocks_of(blocks, routes):
+            _, size, _, _, digest = blocks[number]
+            message = _buffer_at(source, int(ends[number]) - size, size)
+            if not matches(digest, message):
+                raise DamagedFile(f"block {number} does not match its digest")
+            batches.append(pa.ipc.read_record_batch(message, schema))
+        rows = _rows(batches or [pa.RecordBatch.from_pylist([], schema=schema)], layout)
+    if routes is None:
+        return rows
+    begins = np.searchsorted(rows.ids.route, routes[0], "left")
+    ends = np.searchsorted(rows.ids.route, routes[1], "right")
+    spans = [np.arange(b, e) for b, e in zip(begins, ends, strict=True) if e > b]
+    return rows.take(np.unique(np.concatenate(spans)) if spans else np.zeros(0, np.intp))
+
+
+def _blocks_of(blocks: list[list[Any]], routes: Routes | None) -> Iterable[int]:
+    """Blocks that may hold rows of the intervals. Routes of one block and the next may be equal."""
+    if routes is None:
+        return range(len(blocks))
+    first = np.array([int(block[2], 16) for block in blocks], np.uint64)
+    last = np.array([int(block[3], 16) for block in blocks], np.uint64)
+    begins, ends = (
+        np.searchsorted(last, routes[0], "left"),
+        np.searchsorted(first, routes[1], "right"),
+    )
+    return sorted({n for b, e in zip(begins, ends, strict=True) for n in range(int(b), int(e))})
 
 
 @contextmanager
@@ -247,41 +363,28 @@ def _opened(storage: Storage, file: StateFile) -> Iterator[Any]:
         raise DamagedFile(f"it cannot be read ({error})") from error
 
 
-def _open(source: Any, file: StateFile) -> tuple[pa.Schema, list[Block], int]:
+def _open(source: Any, file: StateFile) -> tuple[pa.Schema, list[list[Any]], int]:
     """Schema, block index and where the first block begins."""
     start = 8 + int.from_bytes(source.read_at(8, 0)[4:8], "little")
     head = _buffer_at(source, 0, min(start, file.bytes))
-    tail = source.read_at(_OLD_TAIL_BYTES, max(0, file.bytes - _OLD_TAIL_BYTES))
-    is_old = tail == _END + xxhash.xxh3_64_digest(head)
-    if not is_old and not (tail.endswith(_END) and matches(file.digest, head)):
+    tail = source.read_at(len(_END) + 8, max(0, file.bytes - len(_END) - 8))
+    if tail == _END + xxhash.xxh3_64_digest(head):
+        raise DamagedFile(
+            "headgate 0.1 wrote it, and headgate 0.2 does not read its format: finish the flow "
+            "with headgate 0.1, or start a new checkpoint"
+        )
+    if not tail.endswith(_END) or not matches(file.digest, head):
         raise DamagedFile(f"its head does not match its digest {file.digest}")
     schema = pa.ipc.read_schema(head)
-    told = json.loads(schema.metadata[_META])
-    if told["format"] != (1 if is_old else FORMAT):
-        raise DamagedFile(f"it has format {told['format']}, and this version reads {FORMAT}")
-    blocks = [
-        Block(rows, size, int(first, 16), int(last, 16), digest)
-        for rows, size, first, last, digest in told["blocks"]
-    ]
-    return schema.remove_metadata(), blocks, start
+    index = json.loads(schema.metadata[_META])
+    if index["format"] != FORMAT:
+        raise DamagedFile(f"it has format {index['format']}, and this version reads {FORMAT}")
+    return schema.remove_metadata(), index["blocks"], start
 
 
 def _buffer_at(source: Any, start: int, size: int) -> pa.Buffer:
     source.seek(start)
     return source.read_buffer(size)
-
-
-def _take_blocks(
-    source: Any, schema: pa.Schema, blocks: list[Block], start: int, wanted: Any
-) -> list[pa.RecordBatch]:
-    starts = np.concatenate([[start], start + np.cumsum([block.byte_count for block in blocks])])
-    batches = []
-    for number in wanted:
-        message = _buffer_at(source, int(starts[number]), blocks[number].byte_count)
-        if not matches(blocks[number].digest, message):
-            raise DamagedFile(f"block {number} does not match its digest")
-        batches.append(pa.ipc.read_record_batch(message, schema))
-    return batches or [pa.RecordBatch.from_pylist([], schema=schema)]
 
 
 def _rows(batches: list[pa.RecordBatch], layout: RowLayout) -> FileRows:
@@ -300,8 +403,5 @@ def _rows(batches: list[pa.RecordBatch], layout: RowLayout) -> FileRows:
     route = numbers("_route")
     h = numbers("_h") if layout.has_route else route
     check = numbers("_check").astype(np.uint64, copy=False)
-    columns = {
-        name: values(name, column) if name in there else None
-        for name, column in layout.columns.items()
-    }
+    columns = {name: values(name, c) for name, c in layout.columns.items() if name in there}
     return FileRows(RowIds(route, h, check), numbers("_op") != 0, columns)

@@ -14,13 +14,20 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.arrays import I64, U64
-from headgate.state.chain import ChainReader, chain_id, missing_files
 from headgate.state.columns import PrivateMemory
-from headgate.state.layout import RowLayout, StateSchema
+from headgate.state.layout import TOUCHED, RowLayout, StateSchema
 from headgate.state.rows import StateRows, bucket_shift
 from headgate.state.seals import WarmCopyDamaged
 from headgate.state.session import StateSession
-from headgate.state.state_file import Chain, FileRows, Task
+from headgate.state.state_file import (
+    Chain,
+    FileRows,
+    Routes,
+    SlotFiles,
+    Task,
+    chain_id,
+    missing_files,
+)
 from headgate.state.storage import Storage
 from headgate.state.table import HashTable
 from headgate.state.warm_copy import WarmCopy, WarmRoom
@@ -62,19 +69,19 @@ class StateStore:
         ttl_ms: int | None = None,
     ) -> StateSession:
         """A session on the state that `chain` describes."""
-        layout = RowLayout(schema, ttl_ms is not None)
-        reader = ChainReader(self.storage, layout, operator, slot, now_ms)
+        task = Task(
+            storage=self.storage, layout=RowLayout(schema, ttl_ms is not None), operator=operator,
+            slot=slot, epoch=epoch, level=level, now_ms=now_ms, ttl_ms=ttl_ms, buckets=self.buckets,
+            compact_after=self.compact_after, strong_digests=self._strong_digests,
+            identity=self.identity,
+        )  # fmt: skip
         warm = None if self.warm is None else self.warm.lock(operator, slot)
         try:
-            table = _table_for(chain, reader, warm)
+            table = _table_for(chain, task, warm)
         except BaseException:
             if warm is not None:
                 warm.release()
             raise
-        task = Task(
-            self.storage, layout, operator, slot, epoch, level, now_ms, ttl_ms,
-            self.buckets, self.compact_after, self._strong_digests, self.identity,
-        )  # fmt: skip
         return StateSession(task, table, warm, chain)
 
     def cold(self) -> StateStore:
@@ -99,10 +106,10 @@ class StateStore:
     ) -> StateRows:
         """Rows of these buckets and routes, reading only their part of each file."""
         shift = bucket_shift(self.buckets)
-        lows = [int(bucket) << shift for bucket in buckets]
-        spans = [(low, low + (1 << shift) - 1) for low in lows]
-        spans += [(int(route), int(route)) for route in routes]
-        return self._routes(operator, slot, schema, chain, sorted(set(spans)))
+        lows = [*(int(bucket) << shift for bucket in buckets), *map(int, routes)]
+        highs = [*(low + (1 << shift) - 1 for low in lows[: len(buckets)]), *map(int, routes)]
+        spans = np.array(lows, np.uint64), np.array(highs, np.uint64)
+        return self._read(operator, slot, schema, chain, spans)
 
     def scan(
         self,
@@ -118,52 +125,42 @@ class StateStore:
         `StateSchema.shown` says. With `route` only the rows of that key, and only their part of
         each file is read. Without rows that were last touched at `expired_at_ms` or before.
         """
-        spans = None if route is None else [(route, route)]
-        rows = self._routes(operator, slot, schema, chain, spans)
+        spans = None
+        if route is not None:
+            spans = np.array([route], np.uint64), np.array([route], np.uint64)
+        rows = self._read(operator, slot, schema, chain, spans)
         if expired_at_ms is not None and rows.touched_ms is not None:
             rows = rows.take(np.flatnonzero(rows.touched_ms > expired_at_ms))
         return rows.batch().rename_columns(schema.shown.names)
 
-    def _routes(
-        self,
-        operator: str,
-        slot: int,
-        schema: StateSchema,
-        chain: Chain,
-        spans: list[tuple[int, int]] | None,
+    def _read(
+        self, operator: str, slot: int, schema: StateSchema, chain: Chain, routes: Routes | None
     ) -> StateRows:
         layout = RowLayout(schema, ttl=True)  # keeps the TTL clock where the files have one
-        reader = ChainReader(self.storage, layout, operator, slot)
-        if spans is None:
-            rows = reader.whole(chain)
-        else:
-            lows = np.array([low for low, _ in spans], np.uint64)
-            highs = np.array([high for _, high in spans], np.uint64)
-            rows = reader.routes(chain, lows, highs)
-        if any(values is None for values in rows.columns.values()):
-            layout = RowLayout(schema, ttl=False)
-        return StateRows(layout, rows.ids, rows.complete)
+        files = SlotFiles(storage=self.storage, layout=layout, operator=operator, slot=slot)
+        rows = files.state(chain, routes)
+        return StateRows(RowLayout(schema, TOUCHED in rows.columns), rows.ids, rows.columns)
 
 
-def _table_for(chain: Chain, reader: ChainReader, warm: WarmCopy | None) -> HashTable:
+def _table_for(chain: Chain, task: Task, warm: WarmCopy | None) -> HashTable:
     """The table of a chain: the warm copy as it is, brought up to date, or built anew."""
     if warm is not None:
         try:
-            table = _brought_up_to(chain, reader, warm)
+            table = _brought_up_to(chain, task, warm)
         except WarmCopyDamaged:
             table = None
         if table is not None:
             return table
-    rows = reader.whole(chain)
+    rows = task.state(chain)
     memory = PrivateMemory() if warm is None else warm.memory()
-    table = HashTable.build(reader.layout, memory, rows.ids, rows.complete)
+    table = HashTable.build(task.layout, memory, rows.ids, rows.columns)
     if warm is not None:
         warm.stamp(table, chain_id(chain))
     return table
 
 
-def _brought_up_to(chain: Chain, reader: ChainReader, warm: WarmCopy) -> HashTable | None:
-    attached = warm.attach(reader.layout)
+def _brought_up_to(chain: Chain, task: Task, warm: WarmCopy) -> HashTable | None:
+    attached = warm.attach(task.layout)
     if attached is None:
         return None
     table, version = attached
@@ -172,7 +169,7 @@ def _brought_up_to(chain: Chain, reader: ChainReader, warm: WarmCopy) -> HashTab
         return None
     if missing:
         warm.mark_dirty()
-        for rows in reader.files(missing):
+        for rows in task.read(missing):
             _apply(table, rows)
         warm.stamp(table, chain_id(chain))
     return table
@@ -183,4 +180,4 @@ def _apply(table: HashTable, rows: FileRows) -> None:
     table.remove(pos[found & rows.removed])
     put = np.flatnonzero(~rows.removed)
     rows = rows.take(put)
-    table.scatter(rows.ids, table.ensure(rows.ids, pos[put], found[put]), rows.complete)
+    table.scatter(rows.ids, table.ensure(rows.ids, pos[put], found[put]), rows.columns)
