@@ -27,7 +27,7 @@ from headgate.state.columns import FixedColumn, PrivateMemory
 from headgate.state.layout import TOUCHED, KeyBatch, Mask, Positions, RowLayout, StateSchema, Values
 from headgate.state.rows import Held, RowIds, StateRows, in_units, sorted_order
 from headgate.state.seals import EMPTY, REMOVED, WarmCopyDamaged
-from headgate.state.session_logs import Finder, TouchedLog, UndoLog, key_values
+from headgate.state.session_logs import ChangeLog, Finder, key_values
 from headgate.state.state_file import Chain, Task, chain_id
 from headgate.state.storage import Storage
 from headgate.state.table import HashTable
@@ -43,11 +43,10 @@ class StateSession:
     def __init__(self, task: Task, table: HashTable, warm: WarmCopy | None, chain: Chain) -> None:
         self._task, self._table, self._warm, self._chain = task, table, warm, chain
         self._layout = task.layout
-        self._touched = TouchedLog(table)
+        self._log = ChangeLog(table)
         self._mutated = False
         self._helds: list[weakref.ref[Held]] = []
         self._finder = Finder(table, task.identity)
-        self._undo = UndoLog(table)
         self._expired_at = None if task.ttl_ms is None else task.now_ms - task.ttl_ms
         table.before_move = self._freeze
 
@@ -78,7 +77,7 @@ class StateSession:
 
     @property
     def changed(self) -> bool:
-        return len(self._touched) > 0
+        return len(self._log) > 0
 
     def read(self, keys: KeyBatch) -> Held:
         """What the state holds for these keys."""
@@ -174,21 +173,21 @@ class StateSession:
     def mark(self) -> None:
         """Remember this moment; `rollback` returns to it, as often as needed, until `release`."""
         self._make_ready()
-        self._undo.mark(len(self._touched))
+        self._log.mark()
 
     def rollback(self) -> None:
         """Undo everything since the last mark, which stays."""
         self._freeze()
-        self._touched.cut(self._undo.rollback())
+        self._log.rollback()
         self._finder.changed()
 
     def release(self) -> None:
         """Forget the last mark and keep what was done since."""
-        self._undo.release()
+        self._log.release()
 
     def forget_changes(self) -> None:
         """Let go of what was noted for a commit: nothing of this state will be committed."""
-        self._touched = TouchedLog(self._table)
+        self._log.forget()
 
     def commit(self) -> Chain:
         """Write the delta, compact if due, stamp the warm copy; returns the state's new chain."""
@@ -196,13 +195,14 @@ class StateSession:
         self._sweep()
         chain = self._chain
         if self.changed:
-            chain = task.compact((*chain, task.write(self._touched.delta(), "delta")))
+            chain = task.compact((*chain, task.write(self._log.delta(), "delta")))
         if self._warm is not None:
             if self._mutated:
                 self._warm.stamp(self._table, chain_id(chain))
             else:
                 self._warm.used()
-        self._chain, self._touched = chain, TouchedLog(self._table)
+        self._chain = chain
+        self._log.forget()
         self._close()
         return chain
 
@@ -226,7 +226,7 @@ class StateSession:
             expired = np.flatnonzero(found & self._is_expired(pos))
             if TOUCHED not in given:
                 given = {**given, TOUCHED: Values(np.full(count, self._task.now_ms, np.int64))}
-        self._undo.note(ids, pos, found)
+        before = self._log.before(ids, pos, found)
         missing = np.flatnonzero(~found)
         pos = self._table.ensure(ids, pos, found)
         new = {}
@@ -243,7 +243,7 @@ class StateSession:
             if more:
                 self._table.scatter(ids.take(index), pos[index], more)
         self._table.scatter(ids, pos, given)
-        self._touched.put(ids, pos, keys)
+        self._log.put(ids, pos, keys, before)
         self._finder.changed()
         return pos
 
@@ -252,9 +252,9 @@ class StateSession:
             return
         self._before_change()
         self._freeze()
-        self._undo.note(ids, pos, np.ones(len(ids), np.bool_))
+        before = self._log.before(ids, pos, np.ones(len(ids), np.bool_))
         self._table.remove(pos)
-        self._touched.removed(ids, pos)
+        self._log.removed(ids, pos, before)
         self._finder.changed()
 
     def _sweep(self) -> None:

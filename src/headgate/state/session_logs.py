@@ -4,9 +4,9 @@ A position stays right for a row that was found until the table is rebuilt; for 
 it stays a right place to go on probing from. So after a change the `Finder` repeats a lookup from
 where it ended; only after a rebuild does it start from home again.
 
-The logs note rows by identity, so they stay right if the table is rebuilt in between. A delta
-holds what the rows are at the end, so it does not matter in how many steps, or in which order,
-they got there. Undo marks nest; rolling back keeps the mark, as a savepoint in SQL does.
+The log notes rows by identity, so it stays right if the table is rebuilt in between. A delta holds
+what the rows are at the end, so it does not matter in how many steps, or in which order, they got
+there. Marks nest; rolling back keeps the mark, as a savepoint in SQL does.
 """
 
 from __future__ import annotations
@@ -78,53 +78,95 @@ class Finder:
 
 
 @dataclass(frozen=True)
-class Touched:
-    """Rows of one change, where they were then, and their key columns if at hand."""
+class Before:
+    """Rows as they were: those that were there, with all their columns, and those that were not."""
+
+    there: RowIds
+    columns: dict[str, Values]
+    absent: RowIds
+
+
+@dataclass(frozen=True)
+class Change:
+    """Rows that were written or removed, where they are, and their key columns if at hand."""
 
     ids: RowIds
     pos: Positions
     version: int
     keys: KeyBatch | None
+    before: Before | None
 
 
-class TouchedLog:
-    """All changes of a session so far."""
+class ChangeLog:
+    """All changes of a session so far, for its delta, and the marks to which it can return."""
 
     def __init__(self, table: HashTable) -> None:
         self._table = table
-        self._log: list[Touched] = []
+        self._changes: list[Change] = []
+        self._marks: list[int] = []
         self._positions_hold = True
 
     def __len__(self) -> int:
-        return len(self._log)
+        return len(self._changes)
 
-    def put(self, ids: RowIds, pos: Positions, keys: KeyBatch | None) -> None:
-        self._log.append(Touched(ids, pos, self._table.version, keys))
+    def before(self, ids: RowIds, pos: Positions, found: Mask) -> Before | None:
+        """These rows as they are, if a mark may want them back."""
+        if not self._marks:
+            return None
+        there = np.flatnonzero(found)
+        columns = self._table.gather(pos[there])
+        return Before(ids.take(there), columns, ids.take(np.flatnonzero(~found)))
 
-    def removed(self, ids: RowIds, pos: Positions) -> None:
-        self._log.append(Touched(ids, pos, self._table.version, None))
+    def put(
+        self, ids: RowIds, pos: Positions, keys: KeyBatch | None, before: Before | None
+    ) -> None:
+        self._changes.append(Change(ids, pos, self._table.version, keys, before))
+
+    def removed(self, ids: RowIds, pos: Positions, before: Before | None) -> None:
+        self.put(ids, pos, None, before)
         self._positions_hold = False
 
-    def cut(self, count: int) -> None:
-        """Back to the first `count` changes: the others were undone."""
-        del self._log[count:]
+    def forget(self) -> None:
+        self._changes.clear()
+        self._positions_hold = True
+
+    def mark(self) -> None:
+        self._marks.append(len(self._changes))
+
+    def release(self) -> None:
+        """Forget the last mark and keep what was done since."""
+        self._marks.pop()
+
+    def rollback(self) -> None:
+        """Put everything back as it was at the last mark, which stays."""
+        assert self._marks, "rollback() without mark()"
+        start = self._marks[-1]
+        for change in reversed(self._changes[start:]):
+            before = change.before
+            assert before is not None, "changes after a mark keep what was there"
+            pos, found = self._table.find(before.absent.h, before.absent.check)
+            self._table.remove(pos[found])
+            pos, found, _ = self._table.look_up(before.there)
+            pos = self._table.ensure(before.there, pos, found)
+            self._table.scatter(before.there, pos, before.columns)
+        del self._changes[start:]
         self._positions_hold = False
 
     def delta(self) -> FileRows:
         """The rows, in file order, which of them are gone, and their columns as they are now."""
-        ids = RowIds.concat([touched.ids for touched in self._log])
+        ids = RowIds.concat([change.ids for change in self._changes])
         order = distinct_order(ids)
         ids = ids.take(order)
         version = self._table.version
-        if self._positions_hold and all(touched.version == version for touched in self._log):
-            pos = np.concatenate([touched.pos for touched in self._log])[order]
-            found = np.ones(len(ids), np.bool_)
+        if self._positions_hold and all(change.version == version for change in self._changes):
+            pos = np.concatenate([change.pos for change in self._changes])[order]
+            gone = np.zeros(len(ids), np.bool_)
         else:
             pos, found = self._table.find(ids.h, ids.check)
-        keys = self._log[0].keys if len(self._log) == 1 else None
+            gone = ~found
+        keys = self._changes[0].keys if len(self._changes) == 1 else None
         columns = {} if keys is None else key_values(self._table.layout, keys, order)
         rest = [name for name in self._table.columns if name not in columns]
-        gone = ~found
         held = self._table.gather(pos, rest, gone if gone.any() else None)
         return FileRows(ids, gone, {**columns, **held})
 
@@ -138,51 +180,3 @@ def key_values(layout: RowLayout, keys: KeyBatch, index: Positions) -> dict[str,
         name: layout.columns[name].store(batch.column(number), len(index))
         for number, name in enumerate(layout.key_names)
     }
-
-
-@dataclass(frozen=True)
-class Before:
-    """Rows that were there, with all their columns, and rows that were not."""
-
-    there: RowIds
-    columns: dict[str, Values]
-    absent: RowIds
-
-
-class UndoLog:
-    """What to put back, newest last, and where each mark stands."""
-
-    def __init__(self, table: HashTable) -> None:
-        self._table = table
-        self._log: list[Before] = []
-        self._marks: list[tuple[int, int]] = []
-
-    def mark(self, touched: int) -> None:
-        """Remember this moment, and how many changes the session had noted by then."""
-        self._marks.append((len(self._log), touched))
-
-    def note(self, ids: RowIds, pos: Positions, found: Mask) -> None:
-        """Keep these rows as they are, if anybody may want them back."""
-        if self._marks:
-            there = np.flatnonzero(found)
-            columns = self._table.gather(pos[there])
-            self._log.append(Before(ids.take(there), columns, ids.take(np.flatnonzero(~found))))
-
-    def rollback(self) -> int:
-        """Put everything back as it was at the last mark; returns the session's count then."""
-        assert self._marks, "rollback() without mark()"
-        start, touched = self._marks[-1]
-        for before in reversed(self._log[start:]):
-            pos, found = self._table.find(before.absent.h, before.absent.check)
-            self._table.remove(pos[found])
-            pos, found, _ = self._table.look_up(before.there)
-            pos = self._table.ensure(before.there, pos, found)
-            self._table.scatter(before.there, pos, before.columns)
-        del self._log[start:]
-        return touched
-
-    def release(self) -> None:
-        """Forget the last mark and keep what was done since."""
-        self._marks.pop()
-        if not self._marks:
-            self._log.clear()
