@@ -14,8 +14,7 @@ import headgate as hg
 from headgate.control.tuner import RETUNE_EPOCHS, SavedTuning, load_tuning, save_tuning
 from headgate.planner.tuning.cost_model import Calibration, EngineCosts
 from headgate.planner.tuning.epochs import EpochPrediction, EpochSettings, TunedEpochs
-from headgate.runtime.auto import AT_START
-from headgate.runtime.calibration import calibrate
+from headgate.runtime.auto import AT_START, calibrate
 from headgate.runtime.tune_probe import probe_flow
 from headgate.state.storage import Storage
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from headgate.cli.main import app
 from headgate.control.tuner import GROWTH, load_tuning
-from headgate.runtime.calibration import cores_of
+from headgate.runtime.auto import cores_of
 from headgate.state.storage import Storage
 
 APP = """

@@ -58,8 +58,8 @@ def calibrate(
     json_file: JsonFile = None,
 ) -> None:
     """Probe the engine: what a message, a byte, a task and an epoch cost."""
-    from headgate.runtime.calibration import QUICK
-    from headgate.runtime.calibration import calibrate as measure
+    from headgate.runtime.auto import QUICK
+    from headgate.runtime.auto import calibrate as measure
 
     with plain_errors():
         console = speaker(json_file)
@@ -122,8 +122,8 @@ def tune(
 
     Nothing is written to its sinks, and its checkpoint is not touched unless --checkpoint names it.
     """
-    from headgate.runtime.calibration import calibrate as measure
-    from headgate.runtime.calibration import cores_of
+    from headgate.runtime.auto import calibrate as measure
+    from headgate.runtime.auto import cores_of
     from headgate.runtime.connectors import takes_rows
     from headgate.runtime.tune_probe import probe_flow
 

@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -67,8 +68,6 @@ class Measured:
     model: EpochModel
     epochs: int
     rows_per_s: float
-    epoch_s: float
-    epoch_rows: int
     arriving_per_s: float
     sizes_differ: bool
     beside_s: float = 0.0
@@ -124,8 +123,6 @@ def measure_flow(
         model=replace(model, costs=costs),
         epochs=len(seen),
         rows_per_s=rate,
-        epoch_s=epoch_s,
-        epoch_rows=round(float(np.median(sizes))),
         arriving_per_s=(sum(sizes[:-1]) / passed if passed > 0 else 0.0) or rate,
         sizes_differ=tells_apart(sizes),
         beside_s=beside_s,
@@ -259,8 +256,7 @@ def load_between(before: EpochFacts, after: EpochFacts, fixed_s: float, cores: i
     return Load(after.rows / seconds, work / alike / left)
 
 
-@dataclass(frozen=True)
-class EpochLine:
+class EpochLine(NamedTuple):
     """Seconds of an epoch: `fixed_s` and `row_s` for each of its rows, neither negative."""
 
     fixed_s: float

@@ -24,8 +24,7 @@ from headgate.commit.settings import Options, Settings
 from headgate.control.loop import plan_with
 from headgate.control.settings import Manager, Scaling, slots_for
 from headgate.errors import DeclarationError, EngineError
-from headgate.runtime.auto import resolve
-from headgate.runtime.calibration import cores_of
+from headgate.runtime.auto import cores_of, resolve
 from headgate.runtime.connectors import Delivery, read_sources, takes_rows
 from headgate.runtime.engine import SparkEngine
 from headgate.runtime.query import FlowQuery

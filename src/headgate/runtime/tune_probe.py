@@ -10,7 +10,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from statistics import median
 
 from pyspark.sql import SparkSession
@@ -18,7 +17,7 @@ from pyspark.sql import SparkSession
 from headgate.commit.facts import EpochFacts, epochs_of
 from headgate.control.measured_flow import Measured, measure_flow
 from headgate.planner.tuning.cost_model import Calibration
-from headgate.runtime.calibration import cores_of
+from headgate.runtime.auto import cores_of
 from headgate.runtime.connectors import takes_rows
 from headgate.runtime.query import FlowQuery
 from headgate.runtime.start import start_flow
@@ -56,45 +55,33 @@ def probe_flow(
     wait_s: float,
     say: Say = lambda text: None,
 ) -> tuple[Measured, list[EpochFacts]]:
-    """Run until so many epochs are done, or the source has no more; returns what they tell.
+    """Run until so many epochs are done, or the source has no more; returns what they say.
 
-    `wait_s`: how long to wait for the first rows. `say` is told of every epoch with rows.
+    `wait_s`: how long to wait for the first rows. `say` hears of every epoch with rows.
     """
     muted = _Muted(flow)
     graph = muted.graph()
-    run = partial(_run, muted, spark, slots, wait_s=wait_s, say=say)
-    if not takes_rows(graph):
-        measured = run(epochs, None)
-    else:  # two sizes tell what an epoch costs without rows
-        measured = run(epochs - epochs // 2, None)
-        sizes = [epoch.rows for epoch in measured if epoch.rows]
-        if sizes:
-            larger = LARGER * max(1, round(median(sizes)))
-            say(f"again, its sources told {larger:,} rows per epoch")
-            measured += run(max(1, epochs // 2), larger)
-    program = compile_flow(graph)
-    return measure_flow(program, measured, calibration.costs, cores_of(spark)), measured
 
+    def run(epochs: int, rows_per_epoch: int | None = None) -> list[EpochFacts]:
+        with tempfile.TemporaryDirectory(prefix="headgate-tune-") as folder:
+            query = start_flow(
+                muted, spark, slots=slots, checkpoint=folder, rows_per_epoch=rows_per_epoch
+            )
+            try:
+                watch(query, epochs, wait_s=wait_s, say=say)
+                return epochs_of(query.journal())
+            finally:
+                query.stop()
 
-def _run(
-    flow: FlowBuilder,
-    spark: SparkSession,
-    slots: int,
-    epochs: int,
-    rows_per_epoch: int | None,
-    *,
-    wait_s: float,
-    say: Say,
-) -> list[EpochFacts]:
-    with tempfile.TemporaryDirectory(prefix="headgate-tune-") as folder:
-        query = start_flow(
-            flow, spark, slots=slots, checkpoint=folder, rows_per_epoch=rows_per_epoch
-        )
-        try:
-            watch(query, epochs, wait_s=wait_s, say=say)
-            return epochs_of(query.journal())
-        finally:
-            query.stop()
+    takes = takes_rows(graph)  # if so, two sizes tell what an epoch costs without rows
+    measured = run(epochs - epochs // 2 if takes else epochs)
+    sizes = [epoch.rows for epoch in measured if epoch.rows]
+    if takes and sizes:
+        larger = LARGER * max(1, round(median(sizes)))
+        say(f"again, its sources told {larger:,} rows per epoch")
+        measured += run(max(1, epochs // 2), larger)
+    found = measure_flow(compile_flow(graph), measured, calibration.costs, cores_of(spark))
+    return found, measured
 
 
 def watch(

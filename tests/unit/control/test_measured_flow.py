@@ -108,11 +108,9 @@ def test_epochs_of_two_sizes_tell_fixed_costs_from_rows(journal):
     found = measure_flow(program, grown, COSTS, cores=2)
 
     assert found.sizes_differ and found.model.instance_s > 0
-    in_jobs = 0.4 + sum(facts.rows for facts in grown[2:]) / 4 / 1e4
     for rows in (400, 2_000, 20_000):
         predicted = found.model.predict(EpochSettings(2, rows, {}))
-        between = found.epoch_s - in_jobs
-        assert predicted.epoch_s == pytest.approx(0.4 + rows / 1e4 + between, rel=0.05)
+        assert predicted.epoch_s == pytest.approx(0.4 + rows / 1e4 + found.beside_s, rel=0.05)
 
 
 def test_a_calibration_cannot_say_more_than_epochs_took_beside_their_tasks(journal):

@@ -41,7 +41,7 @@ from headgate.planner.tuning.epochs import (
     TunedEpochs,
     tune_epochs,
 )
-from headgate.runtime.calibration import ProbeSizes, calibrate
+from headgate.runtime.auto import ProbeSizes, calibrate
 from headgate_lab.baselines import spark_query
 from headgate_lab.bench.tune_flows import (
     CORES,
