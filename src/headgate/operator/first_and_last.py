@@ -283,7 +283,7 @@ class MeanOfLast(Aggregate):
 
     splits = False
 
-    def why_not_merged(self, rows: pa.Schema) -> str:
+    def why_not_mergeable(self, rows: pa.Schema, key: Sequence[str]) -> str:
         return f"which values are the last {self.n} is a matter of order"
 
     def describe(self) -> dict[str, Any]:

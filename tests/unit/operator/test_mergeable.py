@@ -204,6 +204,11 @@ def test_the_others_absorb_nothing(operator: StatefulOperator) -> None:
         operator.absorb(partials, empty, EpochClock(0, 0))
 
 
+def test_an_emit_is_no_way_out_where_order_is_the_matter() -> None:
+    why = MeanOfLast("i", 3).why_not_mergeable(schema_of("text"), ["k"])
+    assert "matter of order" in why
+
+
 def test_floats_are_mergeable_on_request() -> None:
     schema = pa.schema({"k": pa.int64(), "v": pa.float64()})
     halves = [batch_of(schema, k=[1, 1, 2], v=[0.5, 0.25, None]), batch_of(schema, k=[1], v=[2.0])]
