@@ -19,7 +19,7 @@ from headgate.commit.continuity import check_epoch, check_sinks, newest_plan, sp
 from headgate.commit.epoch_record import EpochResult, epoch_facts, settle
 from headgate.commit.facts import DamageFacts, EpochFacts, RetryFacts, ScaleFacts
 from headgate.commit.journal import Journal
-from headgate.commit.manifest import Manifest, epoch_time, next_manifest
+from headgate.commit.manifest import BEFORE, Manifest, epoch_time, next_manifest
 from headgate.commit.planning import Decision, Observed, Planning
 from headgate.commit.publishing import Deliver, SinkCalls
 from headgate.commit.routing_in_use import CostsInUse, TablesInUse
@@ -96,7 +96,7 @@ class Coordinator:
             sink_uris,
             self.journal,
             self.generation,
-            found=-1 if self.last is None else self.last.epoch,
+            found=(self.last or BEFORE).epoch,
             may_lose=settings.drop_state,
         )
         self._settled = self.last is None
@@ -107,11 +107,10 @@ class Coordinator:
             slots=settings.slots,
             buckets=self.buckets,
             chosen=settings.tables,
-            stored={} if self.last is None else self.last.tables,
+            stored=(self.last or BEFORE).tables,
             share_pins=planning is None,
         )
-        stored_costs = {} if self.last is None else self.last.costs
-        self._costs = CostsInUse(program, checkpoint.costs, stored_costs)
+        self._costs = CostsInUse(program, checkpoint.costs, (self.last or BEFORE).costs)
         for op, lost in self._costs.damaged.items():
             done = "costs are measured anew"
             self.journal.append(DamageFacts(lost.file, str(lost), done, operator=op))
@@ -134,7 +133,7 @@ class Coordinator:
         Its epoch has the same number, and one more for every tick before it.
         """
         last = self.last
-        epoch = batch if last is None else batch + last.ticks
+        epoch = batch + (last or BEFORE).ticks
         with self._holding(f"epoch {epoch}"):
             faults.reach("epoch-begun", epoch)
             offsets = spark_offsets(self.checkpoint.storage, batch)
@@ -180,13 +179,13 @@ class Coordinator:
 
     def plan(self, epoch: int, attempt: int = 0) -> EpochPlan:
         """The epoch as its tasks will see it: a function of the last manifest and the clock."""
-        last = self.last
-        now_ms, clock_behind = epoch_time(self._clock_ms(), last)
+        last = self.last or BEFORE
+        now_ms, clock_behind = epoch_time(self._clock_ms(), self.last)
         clock = EpochClock(
             epoch,
             now_ms,
-            watermark_us=None if last is None else last.watermark_us,
-            previous_watermark_us=None if last is None else last.used_watermark_us,
+            watermark_us=last.watermark_us,
+            previous_watermark_us=last.used_watermark_us,
             input_ends=epoch == self.settings.last_epoch,
         )
         self._costs.fit(self.slots)
@@ -211,7 +210,7 @@ class Coordinator:
             cost_files=dict(self._costs.names),
             costs_uri=self.checkpoint.costs.storage.uri,
             batching=self.batching,
-            chains={} if last is None else last.chains,
+            chains=last.chains,
             storage_uri=self.checkpoint.state.uri,
             warm_dir=self.settings.warm_dir,
             buckets=self.buckets,
@@ -223,7 +222,7 @@ class Coordinator:
 
     def rehearsal(self, slots: int) -> EpochPlan:
         """The coming epoch with so many slots, without state: for an engine to warm up with."""
-        plan = self.plan(0 if self.last is None else self.last.epoch + 1)
+        plan = self.plan((self.last or BEFORE).epoch + 1)
         return replace(
             plan,
             slots=slots,
@@ -276,8 +275,7 @@ class Coordinator:
         faults.reach("custody-checked", epoch)
         costs = self._costs.record(plan, total, result.statistics)
         self._costs.observe(result.statistics, plan.slots)  # the next plan knows them
-        before = None if self.last is None else self.last.record
-        facts = epoch_facts(self.program, plan, total, result, before)
+        facts = epoch_facts(self.program, plan, total, result, (self.last or BEFORE).record)
         facts = replace(facts, costs=costs, attempts=attempts, tick=tick)
         manifest = next_manifest(
             self.program,
@@ -310,7 +308,7 @@ class Coordinator:
         self._take_size(epoch)
         decision = None if self._planning is None else self._planning.take(self.slots)
         if decision is not None:
-            self._routing.install(decision.tables)
+            self._routing.tables.update(decision.tables)
             self._dispatch = self._dispatch if decision.dispatch is None else decision.dispatch
         self._routing.save()
         if decision is not None:

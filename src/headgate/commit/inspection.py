@@ -16,19 +16,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from headgate.commit.checkpoint import Checkpoint
 from headgate.commit.journal import Journal
-from headgate.commit.manifest import Manifest
+from headgate.commit.manifest import BEFORE, Manifest
 from headgate.commit.ownership import signer_of
 from headgate.errors import CheckpointError, UnknownName, UnsupportedVersion
 from headgate.routing.hashing import bucket_of, hash_columns
 from headgate.routing.table import RoutingTable, hash_table
 from headgate.state.layout import StateSchema, shown_names
-from headgate.state.state_file import Chain
 from headgate.state.store import StateStore
 from headgate.topology.arguments import absolute, scheme_of
 
@@ -52,10 +49,9 @@ def read_state(
     it has `limit` rows.
     """
     store = StateStore(checkpoint.state, warm_dir=None, buckets=buckets)
-    chains = {} if manifest is None else manifest.chains.get(operator, {})
     over = expired_at(manifest, ttl_ms)
     found: list[pa.RecordBatch] = []
-    for slot, chain in chains.items():
+    for slot, chain in (manifest or BEFORE).chains.get(operator, {}).items():
         if limit is None or sum(batch.num_rows for batch in found) < limit:
             found.append(store.scan(operator, slot, schema, chain, expired_at_ms=over))
     table = pa.Table.from_batches(found) if found else schema.shown.empty_table()
@@ -77,7 +73,7 @@ def expired_at(manifest: Manifest | None, ttl_ms: int | None) -> int | None:
 
     Their files may still hold them: they are swept every few epochs.
     """
-    facts = None if manifest is None else manifest.record
+    facts = (manifest or BEFORE).record
     return None if ttl_ms is None or facts is None else facts.now_ms - ttl_ms
 
 
@@ -171,8 +167,8 @@ class Inspection:
         key, values = [*schema["key"], *schema["sub"]], schema["values"]
         names = shown_names([name for name, _ in key], [name for name, _ in values])
         kinds = [kind for _, kind in (*key, *values)]
-        facts = None if self.manifest is None else self.manifest.record
-        sizes = {} if facts is None else facts.state.get(name, {})  # of idle slots too
+        last = self.manifest or BEFORE
+        sizes = {} if last.record is None else last.record.state.get(name, {})  # of idle slots too
         return OperatorState(
             name=name,
             kind=str(described["settings"].get("operator", "?")),
@@ -189,7 +185,7 @@ class Inspection:
                     file_bytes=sum(file.bytes for file in chain),
                     last_epoch=max((file.epoch for file in chain), default=None),
                 )
-                for slot, chain in self._chains(name).items()
+                for slot, chain in last.chains.get(name, {}).items()
             ),
         )
 
@@ -214,10 +210,14 @@ class Inspection:
         h = hash_columns(columns, 1)
         table, route = self._table(operator), int(h[0])
         slot = int(table.route(h)[0])
-        chain = self._chains(operator).get(slot, ())
+        chain = (self.manifest or BEFORE).chains.get(operator, {}).get(slot, ())
         over = expired_at(self.manifest, self._described(operator).get("ttl_ms"))
         store = StateStore(self.checkpoint.state, warm_dir=None, buckets=self.buckets)
         rows = store.scan(operator, slot, schema, chain, route=route, expired_at_ms=over)
+        identity = self.checkpoint.keys()  # another key may have the same hash
+        wanted = identity.check(identity.marks(columns, 1), 1)
+        marks = identity.marks(rows.columns[: len(columns)], rows.num_rows)
+        held = identity.check(marks, rows.num_rows)
         return FoundKey(
             operator=operator,
             key=tuple(column[0].as_py() for column in columns),
@@ -225,7 +225,7 @@ class Inspection:
             bucket=int(bucket_of(h, self.buckets)[0]),
             pinned=bool((table.pinned_h == h[0]).any()),
             route=route,
-            rows=rows.filter(pa.array(self._is_key(rows, columns))),
+            rows=rows.filter(pa.array(held == wanted)),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -254,22 +254,11 @@ class Inspection:
         check_known(self.flow, "stateful operator", operator, known)
         return known[operator]
 
-    def _chains(self, operator: str) -> Mapping[int, Chain]:
-        return {} if self.manifest is None else self.manifest.chains.get(operator, {})
-
     def _table(self, operator: str) -> RoutingTable:
         manifest = self.manifest
         if manifest is None or operator not in manifest.tables:
             return hash_table(1 if manifest is None else manifest.slots, self.buckets)
         return self.checkpoint.tables.load(manifest.tables[operator])
-
-    def _is_key(self, rows: pa.RecordBatch, key: list[pa.Array]) -> npt.NDArray[np.bool_]:
-        """Which rows are of this key: another one may have the same hash."""
-        identity = self.checkpoint.keys()
-        wanted = identity.check(identity.marks(key, 1), 1)
-        held = identity.marks(rows.columns[: len(key)], rows.num_rows)
-        same: npt.NDArray[np.bool_] = identity.check(held, rows.num_rows) == wanted
-        return same
 
 
 def parse_key(key: pa.Schema, values: Sequence[str], operator: str) -> list[pa.Array]:

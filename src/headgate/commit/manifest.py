@@ -112,6 +112,9 @@ class Manifest:
             ) from problem
 
 
+BEFORE = Manifest(-1, "", 0, {}, {}, {})  # what is true before the first epoch
+
+
 def check_format(what: str, found: object) -> None:
     """Refuse what another version wrote, and say which one can go on with it."""
     if found != FORMAT:
@@ -139,8 +142,8 @@ def next_manifest(
     generation: int = 0,
 ) -> Manifest:
     """What becomes true if this epoch commits."""
+    before = before or BEFORE
     sources = _source_times(program, total, before, silent)
-    previous = None if before is None else before.watermark_us
     return Manifest(
         epoch=plan.epoch,
         query_id=query_id,
@@ -150,7 +153,7 @@ def next_manifest(
         sinks=_sinks(program, plan, total),
         sources=sources,
         used_watermark_us=plan.clock.watermark_us,
-        watermark_us=watermark_after(program, sources, previous),
+        watermark_us=watermark_after(program, sources, before.watermark_us),
         now_ms=plan.clock.now_ms,
         clock_behind=plan.clock_behind,
         record=record,
@@ -158,7 +161,7 @@ def next_manifest(
         describe=program.describe(),
         offsets=offsets,
         keys=plan.identity.fingerprint,
-        ticks=tick + (0 if before is None else before.ticks),
+        ticks=before.ticks + tick,
         generation=generation,
         published=_published(program, total, before),
     )
@@ -192,9 +195,9 @@ def _sinks(program: Program, plan: EpochPlan, total: Control) -> dict[str, list[
     }
 
 
-def _published(program: Program, total: Control, before: Manifest | None) -> dict[str, int]:
+def _published(program: Program, total: Control, before: Manifest) -> dict[str, int]:
     """Rows of every table sink so far."""
-    counted = {} if before is None else dict(before.published)
+    counted = dict(before.published)
     for sink in program.sinks:
         if sink.spec.kind == "table":
             rows = sum(file["rows"] for file in total.sinks.get(sink.name, ()))
@@ -203,12 +206,12 @@ def _published(program: Program, total: Control, before: Manifest | None) -> dic
 
 
 def _source_times(
-    program: Program, total: Control, before: Manifest | None, silent: bool
+    program: Program, total: Control, before: Manifest, silent: bool
 ) -> dict[str, SourceTime]:
     """`silent`: an epoch without rows of a source counts as a silent one."""
     times = {}
     for node in program.sources:
-        old = SourceTime() if before is None else before.sources.get(node.name, SourceTime())
+        old = before.sources.get(node.name, SourceTime())
         latest = total.event_time.get(node.name)
         if latest is not None and old.latest_us is not None:
             latest = max(latest, old.latest_us)

@@ -30,7 +30,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headgate.commit.checkpoint import Checkpoint
-from headgate.commit.manifest import Manifest
+from headgate.commit.manifest import BEFORE, Manifest
 from headgate.commit.publishing import STAGING_GRACE_EPOCHS, places_of, published_prefix
 from headgate.errors import StateFileError
 from headgate.state.digest import (
@@ -213,10 +213,9 @@ def _chunks(files: Sequence[pq.ParquetFile], schema: pa.Schema) -> Iterator[pa.T
 
 def rows_published(checkpoint: Checkpoint, last: Manifest | None, sink: str) -> int:
     """How many rows a table sink has been given."""
-    counted = 0 if last is None else last.published.get(sink, 0)
-    if not counted or last is None or checkpoint.is_marked(last.epoch, sink):
-        return counted
-    return counted - sum(int(file["rows"]) for file in last.sinks.get(sink, ()))
+    last = last or BEFORE
+    waiting = () if checkpoint.is_marked(last.epoch, sink) else last.sinks.get(sink, ())
+    return last.published.get(sink, 0) - sum(int(file["rows"]) for file in waiting)
 
 
 def check_published(storage: Storage, files: Sequence[Published], sink: str, rows: int) -> None:

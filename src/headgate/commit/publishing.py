@@ -176,36 +176,27 @@ def places_of(flow: str, sink: str, file: Mapping[str, Any], uri: str) -> list[t
 
 def publish(flow: str, sink: str, epoch: int, files: Sequence[Mapping[str, Any]], uri: str) -> None:
     """Rename an epoch's files from where they are staged (`uri`, if they do not say)."""
-    for staged in sorted({str(file.get(AT, uri)) for file in files}):
-        root = _root(staged, flow, sink)
-        final = {
-            f"{staged[len(root) + 1 :]}/{file['name']}": _final_name(flow, sink, file)
-            for file in files
-            if file.get(AT, uri) == staged
-        }
-        _rename(Storage.at(root), sink, epoch, final)
+    places = [places_of(flow, sink, file, uri) for file in files]  # refuses before it renames
+    for (staging, name), (root, final) in places:
+        staged = f"{staging.uri[len(root.uri) + 1 :]}/{name}"
+        if root.exists(staged):
+            root.rename(staged, final)
+            faults.reach("file-published", epoch)
+        elif not root.exists(final):
+            raise StateFileError(
+                f"sink {sink!r} committed {name} in epoch {epoch}, but it is neither staged nor "
+                f"published under {root.uri}: somebody deleted it",
+                operator=sink,
+                epoch=epoch,
+                file=name,
+            )
+    for root in {root for _, (root, _) in places}:  # before it is marked as done
+        root.flush(final for _, (at, final) in places if at == root)
     storage = Storage.at(uri)
     for name in storage.list():
         match = re.match(r"e(\d{9})-", name)
         if match and int(match[1]) < epoch - STAGING_GRACE_EPOCHS:
             storage.delete(name)
-
-
-def _rename(place: Storage, sink: str, epoch: int, names: Mapping[str, str]) -> None:
-    for staged, final in names.items():
-        if place.exists(staged):
-            place.rename(staged, final)
-            faults.reach("file-published", epoch)
-        elif not place.exists(final):
-            name = staged.rpartition("/")[2]
-            raise StateFileError(
-                f"sink {sink!r} committed {name} in epoch {epoch}, but it is neither staged nor "
-                f"published under {place.uri}: somebody deleted it",
-                operator=sink,
-                epoch=epoch,
-                file=name,
-            )
-    place.flush(names.values())  # before it is marked as done
 
 
 def _root(staged: str, flow: str, sink: str) -> str:

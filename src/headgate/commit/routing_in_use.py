@@ -216,10 +216,6 @@ class TablesInUse:
         may = self._dispatches.get(operator)  # none of an operator without state
         return TO_OWNER if may is None else may.usual
 
-    def install(self, changed: Mapping[str, RoutingTable]) -> None:
-        """Use these tables from the next epoch on."""
-        self.tables.update(changed)
-
     def resize(self, slots: int, *, fill: bool = True) -> None:
         """Use so many slots from the next epoch on; only what must move does.
 
