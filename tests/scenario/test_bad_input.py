@@ -485,7 +485,7 @@ def test_an_operator_may_go_if_its_state_is_given_up(checkpoint: Path) -> None:
 def test_another_format_is_refused(checkpoint: Path) -> None:
     identity = checkpoint / IDENTITY
     told = identity.read_bytes()
-    for change in ({"format": 99}, {"hash": "md5"}):
+    for change in ({"format": 99}, {"hash": "md5"}, {"hash": "hg1"}):
         identity.write_bytes(seal({**json.loads(told), **change}))
         with pytest.raises(UnsupportedVersion):
             run(counting(EPOCHS), checkpoint=checkpoint)

@@ -31,7 +31,7 @@ class MovingDriver(Driver):
 
         def with_other_tables(epoch: int, *given: Any) -> dict[str, Any]:
             slots = coordinator.slots
-            coordinator._routing.install(
+            coordinator._routing.tables.update(
                 {
                     operator: random_table(self.rng, self.case, operator, slots, BUCKETS)
                     for operator in self.case.keys

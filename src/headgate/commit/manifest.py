@@ -115,15 +115,16 @@ class Manifest:
 BEFORE = Manifest(-1, "", 0, {}, {}, {})  # what is true before the first epoch
 
 
-def check_format(what: str, found: object) -> None:
+def check_format(what: str, found: object, readable: object = FORMAT) -> None:
     """Refuse what another version wrote, and say which one can go on with it."""
-    if found != FORMAT:
-        writer = "headgate 0.1" if found in (None, 2, 3) else "another version of headgate"
+    if found != readable:
+        writer = "headgate 0.1" if found in (None, 2, 3, "hg1") else "another version of headgate"
         raise UnsupportedVersion(
             f"{what} was written by {writer} (format {found}), and headgate 0.2 reads format "
-            f"{FORMAT} only. Finish the flow with {writer}, or start with a new checkpoint folder",
+            f"{readable} only. Finish the flow with {writer}, or start with a new checkpoint "
+            f"folder",
             found=found,
-            supported=FORMAT,
+            supported=readable,
         )
 
 

@@ -45,7 +45,7 @@ from headgate.errors import (
     UnknownName,
     UntrustedCheckpoint,
 )
-from headgate.routing.identity import Identity
+from headgate.routing.identity import KEY_HASH, Identity
 from headgate.state.digest import DamagedFile, NotSigned, Sign, seal, unseal
 from headgate.state.storage import Storage
 
@@ -117,6 +117,7 @@ def read_identity(storage: Storage, signer: Signer | None = None) -> dict[str, A
     try:
         stored = unseal(data)
         check_format(f"checkpoint {storage.uri}", stored.get("format"))
+        check_format(f"checkpoint {storage.uri}", stored.get("hash"), KEY_HASH)
         if signer is not None and not (signer.trust_unsigned and not stored.get("signed")):
             unseal(data, _signs_identity(signer))
         Identity.from_json(stored)

@@ -33,7 +33,7 @@ from headgate.routing.hashing import (
 )
 
 SECRET_BYTES = 16
-WITH_SECRET = "hg2"  # as checkpoints name it
+KEY_HASH = "hg2"  # as checkpoints name it
 _ONE, _NULL_CHECK = np.uint64(1), np.uint64(3)
 
 
@@ -54,12 +54,12 @@ class Identity:
     def from_json(cls, stored: Mapping[str, Any]) -> Identity:
         """What `to_json` made; ValueError if that is not it."""
         secret = bytes.fromhex(str(stored.get("secret")))
-        if stored.get("hash") != WITH_SECRET or len(secret) != SECRET_BYTES:
+        if stored.get("hash") != KEY_HASH or len(secret) != SECRET_BYTES:
             raise ValueError(f"a secret has {SECRET_BYTES} bytes, in hex")
         return cls(secret)
 
     def to_json(self) -> dict[str, str]:
-        return {"hash": WITH_SECRET, "secret": self.secret.hex()}
+        return {"hash": KEY_HASH, "secret": self.secret.hex()}
 
     @property
     def fingerprint(self) -> str:

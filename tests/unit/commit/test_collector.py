@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def test_exactly_what_the_retained_manifests_name_survives(
         for epoch, (step, orphan) in enumerate(history):
             chain = (*chain, state_file(checkpoint, epoch, "d"))
             if step == "fold":
-                bare = tuple(f.bare() for f in chain)
+                bare = tuple(replace(f, replaces=()) for f in chain)
                 folded = state_file(checkpoint, epoch, "s")
                 chain = (StateFile(folded.name, "snapshot", epoch, 1, 5, "s", bare),)
             if orphan:
