@@ -21,12 +21,11 @@ from figure_tables import allocation, routing, runtime, tuning
 from figure_tables.drawing import FIGURES
 
 ROOT = Path(__file__).resolve().parent.parent
-GUIDE = ROOT / "docs" / "guide"
 NOTES = ROOT / "docs" / "decisions"
 PAGES = (
     ROOT / "README.md",
-    GUIDE / "cost-aware-shuffle.md",
     NOTES / "0011-tables-and-planning.md",
+    NOTES / "0012-cost-aware-shuffle.md",
     NOTES / "0013-hot-keys.md",
     NOTES / "0015-allocation.md",
     NOTES / "0016-tuning.md",

@@ -1,7 +1,7 @@
 """Measure the planners on the recorded streams and put the figures into the docs.
 
 Replays every stream with every planner and seed, writes the medians and the raw runs to
-docs/figures/replay.json, and fills the tables of docs/guide/replay.md. Some twenty minutes.
+docs/figures/replay.json, and fills the tables of docs/decisions/0011. Some twenty minutes.
 
     python scripts/replay_figures.py --data ../shared/data      # measure, then write the tables
     python scripts/replay_figures.py --short                    # the five main streams only
@@ -28,7 +28,7 @@ from headgate.planner.incremental import IncrementalSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES = ROOT / "docs" / "figures" / "replay.json"
-PAGE = ROOT / "docs" / "guide" / "replay.md"
+PAGE = ROOT / "docs" / "decisions" / "0011-tables-and-planning.md"
 SEEDS = (1, 2, 3)
 
 

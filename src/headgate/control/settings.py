@@ -102,14 +102,14 @@ class PlannerSettings:
     Args:
         statistics_bytes: Memory of a slot for counting keys and pairs. 1 MB holds 32,768 pairs,
             with which replayed streams are planned as well as with exact counts
-            (docs/guide/replay.md).
+            (docs/decisions/0011).
         moves_max: Keys per operator whose state may move with one epoch; the rest of a plan waits.
             Keeps an epoch that moves about as long as the others; a round number, not searched.
         pins_max: Keys per operator with an owner of their own; all others follow their hash, and
             in a full table hot keys take the entries of cold ones. A pin takes 12 bytes of a table
             that every task reads, so this many are 3 MB.
         memory_epochs: About how many epochs the planner looks back. Set with the replays of
-            docs/guide/replay.md, whose keys drift within some epochs; not searched.
+            docs/decisions/0011, whose keys drift within some epochs; not searched.
         slot_state_bytes: State that a slot can hold. If given, memory may be the bottleneck; by
             default it is not, as nobody knows what else an executor's memory is for.
         slot_bytes_per_second: Bytes that a slot can take in and send. If given, the network may

@@ -46,7 +46,7 @@ from headgate.planner.key_graph import KeyGraph, imbalance_of
 
 
 class IncrementalSettings(NamedTuple):
-    """One setting for all data, as kernels take it; docs/guide/replay.md tells how it was found."""
+    """One setting for all data, as kernels take it; docs/decisions/0011 tells how it was found."""
 
     move_rows: float = 0.7  # a move must gain so many rows (over the memory of pairs) ...
     inertia: float = 0.06  # ... and this share of the key's own rows

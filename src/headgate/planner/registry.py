@@ -5,7 +5,7 @@ planner places, and so how it is made:
 
     headgate.planners.keys      make(name, task: Task) -> Placing
     headgate.planners.units     make(clock=Clock) -> Planner
-    headgate.planners.replay    make(options: ReplayOptions, columns: int) -> Planner
+    headgate.planners.replay    make(options: ReplayOptions) -> Planner
 """
 
 from __future__ import annotations

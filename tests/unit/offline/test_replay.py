@@ -269,7 +269,7 @@ def test_options_that_make_no_sense_are_refused(wrong, said):
 
 
 def test_the_tate_pairs_reach_their_figures():
-    """The smallest of the real traces; all of them: docs/guide/replay.md."""
+    """The smallest of the real traces; all of them: docs/decisions/0011."""
     path = DATA / "tate_region_tag_pairs.parquet"
     if not path.exists():
         pytest.skip(f"no data: {path} is absent (set HEADGATE_DATA)")
