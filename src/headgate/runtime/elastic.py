@@ -157,6 +157,7 @@ class Elastic:
                     known = known | {executor.id for executor in new}
                     warming.append(warm_up.take(new))
             warmed += [future.result() for future in warming]
+            live = executors(spark)  # a newcomer's host is known once it has run a task
             if len(live) < total:
                 break  # no executor comes any more
         return replace(
