@@ -67,12 +67,14 @@ def session(
 
     from headgate.runtime.session import local_session
 
-    settings = {"spark.master": master} if master else {}
+    settings = {}
     for text in conf or []:
         key, equals, value = text.partition("=")
         if not equals or not key:
             raise HeadgateError(f"--conf {text!r} is not of the form KEY=VALUE")
         settings[key] = value
+    if master:
+        settings["spark.master"] = master
     with console.status("[dim]starting Spark[/]"):
         spark = local_session(name, conf=settings, log_file=log)
     try:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
-from headgate.cli.launch import flow_of, load_target
+from headgate.cli.console import speaker
+from headgate.cli.launch import flow_of, load_target, session
 from headgate.cli.main import app
 from headgate.errors import DeclarationError
 from headgate.flow import Flow
@@ -95,3 +97,19 @@ def test_every_example_declares_a_flow_that_compiles(
     program = compile_flow(flow.graph())
     assert bool(program.stateful) == (path.stem != "sentiment")  # fifteen steps without state
     assert program.sinks
+
+
+def test_a_master_given_by_name_is_stronger_than_one_among_settings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[dict[str, str]] = []
+
+    def local_session(name: str, *, conf: dict[str, str], log_file: Path) -> SimpleNamespace:
+        asked.append(conf)
+        return SimpleNamespace(stop=lambda: None)
+
+    monkeypatch.setattr("headgate.runtime.session.local_session", local_session)
+    with session(speaker(), "test", ["spark.master=local[1]", "a=b"], "local[2]"):
+        pass
+
+    assert asked == [{"spark.master": "local[2]", "a": "b"}]
