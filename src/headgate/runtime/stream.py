@@ -110,7 +110,8 @@ class Epochs:
         except HeadgateError:
             raise
         except Exception as problem:
-            raise EngineError(f"{type(problem).__name__}: {problem}") from problem
+            self.failure = EngineError(f"{type(problem).__name__}: {problem}")
+            raise self.failure from problem
 
     def run_micro_batch(self, frame: DataFrame, batch: int) -> None:
         """An epoch that Spark calls for, in the thread of its query."""
@@ -129,6 +130,8 @@ class Epochs:
 
     def tick_if_idle(self) -> None:
         """Let time go on while the query runs, if it has nothing else to do."""
+        if self._lock.locked():
+            return  # an epoch runs: if it is stopped, or fails, no other may follow it
         with self._one_at_a_time():
             every_s, idle_s = self._tick_every_s, time.monotonic() - self._idle_since_s
             is_idle = every_s is not None and idle_s >= every_s

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from headgate.commit.facts import LastTrigger
 from headgate.errors import EngineError, SinkFailed
 from headgate.runtime.session import Interrupted
-from headgate.runtime.stream import EpochStream, last_trigger
+from headgate.runtime.stream import Epochs, EpochStream, last_trigger
 from waiting import PATIENCE_S, wait_until
 
 
@@ -223,6 +223,76 @@ def test_what_work_beside_the_query_raises_ends_it(when: str) -> None:
 
     assert stream.await_end(PATIENCE_S) and isinstance(stream.failure, SinkFailed)
     assert not first.isActive
+
+
+class Coordinator:
+    """Runs an epoch as it is told; `ticks` counts those of the driver's own."""
+
+    def __init__(self, run_epoch: Any) -> None:
+        self.run_epoch, self.ticks = run_epoch, 0
+        self.checkpoint = SimpleNamespace(storage=SimpleNamespace(uri="/c"))
+        self.program = SimpleNamespace(graph=SimpleNamespace(name="f"))
+        self.last = SimpleNamespace(used_watermark_us=None, watermark_us=None)
+
+    def tick(self, run: Any, *, silent: bool) -> Any:
+        self.ticks += 1
+        return SimpleNamespace(epoch=self.ticks)
+
+
+def epochs_of(coordinator: Any, stream: EpochStream) -> Epochs:
+    context = SimpleNamespace(setLocalProperty=lambda name, value: None)
+    engine: Any = SimpleNamespace(spark=SimpleNamespace(sparkContext=context))
+    return Epochs(coordinator, engine, stream, tick=True, tick_every_s=0.0)
+
+
+def test_an_epoch_that_a_stop_interrupts_is_not_followed_by_a_tick() -> None:
+    stopped, query = threading.Event(), Query()
+    query.status["isDataAvailable"] = False
+    query.id, query.runId, query.lastProgress = "q", "r", None
+
+    def interrupted(*_: Any) -> None:
+        running.set()
+        assert stopped.wait(PATIENCE_S)
+        raise Interrupted
+
+    running, coordinator = threading.Event(), Coordinator(interrupted)
+    stream = Running(query).stream
+    stream.query = query
+    epochs = epochs_of(coordinator, stream)
+    frame: Any = None
+
+    def epoch() -> None:
+        with pytest.raises(Interrupted):
+            epochs._run(frame, 0, "q", ("q", "r"))
+
+    threads = [threading.Thread(target=epoch), threading.Thread(target=epochs.tick_if_idle)]
+    threads[0].start()
+    assert running.wait(PATIENCE_S)
+    threads[1].start()
+    threads[1].join(0.2)
+    stopped.set()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert coordinator.ticks == 0
+
+    epochs.tick_if_idle()
+    assert coordinator.ticks == 1
+
+
+def test_a_batch_that_fails_while_its_stop_waits_says_so() -> None:
+    def fails(*_: Any) -> None:
+        wait_until(lambda: stream.is_ending, "the stop to begin")
+        raise OSError("the disk is full")
+
+    context: Any = None
+    stream = EpochStream("f", None, context)
+    epochs = epochs_of(Coordinator(fails), stream)
+    frame: Any = None
+    stream.begin(lambda: epochs.run_batch(frame), nothing, nothing)
+    stream.stop()
+
+    assert isinstance(epochs.failure, EngineError)
+    assert str(epochs.failure) == "OSError: the disk is full"
 
 
 def progress(
