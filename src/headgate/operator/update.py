@@ -83,8 +83,9 @@ class Update(StatefulOperator):
                 if not isinstance(answer, tuple | list) or len(answer) != 2:
                     wrong = f"it must return (new_state, output_rows), not {answer!r}"
                     raise TypeError(wrong[:200])
-                new, answers[group] = answer
+                new, made = answer
                 after[group] = None if new is None else pickle.dumps(new, protocol=5)
+                answers[group] = made
             except Exception as error:
                 failed[group] = describe(error) if failed else reason_of(error, self.fn)
         batches, owners = self._fit(answers, failed)

@@ -89,6 +89,18 @@ def test_a_failing_key_is_refused_alone() -> None:
         assert sorted(row["k"] for row in slot.held()) == ["a", "e", "g"]
 
 
+def unkeepable(key: str, rows: pa.RecordBatch, state: Any) -> tuple[Any, Any]:
+    return (lambda: None) if key == "bad" else 1, [{"key": key}]
+
+
+def test_a_key_whose_state_cannot_be_kept_passes_no_rows_on() -> None:
+    update = Update(unkeepable, pa.schema({"key": pa.string()}))
+    result = run_once(update, batch_of(ROWS, k=["bad", "good"], v=[1, 1]), ["k"])
+
+    assert result.passed == [{"key": "good"}]
+    assert list(result.dead) == [0] and "pickle" in result.dead[0]
+
+
 WRONG: dict[str, Callable[[], Any]] = {
     "not a tuple": lambda: ({"key": "a"},),
     "not a generator": lambda: (row for row in ()),
