@@ -209,7 +209,7 @@ class Seals:
             ids, pos = ids.take(some), pos[some]
             cells = {name: written.take(some) for name, written in cells.items()}
         kinds = []
-        if any(name in cells for name in self._key_names):
+        if not self._key_names or any(name in cells for name in self._key_names):
             kinds += [_INDEX, _KEY]
         only_keys = cells and all(name in self._key_names for name in cells)
         if not only_keys or not self._row_names:

@@ -20,6 +20,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from headgate.operator.rows import KeyedRows
+from headgate.routing.identity import Identity
 from headgate.state.columns import MappedMemory, PrivateMemory
 from headgate.state.layout import RowLayout, StateSchema
 from headgate.state.rows import StateRows
@@ -668,3 +670,18 @@ def test_nothing_is_suspected_without_cause(state: State) -> None:
             if forget.random() < 0.5:
                 forget_mappings()
             _, chain = state.work(state.store, chain, epoch, work)  # would raise
+
+
+def test_the_one_row_of_a_global_operator_is_not_suspected(folder: Path) -> None:
+    """It has no key columns, with which rows get the seals of their keys."""
+    identity = Identity.new()
+    storage, warm = Storage.at(str(folder / "files")), str(folder / "warm")
+    store = StateStore(storage, warm_dir=warm, buckets=8, identity=identity)
+    schema = StateSchema(key=pa.schema([]), values=pa.schema([("count", pa.int64())]))
+    batch = pa.record_batch({"v": pa.array([1, 2])})
+    chain: Chain = ()
+    for epoch in range(4):
+        with store.open("op", 0, schema, chain, epoch=epoch, level=1, now_ms=0) as session:
+            assert len(session.sample_routes(100)) == len(session.all()) == min(epoch, 1)
+            session.write(KeyedRows(batch, [], None, identity).groups, {"count": np.array([epoch])})
+            chain = session.commit()
