@@ -3,11 +3,12 @@
 It is kept in segments, so a start reads the newest one only and the oldest can be dropped. A
 segment is named by the number of its first record:
 
-    journal/000000000512.jsonl    records 512 and on
+    journal/000000000512.jsonl                 records 512 and on
+    journal/000000000512-RANDOM-DIGITS.jsonl   elsewhere than on a local disk
 
 On a local disk a record is appended to the newest segment. Elsewhere nothing can be appended: a
-start begins a segment of its own, and writes it again with each record. So a driver that was
-overtaken cannot replace what others wrote.
+start begins a segment of its own, and writes it again with each record. Two drivers may begin at
+one number, so random digits keep them apart: who was overtaken replaces nothing that others wrote.
 
 The journal is advice: a line that cannot be read, for whatever reason, is passed over. The part of
 an epoch's record that its manifest holds is enough to write the line again, so a crash between the
@@ -22,6 +23,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import chain, pairwise
+from secrets import randbelow
 from threading import RLock
 from typing import Any
 
@@ -94,7 +96,9 @@ class Journal:
         assert number is not None
         line = _line(record)
         if self._room <= 0:
-            self._segment, self._room, self._unsent = f"{number:012d}.jsonl", SEGMENT_BYTES, b""
+            mine = "" if self._storage.is_local else f"-{randbelow(10**12):012d}"
+            self._segment, self._room = f"{number:012d}{mine}.jsonl", SEGMENT_BYTES
+            self._unsent = b""
             self._drop_old(number)
         if self._storage.is_local:
             self._storage.append(self._segment, self._unsent + line)

@@ -224,6 +224,25 @@ def test_a_driver_that_was_overtaken_replaces_no_record_of_the_next(s3: LocalS3)
     assert epochs_of(Journal(Storage.at(uri))) == list(range(4))
 
 
+@pytest.mark.parametrize("is_full", [False, True])
+def test_nor_where_both_begin_a_segment_at_one_number(
+    s3: LocalS3, small: None, is_full: bool
+) -> None:
+    """At the first record of all, or when the segment of the old one is full."""
+    uri = s3.folder()
+    old = Journal(Storage.at(uri))
+    old.append_epoch(Line(0)) if is_full else old._find_end()
+    while old._room > 0:
+        old.append_epoch(Line(max(old._epochs) + 1))
+    first = max(old._epochs, default=-1) + 1
+    new = Journal(Storage.at(uri))
+    for epoch in range(first, first + 4):
+        new.append_epoch(Line(epoch))
+    old.append(RetryFacts(1, 0, "lost"))
+
+    assert epochs_of(Journal(Storage.at(uri))) == list(range(first + 4))
+
+
 def test_threads_may_share_a_journal(place: Callable[[], Storage], small: None) -> None:
     journal = Journal(place())
     with ThreadPoolExecutor(4) as threads:
