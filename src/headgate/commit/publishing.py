@@ -177,7 +177,9 @@ def places_of(flow: str, sink: str, file: Mapping[str, Any], uri: str) -> list[t
 def publish(flow: str, sink: str, epoch: int, files: Sequence[Mapping[str, Any]], uri: str) -> None:
     """Rename an epoch's files from where they are staged (`uri`, if they do not say)."""
     places = [places_of(flow, sink, file, uri) for file in files]  # refuses before it renames
-    for (staging, name), (root, final) in places:
+    roots: dict[Storage, Storage] = {}  # each is opened once: an object store has to be reached
+    for (staging, name), (at, final) in places:
+        root = roots.setdefault(at, at)
         staged = f"{staging.uri[len(root.uri) + 1 :]}/{name}"
         if root.exists(staged):
             root.rename(staged, final)
@@ -190,7 +192,7 @@ def publish(flow: str, sink: str, epoch: int, files: Sequence[Mapping[str, Any]]
                 epoch=epoch,
                 file=name,
             )
-    for root in {root for _, (root, _) in places}:  # before it is marked as done
+    for root in roots:  # before it is marked as done
         root.flush(final for _, (at, final) in places if at == root)
     storage = Storage.at(uri)
     for name in storage.list():

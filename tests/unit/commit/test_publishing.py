@@ -72,6 +72,23 @@ def test_a_driver_killed_between_two_renames_is_followed_by_one_that_ends_them(
     assert published(tmp_path) == [f"part-f-out-{file['name']}" for file in files]
 
 
+def test_a_destination_is_opened_once_however_many_files_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On an object store each time is a client with connections of its own."""
+    files, opened, open_ = stage(tmp_path, 3, *"abcdefgh"), list[str](), Storage._open
+
+    def count(self: Storage) -> Any:
+        opened.append(self.uri)
+        return open_(self)
+
+    monkeypatch.setattr(Storage, "_open", count)
+    publish("f", "out", 3, files, staging_uri(str(tmp_path), "f", "out"))
+
+    assert len(published(tmp_path)) == 8
+    assert sorted(opened) == sorted({*opened})
+
+
 PAIRS = [("a", "b-c"), ("a-b", "c"), ("a-b", "b-c"), ("a", "c"), ("a", "b"), ("a", "b-b-c")]
 HYPHENS = st.from_regex(r"[ab][ab-]{0,4}", fullmatch=True)
 
