@@ -182,9 +182,9 @@ def spark_errors(data: str, form: str) -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError) as problem:
-        text = str(problem)
+        text = str(problem).strip()  # those of Spark's parser begin with an empty line
         causes = re.findall(r"Caused by: [\w.$]+: (.+)", text)[-1:]
-        reason = (*causes, *text.split("\n"))[0].strip() or "no reason given"
+        reason = (*causes, *text.splitlines(), "no reason given")[0].strip()
         raise HeadgateError(f"Spark cannot read {data} as {form}: {reason[:400]}", data=data) from (
             problem
         )

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.errors import ParseException
 
 import headgate as hg
 from headgate.demo import trends
@@ -27,7 +28,7 @@ from headgate.offline.analyze import (
     steps_to,
     write,
 )
-from headgate.offline.analyze_input import check_columns, format_of, shape_of
+from headgate.offline.analyze_input import check_columns, format_of, shape_of, spark_errors
 from headgate.offline.analyze_report import render
 from headgate.offline.pairs import Outlook, Shape, count_pairs, graph_of, hashes_of
 from headgate.planner.key_graph import to_tables
@@ -117,6 +118,22 @@ def test_unknown_formats_and_missing_files_are_told(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(HeadgateError, match="no file in"):
         format_of(str(tmp_path / "empty"))
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("\n[PARSE_SYNTAX_ERROR] Syntax error at 'x' (line 1)\n\n== SQL ==\na x", "[PARSE_SYNTAX_"),
+        ("Job aborted.\nCaused by: a.B: first\n\tat c.D\nCaused by: a.B: the last", "the last"),
+        ("", "no reason given"),
+    ],
+)
+def test_what_spark_says_is_one_line(said: str, told: str) -> None:
+    with pytest.raises(HeadgateError) as raised, spark_errors("posts", "csv"):
+        raise ParseException(said)
+
+    assert str(raised.value).startswith(f"Spark cannot read posts as csv: {told}")
+    assert "\n" not in str(raised.value)
 
 
 def test_a_missing_column_lists_those_there_are() -> None:
