@@ -191,10 +191,6 @@ class RecentPairs:
         self._promised: float | None = None
         self._staying: float | None = None
 
-    @property
-    def never_judged(self) -> bool:
-        return self._before is None
-
     def count(self, seen: Observation, fade: float = 1.0) -> None:
         """Add what was seen; what was counted before weighs `fade` of what it did."""
         if fade < 1:
