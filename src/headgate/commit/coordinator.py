@@ -100,6 +100,7 @@ class Coordinator:
             may_lose=settings.drop_state,
         )
         self._settled = self.last is None
+        self._observed: Observed | None = None  # what the manager gets when the sinks are done
         self._collector = Collector(checkpoint, settings.keep_manifests)
         self._routing = TablesInUse(
             program,
@@ -115,8 +116,6 @@ class Coordinator:
             done = "costs are measured anew"
             self.journal.append(DamageFacts(lost.file, str(lost), done, operator=op))
         self._collector.sweep()
-        if self.last is not None and self.last.record is not None:
-            self.journal.append_epoch(self.last.record)
 
     @property
     def tables(self) -> dict[str, RoutingTable]:
@@ -166,7 +165,15 @@ class Coordinator:
 
     def _settle(self) -> EpochFacts:
         assert self.last is not None
-        manifest = self.last = self._sinks.call_all(self.last)
+        manifest, called = self._sinks.call_all(self.last)
+        facts = manifest.record or EpochFacts(manifest.epoch)
+        if facts.latency is not None and facts.latency.commit_ms is None:
+            after_ms = self._clock_ms() - facts.now_ms
+            # When the sinks of an earlier driver were done, nobody knows.
+            facts = replace(facts, latency=facts.latency.committed(after_ms) if called else None)
+            manifest = replace(manifest, record=facts)
+        self.last = manifest
+        self._observe(facts)
         self.generation.hold(f"noting epoch {manifest.epoch} in the journal")
         if manifest.record is not None:
             self.journal.append_epoch(manifest.record)
@@ -175,7 +182,12 @@ class Coordinator:
         self._collector.after_commit(manifest)
         faults.reach("files-collected", manifest.epoch)
         self._settled = True
-        return manifest.record or EpochFacts(manifest.epoch)
+        return facts
+
+    def _observe(self, facts: EpochFacts) -> None:
+        observed, self._observed = self._observed, None
+        if observed is not None and self._planning is not None:
+            self._planning.observe(replace(observed, facts=facts), self.tables)
 
     def plan(self, epoch: int, attempt: int = 0) -> EpochPlan:
         """The epoch as its tasks will see it: a function of the last manifest and the clock."""
@@ -300,8 +312,7 @@ class Coordinator:
         self._routing.committed()
         if self._planning is not None:
             by_unit = bool(plan.unit_statistics)
-            observed = Observed(facts, result.statistics, self.is_changing(), by_unit)
-            self._planning.observe(observed, self.tables)
+            self._observed = Observed(facts, result.statistics, self.is_changing(), by_unit)
 
     def _install_decision(self, epoch: int) -> None:
         """Take the manager's tables if it has new ones, and save all before an epoch uses them."""

@@ -20,6 +20,7 @@ from headgate.commit.facts import (
     LastTrigger,
     StateSize,
 )
+from headgate.commit.latency import ages_of
 from headgate.errors import CustodyMismatch, EngineError
 from headgate.planner.distance import CLASSES, Distances
 from headgate.routing.route import Here, Shares
@@ -155,6 +156,7 @@ def epoch_facts(
         routing_version=plan.routing_version,
         watermark_us=plan.clock.watermark_us,
         now_ms=plan.clock.now_ms,
+        latency=ages_of(program, total),
         engine=result.engine,
         trigger=result.trigger,
     )

@@ -16,6 +16,7 @@ from functools import cache, partial
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Self, TypeVar, Union, cast
 
+from headgate.commit.latency import LatencyFacts
 from headgate.planner.tuning.cost_model import EngineCosts
 from headgate.planner.tuning.epochs import TunedEpochs
 from headgate.state.state_file import StateFile
@@ -228,6 +229,7 @@ class EpochFacts(Facts):
     now_ms: int = 0
     attempts: int = 1
     tick: Annotated[bool, SPARSE] = False
+    latency: Sparse[LatencyFacts] = None
     costs: Annotated[Mapping[str, CostFacts], SPARSE] = field(default_factory=dict)
     engine: Annotated[EngineFacts, INLINE] = field(default_factory=EngineFacts)
     trigger: Annotated[LastTrigger, INLINE] = field(default_factory=LastTrigger)

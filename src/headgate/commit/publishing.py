@@ -56,14 +56,19 @@ class SinkCalls:
     found: int
     may_lose: Collection[str]
 
-    def call_all(self, manifest: Manifest) -> Manifest:
-        """Call whoever is not marked yet; returns the manifest without rows that were given up."""
+    def call_all(self, manifest: Manifest) -> tuple[Manifest, bool]:
+        """Call whoever is not marked yet: was it anybody, or was the epoch found delivered?
+
+        Returns the manifest too, without rows that were given up.
+        """
         epoch = manifest.epoch
+        called = epoch > self.found
         for node in self.program.sinks:
             sink = node.name
             if self.checkpoint.is_marked(epoch, sink):
                 continue
             self.generation.hold(f"calling sink {sink!r} for epoch {epoch}")
+            called = True
             damaged = self._damaged(sink, manifest)
             files = manifest.sinks.get(sink, [])
             self._call(node, epoch, [file for file in files if file["name"] not in damaged])
@@ -76,7 +81,7 @@ class SinkCalls:
             self.checkpoint.mark(epoch, sink)
             faults.reach("sink-marked", epoch)
         faults.reach("sinks-done", epoch)
-        return manifest
+        return manifest, called
 
     def _call(self, sink: Node, epoch: int, files: list[dict[str, Any]]) -> None:
         try:

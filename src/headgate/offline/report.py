@@ -77,6 +77,7 @@ def render(
             ("stay in their slot", percent(run.locality), "of rows between operators"),
             ("imbalance", times(run.imbalance_median), "busiest slot over mean"),
             ("shuffled", short(run.bytes_shuffled, "B"), f"of {short(moved, 'B')} moved"),
+            *_latency_tile(run),
         ],
         {
             "The flow": page.card(_diagram(describe, epochs)),
@@ -91,6 +92,11 @@ def render(
         "Made from the flow's journal by <code>headgate report</code>. Times are advisory: a task "
         "that Spark ran twice counts twice.",
     )
+
+
+def _latency_tile(run: RunView) -> list[tuple[str, str, str]]:
+    p95_ms = run.latency_p95_ms_median
+    return [] if p95_ms is None else [("latency", short(p95_ms / 1e3, "s"), "p95, median epoch")]
 
 
 def _subtitle(
@@ -197,6 +203,12 @@ def _figures(epochs: Sequence[EpochFacts], views: Sequence[EpochView], run: RunV
         axes.set_ylim(1, max(1.25, axes.get_ylim()[1]))
         page.y_ticks(axes, "×")
 
+    def latencies(axes: Axes) -> None:
+        over_epochs(axes)
+        page.lines(axes, late)
+        axes.set_ylim(bottom=0)
+        page.y_ticks(axes, "s")
+
     def loads(axes: Axes) -> None:
         page.load_bars(axes, busy)
         axes.axhline(1, **page.REFERENCE)
@@ -228,13 +240,19 @@ def _figures(epochs: Sequence[EpochFacts], views: Sequence[EpochView], run: RunV
         "shuffled": {v.epoch: float(v.bytes_shuffled) for v in views},
         "local, in memory": {v.epoch: float(v.bytes_local) for v in views},
     }
-    busy = _loads(epochs)
+    busy, late = _loads(epochs), _latencies(epochs)
     return page.figures(
         [
             (
                 "Rows per second",
                 "Source rows over an epoch's planning and job.",
                 page.figure("rate", rates) if rate else "",
+            ),
+            (
+                "Latency of rows",
+                "From their arrival at the source, or at least from the beginning of their epoch, "
+                "to the commit of the last sink.",
+                page.figure("latency", latencies) if late else "",
             ),
             (
                 "Where the time goes",
@@ -277,6 +295,21 @@ def _time_spent(epochs: Sequence[EpochFacts]) -> dict[str, dict[int, float]]:
         for e, engine in timed.items()
     }
     return parts
+
+
+def _latencies(epochs: Sequence[EpochFacts]) -> dict[str, list[tuple[float, float]]]:
+    """Seconds by epoch, a line per quantile; one line where rows have no times of arrival."""
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for facts in epochs:
+        if facts.latency is None:
+            continue
+        at = facts.latency
+        found = {"p99": at.p99_ms, "p95": at.p95_ms, "p50": at.p50_ms}
+        if at.since == "trigger":
+            found = {"at least": at.p50_ms}
+        for name, ms in found.items():
+            lines.setdefault(name, []).append((facts.epoch, ms / 1e3))
+    return lines
 
 
 def _loads(epochs: Sequence[EpochFacts]) -> dict[str, list[int]]:

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from statistics import median
 
 from headgate.commit.facts import EpochFacts, Json, OutcomeFacts, PlanFacts, epochs_of, facts_of
+from headgate.commit.latency import LatencyFacts
 from headgate.errors import HeadgateError
 
 EPOCH_COLUMNS = {
@@ -20,8 +21,9 @@ EPOCH_COLUMNS = {
     "rows/s": 9,
     "locality": 9,
     "imbalance": 10,
-    "shuffled": 10,
-    "local": 10,
+    "shuffled": 9,
+    "local": 8,
+    "latency": 9,
 }
 """What is shown of an epoch, and how many characters it takes on a terminal."""
 
@@ -31,7 +33,7 @@ class EpochView:
     """One epoch. What the engine did not measure is None (the testing kit has no job times).
 
     `seconds` is planning and job: what the epoch costs before it is committed. `imbalance` is that
-    of the operator whose busiest slot is furthest above its mean.
+    of the operator whose busiest slot is furthest above its mean. Of latencies p95 is shown.
     """
 
     epoch: int
@@ -44,6 +46,7 @@ class EpochView:
     slots: int
     routing_version: int
     attempts: int
+    latency: LatencyFacts | None
 
     @classmethod
     def of(cls, facts: EpochFacts) -> EpochView:
@@ -59,11 +62,20 @@ class EpochView:
             slots=facts.slots,
             routing_version=facts.routing_version,
             attempts=facts.attempts,
+            latency=facts.latency,
         )
 
     @property
     def rows_per_second(self) -> float | None:
         return self.rows / self.seconds if self.seconds else None
+
+    @property
+    def latency_text(self) -> str:
+        """What 95 of 100 rows took at most; at least that, if sources have no times of arrival."""
+        if self.latency is None:
+            return "–"
+        least = "≥" if self.latency.since == "trigger" else ""
+        return least + short(self.latency.p95_ms / 1e3, "s")
 
     @property
     def cells(self) -> list[str]:
@@ -77,6 +89,7 @@ class EpochView:
             times(self.imbalance),
             short(self.bytes_shuffled, "B"),
             short(self.bytes_local, "B"),
+            self.latency_text,
         ]
 
     def to_json(self) -> Json:
@@ -96,6 +109,7 @@ class RunView:
     bytes_shuffled: int
     bytes_local: int
     retries: int
+    latency_p95_ms_median: float | None
 
     @classmethod
     def of(cls, views: Sequence[EpochView]) -> RunView:
@@ -112,6 +126,11 @@ class RunView:
             bytes_shuffled=sum(view.bytes_shuffled for view in views),
             bytes_local=sum(view.bytes_local for view in views),
             retries=sum(view.attempts - 1 for view in views),
+            latency_p95_ms_median=_median(
+                view.latency.p95_ms
+                for view in busy
+                if view.latency is not None and view.latency.since == "arrival"
+            ),
         )
 
     @property

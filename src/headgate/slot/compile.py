@@ -71,8 +71,8 @@ def _prune(graph: FlowGraph) -> tuple[dict[int, tuple[str, ...]], dict[int, set[
     columns: dict[int, tuple[str, ...]] = {}
     for index in reversed(graph.order):
         node = graph.nodes[index]
-        if node.kind == "source" and node.spec.event_time:
-            wanted[index].add(node.spec.event_time)
+        if node.kind == "source":
+            wanted[index] |= {node.spec.event_time, node.spec.arrival} - {None}
         inputs = graph.inputs(index)
         for edge in inputs:
             produced = graph.nodes[inputs[0].producer].schema  # of a union the first side's order

@@ -29,7 +29,7 @@ MASK = (1 << 64) - 1
 # The fields of a control record that add up, whatever their shape.
 _ADDED = (
     *("sent", "received", "edges", "batches", "loads", "away_rows", "merge_rows", "estimated_us"),
-    *("merge_bytes", "moved", "late", "dead", "source_rows"),
+    *("merge_bytes", "moved", "late", "dead", "source_rows", "ages"),
 )
 Scheme = Literal["auto", "distinct", "shared"]
 BatchRows = int | Mapping[str, int] | None
@@ -171,7 +171,8 @@ class Control:
     owns (of a split operator: all), under "source" what source tasks did; merge_rows: partials
     merged, by operator and owner, which for a split operator are part of its load; merge_bytes:
     bytes of partials that left their task. estimated_us: what the rows that a cost-aware shuffle
-    gave to each slot should take there.
+    gave to each slot should take there. ages: source rows by how old they were when the epoch
+    began, in bins (see `slot/latency.py`).
     """
 
     sent: dict[str, list[int]] = field(default_factory=dict)
@@ -190,6 +191,7 @@ class Control:
     late: dict[str, int] = field(default_factory=dict)
     dead: dict[str, int] = field(default_factory=dict)
     source_rows: dict[str, int] = field(default_factory=dict)
+    ages: dict[str, int] = field(default_factory=dict)
     event_time: dict[str, int] = field(default_factory=dict)
     versions: list[int] = field(default_factory=list)
     slots: list[int] = field(default_factory=list)

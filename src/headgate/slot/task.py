@@ -24,6 +24,7 @@ from headgate.operator.base import Output
 from headgate.operator.rows import KeyedRows, Partials
 from headgate.slot.cost_shuffle import CostTiming
 from headgate.slot.failure import DeadLetters, from_exception, to_record
+from headgate.slot.latency import ages_in_bins
 from headgate.slot.outbox import Outbox
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import ORDER, Program
@@ -368,6 +369,7 @@ def _take_in(task: Task, source: Node, chunk: pa.RecordBatch) -> None:
     seen[source.name] = seen.get(source.name, 0) + batch.num_rows
     with task.guard(source, batch):
         _note_event_time(task, source, batch)
+    _note_ages(task, source, batch)
     task.dispatch(source, Rows(batch, lineage))
     for node in task.program.order:
         if node.kind != "source":
@@ -387,3 +389,10 @@ def _note_event_time(task: Task, source: Node, batch: pa.RecordBatch) -> None:
         latest_us = in_us.cast(pa.int64()).as_py()
         before = task.control.event_time.get(source.name, latest_us)
         task.control.event_time[source.name] = max(before, latest_us)
+
+
+def _note_ages(task: Task, source: Node, batch: pa.RecordBatch) -> None:
+    if source.spec.arrival is not None:
+        arrivals, ages = batch.column(source.spec.arrival), task.control.ages
+        for name, rows in ages_in_bins(arrivals, task.plan.clock.now_ms).items():
+            ages[name] = ages.get(name, 0) + rows

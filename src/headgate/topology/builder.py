@@ -28,7 +28,7 @@ from headgate.topology.graph import (
     check_event_time,
     without_needless_shuffles,
 )
-from headgate.topology.schema import SchemaLike, source_schema, time_of, to_schema
+from headgate.topology.schema import SchemaLike, check_arrival, source_schema, time_of, to_schema
 from headgate.topology.stream import Stream
 
 log = logging.getLogger("headgate")
@@ -63,6 +63,7 @@ class FlowBuilder:
         event_time: str | None = None,
         watermark: str | timedelta | None = None,
         idle_after: int = 3,
+        arrival: str | None = None,
     ) -> Stream:
         """Read from a DataFrame (streaming or batch), or from a function SparkSession -> DataFrame.
 
@@ -70,7 +71,9 @@ class FlowBuilder:
         how many rows an epoch should have (None: no wish), as `start(rows_per_epoch=)` says or
         the flow chooses. A `Reader` is such a function for Spark's own formats. `event_time`
         names the column of event times; `watermark` is how late rows may come. A source that
-        brings no row for `idle_after` epochs no longer holds the watermark back.
+        brings no row for `idle_after` epochs no longer holds the watermark back. `arrival` names
+        the column with the time at which a row came into being, such as Kafka's `timestamp`: the
+        latency of rows is measured from there, and nothing else is done with it.
         """
         rows = source_schema(frame, schema)
         idle_after = check_count(idle_after, "idle_after= of a source")
@@ -78,7 +81,10 @@ class FlowBuilder:
             raise DeclarationError("watermark= needs event_time=, the column it is measured on")
         if event_time is not None:
             time_of(rows, event_time, "a source")
-        spec = SourceSpec(frame, event_time, duration_us(watermark or timedelta(0)), idle_after)
+        if arrival is not None:
+            check_arrival(rows, arrival)
+        delay_us = duration_us(watermark or timedelta(0))
+        spec = SourceSpec(frame, event_time, delay_us, idle_after, arrival)
         return Stream(self, (self._add("source", name, rows, spec),), rows)
 
     def dead_letters(self) -> Stream:

@@ -103,6 +103,7 @@ class SourceSpec:
     event_time: str | None = None
     delay_us: int = 0
     idle_after: int = 3
+    arrival: str | None = None
 
 
 @dataclass(frozen=True)

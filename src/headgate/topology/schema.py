@@ -189,6 +189,16 @@ def time_of(schema: pa.Schema, name: str, who: str) -> pa.Field:
     return field
 
 
+def check_arrival(schema: pa.Schema, name: str) -> None:
+    """Raise unless a source has such a column, and it says when rows came into being."""
+    field = column_of(schema, name, "arrival= of a source")
+    if not pa.types.is_timestamp(field.type):
+        raise SchemaMismatch(
+            f"arrival={name!r} of a source is {field.type}; latency is measured from a timestamp",
+            column=name,
+        )
+
+
 def names_of(schema: pa.Schema, columns: Iterable[Any], where: str) -> tuple[str, ...]:
     """Names of different columns of the stream; a Spark column that is just a name counts as it."""
     names: list[str] = []

@@ -53,6 +53,18 @@ def test_times_add_two_figures(tmp_path: Path) -> None:
     assert "Rows per second" in with_times
 
 
+def test_measured_latencies_are_drawn_and_a_bound_says_that_it_is_one(tmp_path: Path) -> None:
+    seen = Inspection(checkpoint(tmp_path))
+    latency = {"p50_ms": 10.0, "p95_ms": 900.0, "p99_ms": 950.0, "mean_ms": 90.0, "rows": 50}
+    measured = [r | {"latency": latency | {"since": "arrival"}} for r in seen.journal]
+
+    bound = render(seen.describe, seen.journal, title="t")
+    page = render(seen.describe, measured, title="t")
+
+    assert "Latency of rows" in bound and "at least" in bound and "p95, median" not in bound
+    assert "p99" in page and "0.90 s" in page and "p95, median epoch" in page
+
+
 def test_what_users_name_is_escaped(tmp_path: Path) -> None:
     seen = Inspection(checkpoint(tmp_path))
 
