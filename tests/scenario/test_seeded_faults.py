@@ -130,6 +130,7 @@ class Driver:
             forget_mappings()  # a new driver has new workers
             try:
                 coordinator = self.start(number)
+                mine = self.starts
                 self.check_state(coordinator)
                 coordinator.settle()
                 if coordinator.last is not None and self.rng.random() < 0.5:  # Spark was not told
@@ -138,6 +139,8 @@ class Driver:
                 for epoch in range(first, self.case.epoch_count):
                     self.run_epoch(coordinator, epoch)
                     self.faults.raise_the_dead()
+                    if mine != self.starts:  # overtaken at the very end: its files may be gone
+                        raise Overtaken("at files-collected")
                     self.check_state(coordinator)
                 return coordinator
             except (Killed, Overtaken):
