@@ -230,6 +230,8 @@ class EpochFacts(Facts):
     attempts: int = 1
     tick: Annotated[bool, SPARSE] = False
     latency: Sparse[LatencyFacts] = None
+    # the slots of operators that have an instance in some slots only
+    instances: Annotated[Mapping[str, tuple[int, ...]], SPARSE] = field(default_factory=dict)
     costs: Annotated[Mapping[str, CostFacts], SPARSE] = field(default_factory=dict)
     engine: Annotated[EngineFacts, INLINE] = field(default_factory=EngineFacts)
     trigger: Annotated[LastTrigger, INLINE] = field(default_factory=LastTrigger)

@@ -46,6 +46,7 @@ class Decision:
     change, and `scaling` why; the engine may need some epochs to get ready for it. `dispatch` is
     how rows of some operators find their slots in the plans to come; None: as they did.
     `tuning` has the limit that sources should get, and what a later start should begin with.
+    `instances` holds the slots of the operators whose instances change; their tables follow.
     """
 
     tables: Mapping[str, RoutingTable] = field(default_factory=dict)
@@ -55,6 +56,7 @@ class Decision:
     scaling: str = "the manager's plan"
     dispatch: Mapping[str, Dispatch] | None = None
     tuning: TuningFacts | None = None
+    instances: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 class Decides(Protocol):
@@ -136,7 +138,7 @@ class Planning:
         if plan is not None:
             overtaken = f"made for {self._slots} slots, there are {slots} now"
             plan = replace(plan, overtaken=overtaken)
-        return replace(decision, tables={}, plan=plan, slots=None, dispatch=None)
+        return replace(decision, tables={}, plan=plan, slots=None, dispatch=None, instances={})
 
     def close(self) -> None:
         if self._thread is not None:

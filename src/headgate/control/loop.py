@@ -80,7 +80,8 @@ class DecisionLoop:
                 policy.slots_changed(slots)
         self._slots = slots
         recent = [epoch for epoch in observed if epoch.facts.slots == slots]
-        proposals = [policy.propose(recent, View(tables, slots)) for policy in self._policies]
+        view = View(tables, slots, observed[-1].facts.instances)
+        proposals = [policy.propose(recent, view) for policy in self._policies]
         tuning = self._tune(observed)
         decision = replace(self._join(proposals), tuning=tuning)
         wanted = self._slots_wanted(proposals, tuning, slots)
@@ -92,11 +93,13 @@ class DecisionLoop:
     def _join(self, proposals: Sequence[Proposal]) -> Decision:
         """One decision. Where two place the same operator, the one asked later does."""
         tables: dict[str, RoutingTable] = {}
+        instances: dict[str, tuple[int, ...]] = {}
         plan: PlanFacts | None = None
         achieved: dict[Figure, float] = {}
         promised: dict[Figure, float] = {}
         for number, proposal in enumerate(proposals):
             tables |= proposal.tables
+            instances |= proposal.instances
             if proposal.dispatch is not None:
                 self._dispatch[number] = proposal.dispatch
             plan = _both(plan, proposal.plan)
@@ -107,7 +110,7 @@ class DecisionLoop:
         if promised or outcome is not None:
             self._promised = promised
         dispatch = {op: by for said in self._dispatch.values() for op, by in said.items()}
-        return Decision(tables, plan, outcome, dispatch=dispatch)
+        return Decision(tables, plan, outcome, dispatch=dispatch, instances=instances)
 
     def _tune(self, observed: Sequence[Observed]) -> TuningFacts | None:
         """What the tuner says of these epochs, the last word; after a wish for slots, no other."""

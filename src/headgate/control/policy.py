@@ -30,10 +30,17 @@ MOVES_EXPLAINED = 8  # lines of a plan's record that name single moves
 
 @dataclass(frozen=True)
 class View:
-    """What holds for the coming epoch unless a decision changes it."""
+    """What holds for the coming epoch unless a decision changes it.
+
+    `instances` are the slots of operators that have an instance in some slots only.
+    """
 
     tables: Mapping[str, RoutingTable]
     slots: int
+    instances: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def slots_of(self, operator: str) -> tuple[int, ...]:
+        return self.instances.get(operator) or tuple(range(self.slots))
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,7 @@ class Proposal:
         achieved: The same figures as the epochs seen now show them.
         slots: Another number of slots that the policy asks for.
         outcome: What the last plan achieved, of a policy that compares by itself.
+        instances: The slots of operators whose instances should change.
     """
 
     tables: Mapping[str, RoutingTable] = field(default_factory=dict)
@@ -58,6 +66,7 @@ class Proposal:
     achieved: Mapping[Figure, float] = field(default_factory=dict)
     slots: Wanted | None = None
     outcome: OutcomeFacts | None = None
+    instances: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 class Policy(Protocol):

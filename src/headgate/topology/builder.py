@@ -108,7 +108,13 @@ class FlowBuilder:
         return FlowGraph(self.name, tuple(self._nodes), edges, self._dead_letters)
 
     def _add(
-        self, kind: Any, name: str | None, schema: pa.Schema, spec: Any, key: tuple[str, ...] = ()
+        self,
+        kind: Any,
+        name: str | None,
+        schema: pa.Schema,
+        spec: Any,
+        key: tuple[str, ...] = (),
+        parallelism: int | None = None,
     ) -> int:
         taken = {n.name for n in self._nodes}
         if name is None:
@@ -120,7 +126,7 @@ class FlowBuilder:
                 f"flow {self.name!r} already has an operator called {name!r}; choose another name=",
                 name=name,
             )
-        self._nodes.append(Node(len(self._nodes), name, kind, schema, spec, key))
+        self._nodes.append(Node(len(self._nodes), name, kind, schema, spec, key, parallelism))
         return len(self._nodes) - 1
 
     def _connect(self, producers: Iterable[int], consumer: int, grouping: Grouping) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 import pyarrow as pa
 
 from headgate.errors import CyclicFlow, DeclarationError
-from headgate.topology.arguments import check_choice
+from headgate.topology.arguments import check_choice, check_count
 
 GroupingKind = Literal["fields", "shuffle", "cost", "local", "all", "global"]
 NullKeys = Literal["key", "drop", "error"]
@@ -125,7 +125,10 @@ class SinkSpec:
 
 @dataclass(frozen=True)
 class Node:
-    """One operator, source or sink; `schema` is what it puts out (a sink: what it takes)."""
+    """One operator, source or sink; `schema` is what it puts out (a sink: what it takes).
+
+    `parallelism` is how many slots are to have an instance of it (None: nobody said).
+    """
 
     id: int
     name: str
@@ -133,6 +136,7 @@ class Node:
     schema: pa.Schema
     spec: Any = None
     key: tuple[str, ...] = ()
+    parallelism: int | None = None
 
 
 @dataclass(frozen=True)
@@ -180,6 +184,25 @@ class FlowGraph:
         return [n for n in self.nodes if n.kind == kind]
 
 
+def check_parallelism(operator: str, count: object, groupings: Iterable[Grouping]) -> int:
+    """A number of instances that an operator whose input is grouped so can have."""
+    kinds = {grouping.kind for grouping in groupings}
+    wanted = check_count(count, f"parallelism= of {operator!r}")
+    if not kinds - {"local"}:
+        raise DeclarationError(
+            f"parallelism={count} of {operator!r}: its rows stay in the slots they are in. Put "
+            "shuffle(), key_by(...) or the like before it",
+            operator=operator,
+        )
+    if "global" in kinds and wanted > 1:
+        raise DeclarationError(
+            f"parallelism={count} of {operator!r}: globally() is one key, and one key has one "
+            "instance; leave it out",
+            operator=operator,
+        )
+    return wanted
+
+
 # The two passes below rely on nodes being declared before the ones they feed.
 
 
@@ -204,8 +227,8 @@ def without_needless_shuffles(nodes: Sequence[Node], edges: Sequence[Edge]) -> t
     A shuffle deals rows round robin over the slots. Stateless steps behind it keep about even
     numbers in every slot, so a second shuffle would cost an exchange and even out nothing; without
     it the steps run as a chain in one task. It stays an exchange if rows come any other way too, or
-    if the user gave it a batch size. No result depends on it: stateless steps do not know their
-    slot.
+    if the user gave it a batch size, or its consumer a parallelism. No result depends on it:
+    stateless steps do not know their slot.
     """
     even: set[int] = set()  # nodes whose rows are spread evenly
     for node in nodes:
@@ -218,7 +241,9 @@ def without_needless_shuffles(nodes: Sequence[Node], edges: Sequence[Edge]) -> t
             even.add(node.id)
     return tuple(
         replace(edge, grouping=LOCAL)
-        if edge.grouping == Grouping("shuffle") and edge.producer in even
+        if edge.grouping == Grouping("shuffle")
+        and edge.producer in even
+        and nodes[edge.consumer].parallelism is None
         else edge
         for edge in edges
     )

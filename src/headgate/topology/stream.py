@@ -25,6 +25,7 @@ from headgate.topology.graph import (
     SinkFunction,
     SinkSpec,
     StatelessSpec,
+    check_parallelism,
 )
 from headgate.topology.schema import (
     SchemaLike,
@@ -141,9 +142,18 @@ class Stream:
         return self._grouped(replace(self.grouping, batch_rows=rows))
 
     # --- stateless operators ---------------------------------------------------------------
-    def map(self, function: Any, schema: SchemaLike, *, name: str | None = None) -> Stream:
+    # `parallelism=` of each is how many slots have an instance of it; see `process`.
+
+    def map(
+        self,
+        function: Any,
+        schema: SchemaLike,
+        *,
+        name: str | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
         """Vectorised: RecordBatch -> RecordBatch (or dict of arrays), a row for each row."""
-        return self._stateless("map", StatelessSpec(function), to_schema(schema), name)
+        return self._stateless("map", StatelessSpec(function), to_schema(schema), name, parallelism)
 
     def map_rows(
         self,
@@ -151,23 +161,40 @@ class Stream:
         schema: SchemaLike,
         *,
         name: str | None = None,
+        parallelism: int | None = None,
     ) -> Stream:
         """Convenience: dict -> dict, one row at a time. Prefer `map`."""
-        return self._stateless("map", StatelessSpec(function, True), to_schema(schema), name)
+        spec = StatelessSpec(function, True)
+        return self._stateless("map", spec, to_schema(schema), name, parallelism)
 
-    def filter(self, predicate: Any, *, name: str | None = None) -> Stream:
+    def filter(
+        self, predicate: Any, *, name: str | None = None, parallelism: int | None = None
+    ) -> Stream:
         """Vectorised: RecordBatch -> boolean array; or a pyarrow.compute expression."""
-        return self._stateless("filter", StatelessSpec(predicate), self.schema, name)
+        return self._stateless("filter", StatelessSpec(predicate), self.schema, name, parallelism)
 
     def filter_rows(
-        self, predicate: Callable[[dict[str, Any]], bool], *, name: str | None = None
+        self,
+        predicate: Callable[[dict[str, Any]], bool],
+        *,
+        name: str | None = None,
+        parallelism: int | None = None,
     ) -> Stream:
         """Convenience: dict -> bool, one row at a time. Prefer `filter`."""
-        return self._stateless("filter", StatelessSpec(predicate, True), self.schema, name)
+        spec = StatelessSpec(predicate, True)
+        return self._stateless("filter", spec, self.schema, name, parallelism)
 
-    def flat_map(self, function: Any, schema: SchemaLike, *, name: str | None = None) -> Stream:
+    def flat_map(
+        self,
+        function: Any,
+        schema: SchemaLike,
+        *,
+        name: str | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
         """Vectorised: RecordBatch -> (RecordBatch, origins); origins[i] = input row of output i."""
-        return self._stateless("flat_map", StatelessSpec(function), to_schema(schema), name)
+        spec = StatelessSpec(function)
+        return self._stateless("flat_map", spec, to_schema(schema), name, parallelism)
 
     def flat_map_rows(
         self,
@@ -175,9 +202,11 @@ class Stream:
         schema: SchemaLike,
         *,
         name: str | None = None,
+        parallelism: int | None = None,
     ) -> Stream:
         """Convenience: dict -> any number of dicts. Prefer `flat_map`."""
-        return self._stateless("flat_map", StatelessSpec(function, True), to_schema(schema), name)
+        spec = StatelessSpec(function, True)
+        return self._stateless("flat_map", spec, to_schema(schema), name, parallelism)
 
     def select(self, *columns: Any, name: str | None = None) -> Stream:
         """Keep only these columns, in this order."""
@@ -206,8 +235,20 @@ class Stream:
         return Stream(self.flow, tuple(producers), merged([s.schema for s in (self, *others)]))
 
     # --- stateful --------------------------------------------------------------------------
-    def process(self, operator: Any, *, name: str | None = None, **unknown: Never) -> Stream:
-        """Run a stateful operator; the stream must be keyed (`key_by` or `globally`) before."""
+    def process(
+        self,
+        operator: Any,
+        *,
+        name: str | None = None,
+        parallelism: int | None = None,
+        **unknown: Never,
+    ) -> Stream:
+        """Run a stateful operator; the stream must be keyed (`key_by` or `globally`) before.
+
+        `parallelism`: how many slots have an instance of it, at most as many as the flow has slots.
+        It stays while the flow runs (default: chosen, and changed while the flow runs; without
+        that, every slot has one). `flow.start(parallelism={"name": n})` overrides it.
+        """
         self._refuse_dead_letters()
         _check_operator(operator, unknown)
         who, key = name or type(operator).__name__, self.grouping.key
@@ -226,7 +267,7 @@ class Stream:
                 f"Change that, or leave out grouping={self.grouping.by!r}",
                 operator=who,
             )
-        return self._into("stateful", name, schema, operator, key)
+        return self._into("stateful", name, schema, operator, key, parallelism)
 
     # --- sinks -----------------------------------------------------------------------------
     def to(self, function: SinkFunction, *, name: str | None = None) -> None:
@@ -258,7 +299,12 @@ class Stream:
         return Stream(self.flow, self.producers, self.schema, grouping)
 
     def _stateless(
-        self, kind: str, spec: StatelessSpec, schema: pa.Schema, name: str | None
+        self,
+        kind: str,
+        spec: StatelessSpec,
+        schema: pa.Schema,
+        name: str | None,
+        parallelism: int | None = None,
     ) -> Stream:
         self._refuse_dead_letters()
         if self.grouping.by not in TO_OWNERS:
@@ -272,12 +318,21 @@ class Stream:
             raise DeclarationError(f"{kind}(...) takes a function, not {type(function).__name__}")
         if is_expression:
             check_predicate(function, self.schema)
-        return self._into(kind, name, check_columns(schema, f"what {kind}(...) returns"), spec)
+        schema = check_columns(schema, f"what {kind}(...) returns")
+        return self._into(kind, name, schema, spec, parallelism=parallelism)
 
     def _into(
-        self, kind: str, name: str | None, schema: pa.Schema, spec: Any, key: tuple[str, ...] = ()
+        self,
+        kind: str,
+        name: str | None,
+        schema: pa.Schema,
+        spec: Any,
+        key: tuple[str, ...] = (),
+        parallelism: int | None = None,
     ) -> Stream:
-        node = self.flow._add(kind, name, schema, spec, key)
+        if parallelism is not None:
+            check_parallelism(name or kind, parallelism, [self.grouping])
+        node = self.flow._add(kind, name, schema, spec, key, parallelism)
         self.flow._connect(self.producers, node, self.grouping)
         return Stream(self.flow, (node,), schema)
 
