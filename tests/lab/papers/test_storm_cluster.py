@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from headgate.planner.tuning.optimizer import optimize
+from headgate.planner.tuning.prediction import predict
 from headgate_lab.papers.paper_flows import (
     CORES,
     SPOUT_LIMIT,
@@ -13,8 +15,7 @@ from headgate_lab.papers.paper_flows import (
     sentiment,
 )
 from headgate_lab.papers.storm_cluster import simulate
-from headgate_lab.planner.tuning.optimizer import optimize
-from headgate_lab.planner.tuning.prediction import four_configurations, predict
+from headgate_lab.planner.tuning.configurations import four_configurations, unbatched
 
 MESSAGES = 4_000
 
@@ -55,4 +56,4 @@ def test_on_48_cores_batching_saves_some_of_them_for_rows():
     tuned = optimize(flow, STORM).configuration
     with_it = predict(flow, STORM, tuned, CORES).rows_per_s
 
-    assert with_it > predict(flow, STORM, tuned.unbatched(), CORES).rows_per_s
+    assert with_it > predict(flow, STORM, unbatched(tuned), CORES).rows_per_s

@@ -16,10 +16,10 @@ from itertools import pairwise
 from typing import Any
 
 from headgate.planner.tuning.cost_model import EngineCosts, FlowModel, Step, Stream
+from headgate.planner.tuning.optimizer import optimize
 from headgate_lab.papers.storm_cluster import simulate
+from headgate_lab.planner.tuning.configurations import four_configurations
 from headgate_lab.planner.tuning.limits import Limits, optimize_within
-from headgate_lab.planner.tuning.optimizer import optimize
-from headgate_lab.planner.tuning.prediction import four_configurations
 
 STORM = EngineCosts(message_s=104.2e-6, byte_s=8e-9)
 SPOUT_TOLD = 1.06e6

@@ -16,7 +16,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from headgate.planner.tuning.cost_model import EngineCosts, FlowModel, Stream, rows_of
-from headgate_lab.planner.tuning.prediction import Configuration, predict, row_s
+from headgate.planner.tuning.prediction import Configuration, predict, row_s
 
 
 @dataclass(frozen=True)

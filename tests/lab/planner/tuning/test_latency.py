@@ -10,11 +10,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headgate.planner.tuning.cost_model import EngineCosts, FlowModel, Step, Stream
+from headgate.planner.tuning.optimizer import optimize
+from headgate.planner.tuning.prediction import Configuration, predict
 from headgate_lab.planner.tuning.climb import Climb
 from headgate_lab.planner.tuning.latency import HEADROOMS, fastest_in_time
 from headgate_lab.planner.tuning.limits import Limits, optimize_within
-from headgate_lab.planner.tuning.optimizer import optimize
-from headgate_lab.planner.tuning.prediction import Configuration, predict
 from headgate_lab.planner.tuning.sharing import capped, shared
 from headgate_lab.planner.tuning.trials import Trials
 from unit.planner.tuning.flow_models import chain_of, chains, costs

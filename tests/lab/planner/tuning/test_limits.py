@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.errors import DeclarationError
+from headgate.planner.tuning.optimizer import optimize
+from headgate.planner.tuning.prediction import Configuration, predict, work_of
 from headgate_lab.papers.paper_flows import STORM, linear_road
 from headgate_lab.planner.tuning.limits import Limits, optimize_within
-from headgate_lab.planner.tuning.optimizer import optimize
-from headgate_lab.planner.tuning.prediction import Configuration, predict, work_of
 from unit.planner.tuning.flow_models import chains, costs
 
 

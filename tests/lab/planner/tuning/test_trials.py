@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.planner.tuning.cost_model import EngineCosts, FlowModel, Step, Stream
-from headgate_lab.planner.tuning.prediction import share_and_latency, work_of
+from headgate.planner.tuning.prediction import share_and_latency, work_of
 from headgate_lab.planner.tuning.trials import Trials
 from unit.planner.tuning.flow_models import chain_of, chains, costs
 

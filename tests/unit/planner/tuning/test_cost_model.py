@@ -13,8 +13,8 @@ from headgate.planner.tuning.cost_model import (
     Stream,
     fit,
 )
+from headgate.planner.tuning.prediction import ship_s
 from headgate_lab.papers.paper_flows import linear_road
-from headgate_lab.planner.tuning.prediction import ship_s
 
 
 def test_a_batch_shares_the_fixed_cost_of_its_message():

@@ -18,8 +18,8 @@ import math
 from collections.abc import Iterator
 
 from headgate.planner.tuning.cost_model import ROUNDING, EngineCosts, FlowModel
+from headgate.planner.tuning.prediction import Configuration
 from headgate_lab.planner.tuning.climb import Climb
-from headgate_lab.planner.tuning.prediction import Configuration
 from headgate_lab.planner.tuning.sharing import capped, largest_batch, shared
 from headgate_lab.planner.tuning.trials import Point, Trials
 

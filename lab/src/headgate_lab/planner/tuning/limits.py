@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from headgate.errors import DeclarationError
 from headgate.planner.tuning.cost_model import ROUNDING, EngineCosts, FlowModel
+from headgate.planner.tuning.optimizer import Tuned, explained, optimize
+from headgate.planner.tuning.prediction import Configuration, predict, share_of, work_of
 from headgate_lab.planner.tuning.latency import NEARLY, fastest_in_time
-from headgate_lab.planner.tuning.optimizer import Tuned, explained, optimize
-from headgate_lab.planner.tuning.prediction import Configuration, predict, share_of, work_of
 from headgate_lab.planner.tuning.sharing import capped, shared
 
 

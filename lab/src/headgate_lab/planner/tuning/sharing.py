@@ -17,8 +17,8 @@ import numpy as np
 
 from headgate.arrays import F64
 from headgate.planner.tuning.cost_model import ROUNDING, EngineCosts, FlowModel
-from headgate_lab.planner.tuning.optimizer import batch_rows_for
-from headgate_lab.planner.tuning.prediction import (
+from headgate.planner.tuning.optimizer import batch_rows_for
+from headgate.planner.tuning.prediction import (
     Configuration,
     one_each,
     processing_s,

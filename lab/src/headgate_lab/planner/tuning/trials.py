@@ -13,7 +13,7 @@ import numpy as np
 
 from headgate.arrays import F64, I64
 from headgate.planner.tuning.cost_model import EngineCosts, FlowModel
-from headgate_lab.planner.tuning.prediction import SLACK_MIN, Configuration, processing_s
+from headgate.planner.tuning.prediction import SLACK_MIN, Configuration, processing_s
 
 
 @dataclass(frozen=True)

@@ -22,27 +22,9 @@ class Configuration:
     dop: Mapping[str, int]
     batch_rows: Mapping[str, int]
 
-    def unbatched(self) -> Configuration:
-        """The paper's "no batching"."""
-        return Configuration(self.dop, dict.fromkeys(self.batch_rows, 1))
-
-    def serial(self, flow: FlowModel) -> Configuration:
-        """The paper's "only batching": one instance of each; sources are as the user has them."""
-        return Configuration(one_each(flow), self.batch_rows)
-
 
 def one_each(flow: FlowModel) -> dict[str, int]:
     return {s.name: s.source_dop if s.is_source else 1 for s in flow.steps}
-
-
-def four_configurations(flow: FlowModel, optimized: Configuration) -> dict[str, Configuration]:
-    """Those that the paper compares."""
-    return {
-        "optimized": optimized,
-        "not_optimized": optimized.unbatched().serial(flow),
-        "no_batching": optimized.unbatched(),
-        "only_batching": optimized.serial(flow),
-    }
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.planner.tuning.cost_model import EngineCosts, FlowModel, Step, Stream
+from headgate.planner.tuning.optimizer import batch_rows_for, instances_for, optimize
+from headgate.planner.tuning.prediction import predict
 from headgate_lab.papers.paper_flows import STORM, linear_road, sentiment
-from headgate_lab.planner.tuning.optimizer import batch_rows_for, instances_for, optimize
-from headgate_lab.planner.tuning.prediction import four_configurations, predict
+from headgate_lab.planner.tuning.configurations import four_configurations
 from unit.planner.tuning.flow_models import chains, costs
 
 

@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass
 
 from headgate.planner.tuning.cost_model import ROUNDING, EngineCosts, FlowModel, Stream
-from headgate_lab.planner.tuning.prediction import (
+from headgate.planner.tuning.prediction import (
     Configuration,
     Prediction,
     predict,
