@@ -11,8 +11,9 @@ from headgate.errors import DeclarationError, EngineError
 from headgate.planner.tuning.cost_model import Calibration
 from headgate.routing.identity import Identity
 from headgate.routing.table import BUCKETS, RoutingTable
-from headgate.slot.plan import BYTE_S, MESSAGE_S, BatchRows, Scheme
+from headgate.slot.plan import BatchRows, Scheme
 from headgate.topology.arguments import check_count, named_fields
+from headgate.typical import BYTE_S, MESSAGE_S
 
 
 @named_fields

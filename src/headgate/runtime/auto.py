@@ -58,6 +58,7 @@ from headgate.slot.wire import PAYLOAD_BYTES_MAX, BatchTuple, Kind, decode, dige
 from headgate.state.storage import Storage
 from headgate.topology.arguments import absolute
 from headgate.topology.builder import FlowBuilder
+from headgate.typical import BYTE_S, LEVEL_S, MESSAGE_S, TASK_S
 
 Say = Callable[[str], object]
 ROW = pa.schema([pa.field("value", pa.int64())])
@@ -136,18 +137,28 @@ SAVED = "the checkpoint's"
 PROBE = "probe"
 TYPICAL = Calibration(
     EngineCosts(
-        35e-6, 15e-9, task_s=0.1, epoch_s=0.0, message_bytes_max=PAYLOAD_BYTES_MAX, level_s=0.09
+        MESSAGE_S,
+        BYTE_S,
+        task_s=TASK_S,
+        epoch_s=0.0,
+        message_bytes_max=PAYLOAD_BYTES_MAX,
+        level_s=LEVEL_S,
     ),
     (),
     0.0,
     "typical costs",
 )
-"""What an engine charges that nobody has measured yet.
+"""What an engine charges that nobody has measured yet."""
 
-As fitted from probes of Spark's local mode on two cores (docs/decisions/0016): 35 us a message, 15
-ns a byte, 88 ms a level, 102 ms of a core a task. It only has to do until the flow's own epochs
-are measured, after the first 16: from then on they say what an epoch without rows costs.
-"""
+
+def costs_of(spark: SparkSession, checkpoint: Storage) -> EngineCosts:
+    """What the engine charges, for a start that chooses nothing: the checkpoint's, or typical."""
+    saved = load_tuning(checkpoint)
+    if saved is None:
+        return TYPICAL.costs
+    engine, elastic = engine_of(spark, cores_of(spark)), are_ours_to_change(spark)
+    same = same_engine(saved.calibration.engine, engine, elastic)
+    return saved.calibration.costs if same else TYPICAL.costs
 
 
 def known_costs(

@@ -24,14 +24,13 @@ from headgate.commit.settings import Options, Settings
 from headgate.control.loop import plan_with
 from headgate.control.settings import Manager, Scaling, slots_for
 from headgate.errors import DeclarationError, EngineError
-from headgate.runtime.auto import cores_of, resolve
+from headgate.runtime.auto import cores_of, costs_of, resolve
 from headgate.runtime.connectors import Delivery, read_sources, takes_rows
 from headgate.runtime.engine import SparkEngine
 from headgate.runtime.query import FlowQuery
 from headgate.runtime.session import lend_hadoop_client
 from headgate.runtime.stream import IDLE_S, Epochs, EpochStream
 from headgate.slot.compile import compile_flow
-from headgate.slot.plan import BYTE_S, MESSAGE_S
 from headgate.topology.arguments import absolute, check_count, duration_us, spark_uri
 from headgate.topology.builder import FlowBuilder
 
@@ -103,11 +102,12 @@ def start_flow(
     if trigger is not None and not streaming:
         raise DeclarationError("trigger= is for streaming sources; a batch runs as one epoch")
     delivery = Delivery(spark, graph, place)
+    costs = costs_of(spark, place.storage) if auto is None else auto.costs
     settings = Settings(
         **vars(options),
         slots=limits,
-        message_s=MESSAGE_S if auto is None else auto.costs.message_s,
-        byte_s=BYTE_S if auto is None else auto.costs.byte_s,
+        message_s=costs.message_s,
+        byte_s=costs.byte_s,
         last_epoch=None if streaming else 0,
     )
 

@@ -24,6 +24,7 @@ from headgate.routing.table import Moves
 from headgate.state.state_file import Chain
 from headgate.topology.arguments import check_count
 from headgate.topology.graph import Edge, FlowGraph
+from headgate.typical import BYTE_S, MESSAGE_S
 
 MASK = (1 << 64) - 1
 # The fields of a control record that add up, whatever their shape.
@@ -33,9 +34,6 @@ _ADDED = (
 )
 Scheme = Literal["auto", "distinct", "shared"]
 BatchRows = int | Mapping[str, int] | None
-# What a tuple and its bytes cost an exchange on two cores; `headgate calibrate` measures them.
-MESSAGE_S = 150e-6
-BYTE_S = 3e-9
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,13 @@ import pytest
 
 import headgate as hg
 from headgate.commit.checkpoint import Checkpoint
+from headgate.commit.settings import Settings
 from headgate.control.tuner import SavedTuning, load_tuning, save_tuning
 from headgate.errors import DeclarationError
 from headgate.planner.tuning.cost_model import Calibration, EngineCosts
 from headgate.planner.tuning.epochs import EpochPrediction, EpochSettings, TunedEpochs
-from headgate.runtime.auto import SAVED, TYPICAL, AutoStart, known_costs, resolve
+from headgate.runtime.auto import SAVED, TYPICAL, AutoStart, costs_of, known_costs, resolve
+from headgate.slot.plan import Batching
 from headgate.testing import ListSource
 
 COSTS = EngineCosts(1e-4, 5e-9, task_s=0.02, epoch_s=0.05)
@@ -126,6 +128,24 @@ def test_a_first_start_measures_nothing_and_keeps_nothing(tmp_path):
     save_tuning(found.storage, SavedTuning(TYPICAL, tuned(1)))
 
     assert start(tmp_path).calibrated == found.calibrated and start(tmp_path).slots == 1
+
+
+def test_a_start_that_chooses_nothing_still_knows_what_messages_cost(tmp_path):
+    """With slots given it took 150 us a message and 3 ns a byte, whatever had been measured."""
+    place = Checkpoint(str(tmp_path)).storage
+    assert costs_of(two_cores(), place) == TYPICAL.costs
+
+    save_tuning(place, SavedTuning(calibration("Spark 4.1.1, local, 8 cores")))
+    assert costs_of(two_cores(), place) == TYPICAL.costs
+    save_tuning(place, SavedTuning(calibration()))
+    assert costs_of(two_cores(), place) == COSTS
+
+
+def test_who_shares_batches_and_who_chooses_slots_begin_with_the_same_costs():
+    typical = TYPICAL.costs
+
+    for batching in (Batching(), Settings(slots=1)):
+        assert (batching.message_s, batching.byte_s) == (typical.message_s, typical.byte_s)
 
 
 def test_a_probe_is_made_if_asked_for_and_says_that_it_takes_a_while():
