@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from headgate.slot.task import Services, Timing
+from headgate.slot.report import Moment, Timing
+from headgate.slot.task import Services
 
 MICROSECOND = 1_000
 
@@ -19,5 +20,5 @@ class RowTime(Services):
         default_factory=lambda: itertools.count(step=MICROSECOND).__next__
     )
 
-    def timed(self, level: int, slot: int, name: str, rows: int, start_ns: int) -> None:
+    def timed(self, level: int, slot: int, name: str, rows: int, start: Moment) -> None:
         self.timings.append(Timing(level, slot, name, rows, rows * MICROSECOND))

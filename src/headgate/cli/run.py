@@ -30,7 +30,8 @@ from headgate.cli.launch import (
     load_target,
     session,
 )
-from headgate.commit.facts import Json, TuningFacts, facts_of
+from headgate.commit.facts import TuningFacts, facts_of
+from headgate.commit.facts_json import Json
 from headgate.commit.settings import Options
 from headgate.control.settings import Manager, Scaling, slots_for
 from headgate.control.tuner import SavedTuning, load_tuning, save_tuning

@@ -28,7 +28,7 @@ from headgate.cli.launch import (
     load_target,
     session,
 )
-from headgate.commit.facts import to_json
+from headgate.commit.facts_json import to_json
 from headgate.control.measured_flow import Measured
 from headgate.control.tuner import GROWTH, SavedTuning, load_tuning, read_calibration, save_tuning
 from headgate.planner.tuning.cost_model import Calibration, Step

@@ -27,8 +27,8 @@ from headgate.routing.route import Here, Shares
 from headgate.slot.failure import from_record
 from headgate.slot.plan import Control, EpochPlan, edge_name, parse_pair
 from headgate.slot.program import Program
+from headgate.slot.report import Timing
 from headgate.slot.statistics import TaskStatistics
-from headgate.slot.task import Timing
 from headgate.topology.graph import TO_OWNERS
 
 
@@ -147,6 +147,8 @@ def epoch_facts(
         imbalance={op: imbalance(by_slot) for op, by_slot in loads.items()},
         operator_ms=_operator_ms(working, plan.slots),
         moving_ms=_operator_ms(moving, plan.slots),
+        operator_cpu_ms=_total_ms((t.operator, t.cpu_ns) for t in working),
+        operator_wait_ms=_total_ms((t.operator, t.wait_ns) for t in working),
         operator_rows=dict(sorted(operator_rows.items())),
         state=_state_sizes(program, plan, total, {} if before is None else before.state),
         sink_rows={s: sum(f["rows"] for f in files) for s, files in total.sinks.items()},
@@ -242,6 +244,13 @@ def _batches(program: Program, total: Control) -> dict[str, BatchFacts]:
             name = edge_name(program.graph, program.graph.edges[int(name)])
         facts[name] = BatchFacts(tuples, rows, size)
     return facts
+
+
+def _total_ms(spent: Iterable[tuple[str, int]]) -> dict[str, float]:
+    total: Counter[str] = Counter()
+    for operator, nanoseconds in spent:
+        total[operator] += nanoseconds
+    return {op: round(ns / 1e6, 3) for op, ns in sorted(total.items()) if ns}
 
 
 def _operator_ms(timings: Iterable[Timing], slots: int) -> dict[str, tuple[float, ...]]:

@@ -1,107 +1,22 @@
 """What is known of an epoch, and all else that the journal holds: frozen, a class for each kind.
 
 The engine measures, the coordinator adds up, policies read. Fields are those of the journal
-(docs/reference/journal.md); JSON is made at its edge and nowhere else, by type hints alone. Reading
-is lenient, so that files of other versions open: an entry that nobody knows is passed over, one
-that is missing or null gets the field's default.
+(docs/reference/journal.md); JSON is made at its edge and nowhere else (`facts_json`).
 """
 
 from __future__ import annotations
 
-import typing
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
-from functools import cache, partial
-from types import NoneType, UnionType
-from typing import Annotated, Any, ClassVar, Self, TypeVar, Union, cast
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Self
 
+from headgate.commit.facts_json import INLINE, SPARSE, Json, Sparse, from_json, to_json
 from headgate.commit.latency import LatencyFacts
 from headgate.planner.tuning.cost_model import EngineCosts
 from headgate.planner.tuning.epochs import TunedEpochs
-from headgate.state.state_file import StateFile
 
-T = TypeVar("T")
-Json = dict[str, Any]
-SPARSE = "sparse"  # a field that JSON has no entry for while it has its default
-INLINE = "inline"  # a dataclass whose entries stand among those of the one that has it
-Sparse = Annotated[T | None, SPARSE]
 SCHEMA = 1
-
-
-def to_json(value: Any) -> Json:
-    """A dataclass as a JSON object."""
-    made: Json = {}
-    kind: Any = type(value)
-    for name, _, default, marks in _fields(kind):
-        found = getattr(value, name)
-        if INLINE in marks:
-            made |= to_json(found)
-        elif SPARSE not in marks or found != default:
-            made[name] = _encode(found)
-    return made
-
-
-def from_json(kind: type[T], stored: Mapping[str, Any]) -> T:
-    """The dataclass of this kind; KeyError if an entry is missing that has no default."""
-    given, of = {}, cast(Hashable, kind)
-    for name, decode, default, marks in _fields(of):
-        if INLINE in marks:
-            given[name] = decode(stored)
-        elif stored.get(name) is not None:
-            given[name] = decode(stored[name])
-        elif default is MISSING:
-            given[name] = stored[name]
-    return kind(**given)
-
-
-def _encode(value: Any) -> Any:
-    if isinstance(value, Facts | StateFile):  # more than their fields
-        return value.to_json()
-    if is_dataclass(value):
-        return to_json(value)
-    if isinstance(value, Mapping):
-        return {str(key): _encode(entry) for key, entry in value.items()}
-    return [*map(_encode, value)] if isinstance(value, tuple | list) else value
-
-
-@cache
-def _fields(kind: Any) -> list[tuple[str, Callable[[Any], Any], Any, tuple[str, ...]]]:
-    """Name, how it is read, default and marks of each field."""
-    hints, marked = typing.get_type_hints(kind), typing.get_type_hints(kind, include_extras=True)
-    return [
-        (
-            f.name,
-            _decoder(hints[f.name]),
-            f.default if f.default_factory is MISSING else f.default_factory(),
-            getattr(marked[f.name], "__metadata__", ()),
-        )
-        for f in fields(kind)
-    ]
-
-
-@cache
-def _decoder(hint: Hashable) -> Callable[[Any], Any]:
-    """How values of a type are read; made once per type, as a journal has many."""
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (Union, UnionType):
-        (some,) = (arg for arg in args if arg is not NoneType)
-        return _decoder(some)
-    if origin is tuple:
-        inner = _decoder(args[0])
-        return tuple if inner is _as_is else lambda values: tuple(map(inner, values))
-    if origin is Mapping:
-        key, inner = args[0], _decoder(args[1])
-        if inner is _as_is and key is str:
-            return dict
-        return lambda entries: {key(name): inner(entry) for name, entry in entries.items()}
-    if hint is StateFile:
-        return StateFile.from_json
-    return partial(from_json, hint) if is_dataclass(hint) else _as_is
-
-
-def _as_is(value: Any) -> Any:
-    return value
 
 
 @dataclass(frozen=True)
@@ -122,14 +37,18 @@ class Facts:
 class EngineFacts:
     """What an engine measured of its job; the testing kit measures nothing.
 
-    `levels_ms` is the longest task of each level, `task_ms` all of its tasks together.
+    `levels_ms` is the longest task of each level, `task_ms` all of its tasks together and
+    `task_cpu_ms` what they had of cores. `cores` is how many tasks can run at once, `cpus` how many
+    processors they share.
     """
 
     plan_ms: Sparse[float] = None
     job_ms: Sparse[float] = None
     levels_ms: Annotated[Mapping[int, float], SPARSE] = field(default_factory=dict)
     task_ms: Annotated[Mapping[int, float], SPARSE] = field(default_factory=dict)
+    task_cpu_ms: Annotated[Mapping[int, float], SPARSE] = field(default_factory=dict)
     cores: Sparse[int] = None
+    cpus: Sparse[int] = None
     hosts: Annotated[tuple[str, ...], SPARSE] = ()
 
     @property
@@ -218,6 +137,9 @@ class EpochFacts(Facts):
     imbalance: Mapping[str, float | None] = field(default_factory=dict)
     operator_ms: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     moving_ms: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    # what operators had of cores, and in how much of their time they needed none
+    operator_cpu_ms: Annotated[Mapping[str, float], SPARSE] = field(default_factory=dict)
+    operator_wait_ms: Annotated[Mapping[str, float], SPARSE] = field(default_factory=dict)
     operator_rows: Mapping[str, int] = field(default_factory=dict)
     state: Mapping[str, Mapping[int, StateSize]] = field(default_factory=dict)
     sink_rows: Mapping[str, int] = field(default_factory=dict)

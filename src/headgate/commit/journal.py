@@ -27,7 +27,8 @@ from secrets import randbelow
 from threading import RLock
 from typing import Any
 
-from headgate.commit.facts import EpochFacts, Facts, Json
+from headgate.commit.facts import EpochFacts, Facts
+from headgate.commit.facts_json import Json
 from headgate.state.digest import DamagedFile, seal, unseal
 from headgate.state.storage import Storage
 

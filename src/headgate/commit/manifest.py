@@ -23,7 +23,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from headgate.commit.facts import EpochFacts, from_json, to_json
+from headgate.commit.facts import EpochFacts
+from headgate.commit.facts_json import from_json, to_json
 from headgate.errors import DamagedManifest, UnsupportedVersion
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program

@@ -22,7 +22,8 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from headgate.commit.facts import EpochFacts, TuningFacts, from_json, to_json
+from headgate.commit.facts import EpochFacts, TuningFacts
+from headgate.commit.facts_json import from_json, to_json
 from headgate.control.measured_flow import Measured, Pace, load_between, measure_flow, pace_of
 from headgate.control.settings import Scaling
 from headgate.errors import DeclarationError

@@ -15,7 +15,8 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch
 
-from headgate.commit.facts import EpochFacts, Json, StartFacts, StateSize, facts_of
+from headgate.commit.facts import EpochFacts, StartFacts, StateSize, facts_of
+from headgate.commit.facts_json import Json
 from headgate.commit.inspection import Inspection
 from headgate.offline import page
 from headgate.offline.views import (

@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from statistics import median
 
-from headgate.commit.facts import EpochFacts, Json, OutcomeFacts, PlanFacts, epochs_of, facts_of
+from headgate.commit.facts import EpochFacts, OutcomeFacts, PlanFacts, epochs_of, facts_of
+from headgate.commit.facts_json import Json
 from headgate.commit.latency import LatencyFacts
 from headgate.errors import HeadgateError
 

@@ -41,8 +41,8 @@ from headgate.runtime.worker import PLAN_PROPERTY, level_stage, pack_plan
 from headgate.slot.compile import packed
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
+from headgate.slot.report import Counted, Machine, Report, Timing
 from headgate.slot.statistics import TaskStatistics
-from headgate.slot.task import Counted, Report, Timing
 
 EPOCH_CONF: Mapping[str, str] = {
     **ANCHOR_CONF,
@@ -106,6 +106,7 @@ class SparkEngine:
         # By slot count: an anchor, and the executors (id -> host) when it was last looked at.
         self._anchors: dict[int, tuple[Anchor, Mapping[str, str]]] = {}
         self._homes: tuple[str, ...] = ()
+        self._machines: dict[str, int] = {}  # processors of every machine that ran a task
         self._one_host = str(spark.sparkContext.master).startswith("local")
         self._configured = False
 
@@ -192,15 +193,21 @@ class SparkEngine:
         controls = [Control.from_bytes(row.payload) for row in rows]
         timings = [r for r in self._reports.value if isinstance(r, Timing)]
         counted = {r[:2]: r.data for r in self._reports.value if isinstance(r, Counted)}
+        self._machines |= {r.name: r.cpus for r in self._reports.value if isinstance(r, Machine)}
         task_ms: dict[int, list[float]] = {}  # by level, as measured inside the Python workers
+        task_cpu_ms: dict[int, float] = {}
         for timing in sorted(t for t in timings if not t.name):
             task_ms.setdefault(timing.level, []).append(timing.nanoseconds / 1e6)
+            before = task_cpu_ms.get(timing.level, 0.0)
+            task_cpu_ms[timing.level] = before + timing.cpu_ns / 1e6
         engine = EngineFacts(
             plan_ms=round((planned - started) * 1e3, 1),
             job_ms=round((time.perf_counter() - planned) * 1e3, 1),
             levels_ms={level: round(max(spent), 2) for level, spent in task_ms.items()},
             task_ms={level: round(sum(spent), 2) for level, spent in task_ms.items()},
+            task_cpu_ms={level: round(spent, 2) for level, spent in task_cpu_ms.items()},
             cores=cores,
+            cpus=min(cores, sum(self._machines.values())) or None,
             hosts=anchor.hosts,
         )
         statistics = [TaskStatistics.from_bytes(data) for _, data in sorted(counted.items())]

@@ -35,8 +35,9 @@ from headgate.routing.route import Route
 from headgate.runtime.exchange import Stage, slot_labels
 from headgate.slot.plan import EpochPlan
 from headgate.slot.program import Program
+from headgate.slot.report import Counted, Report, moment, this_machine
 from headgate.slot.slot_task import run_slot_task
-from headgate.slot.task import Counted, Report, Services, failed_task, run_source_task
+from headgate.slot.task import Services, failed_task, run_source_task
 from headgate.slot.wire import TUPLE_SCHEMA, BatchTuple, Kind, anchor_row, decode, encode
 from headgate.state.storage import Storage
 from headgate.state.store import StateStore
@@ -63,7 +64,7 @@ def level_stage(
     """
 
     def stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        start = time.perf_counter_ns()
+        start = moment(time.perf_counter_ns())
         program, (plan, problem) = _program(code, program_id), _plan()
         services, slot = _services(plan), None
         if level == 0:
@@ -80,7 +81,7 @@ def level_stage(
         services.timed(level, producer, "", 0, start)
         if reports is not None:
             counted = [Counted(*place, data) for place, data in services.statistics.items()]
-            reports.add([*services.timings, *counted])
+            reports.add([*services.timings, *counted, this_machine()])
 
     stage.__name__ = f"headgate_level_{level}" if level else "headgate_route"
     return stage

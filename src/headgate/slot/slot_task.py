@@ -26,10 +26,11 @@ from headgate.routing.route import Route, ToOwner
 from headgate.routing.table import Moves
 from headgate.slot.plan import Control, EpochPlan, add_counts, pair
 from headgate.slot.program import ORDER, Program, ttl_ms
+from headgate.slot.report import MOVING
 from headgate.slot.rows import Rows, concat, in_order, joined
 from headgate.slot.sharing import AT
 from headgate.slot.statistics import STATE_POSITIONS
-from headgate.slot.task import MOVING, Services, Task
+from headgate.slot.task import Services, Task
 from headgate.slot.wire import BatchTuple, Kind, digest_of
 from headgate.state.seals import WarmCopyDamaged
 from headgate.state.session import StateSession
@@ -170,11 +171,11 @@ class SlotTask(Task):
         if self.plan.folds_here(node.name):
             self.run_node(node)
             self.send_partials(node)
-        start = self.services.clock_ns()
+        start = self.services.now()
         rows, away = self._arrived(node, route)
         if away is not None:
             self._fold_away(node, away)
-            start = self.services.clock_ns()
+            start = self.services.now()
         partials = self.partials.pop(node.id, [])
         works = rows is not None or bool(partials)
         last = self.level == self.program.end_level(node, route.dispatch)
@@ -187,7 +188,7 @@ class SlotTask(Task):
         chain = self._chain(node)
         with self._open_state(node, chain) as session:
             if moves:
-                moving = self.services.clock_ns()
+                moving = self.services.now()
                 gained = self.control.moved[node.name] = self._migrate(node, moves, session)
                 self.timed(MOVING + node.name, gained, moving)
             if partials:

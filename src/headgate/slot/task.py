@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,7 @@ from headgate.slot.latency import ages_in_bins
 from headgate.slot.outbox import Outbox
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import ORDER, Program
+from headgate.slot.report import Moment, Timing, moment, spent_between
 from headgate.slot.rows import Rows, by_origin, joined, of_one_schema
 from headgate.slot.run_operator import StatefulRunner, WrongOutput, conform, run_stateless
 from headgate.slot.statistics import Counting, TaskStatistics
@@ -38,43 +39,12 @@ from headgate.state.storage import Storage
 from headgate.state.store import StateStore
 from headgate.topology.graph import Node
 
-MOVING = "moving "  # before an operator's name: the time in which its state moved
-
 # A source task may read without end: it sends its partials when it has so many.
 KEYS_MAX = 1_000_000
 BYTES_MAX = 256 << 20
 # Its small input batches are joined up to here: routing costs less on many rows at once.
 CHUNK_ROWS = 1 << 19
 CHUNK_BYTES = 32 << 20
-
-
-class Timing(NamedTuple):
-    """Time of a task in an operator; of all of the task if there is no name."""
-
-    level: int
-    producer: int  # a slot, or at level 0 a source partition
-    name: str
-    rows: int
-    nanoseconds: int
-
-    @property
-    def is_moving(self) -> bool:
-        return self.name.startswith(MOVING)
-
-    @property
-    def operator(self) -> str:
-        return self.name.removeprefix(MOVING)
-
-
-class Counted(NamedTuple):
-    """What a task counted: `TaskStatistics`, packed."""
-
-    level: int
-    producer: int
-    data: bytes
-
-
-Report = Timing | Counted
 
 
 @dataclass
@@ -86,8 +56,12 @@ class Services:
     timings: list[Timing] = field(default_factory=list)
     statistics: dict[tuple[int, int], bytes] = field(default_factory=dict)
 
-    def timed(self, level: int, producer: int, name: str, rows: int, start_ns: int) -> None:
-        self.timings.append(Timing(level, producer, name, rows, self.clock_ns() - start_ns))
+    def now(self) -> Moment:
+        return moment(self.clock_ns())
+
+    def timed(self, level: int, producer: int, name: str, rows: int, start: Moment) -> None:
+        spent = spent_between(start, self.now())
+        self.timings.append(Timing(level, producer, name, rows, *spent))
 
 
 class Task:
@@ -148,7 +122,7 @@ class Task:
             run(node, rows)
 
     def _run_stateless(self, node: Node, rows: Rows) -> None:
-        start = self.services.clock_ns()
+        start = self.services.now()
         run = self._timing.run if self._timing.measures(node) else run_stateless
         with self.guard(node, rows.batch):
             made = run(node, rows, self.dead)
@@ -168,7 +142,7 @@ class Task:
 
     def fold(self, node: Node, rows: Rows) -> KeyedRows:
         """Fold rows into the task's own state; pass on what is made of them."""
-        start = self.services.clock_ns()
+        start = self.services.now()
         if node.id not in self._folded:
             schema = self.program.state_schemas[node.id]
             self._folded[node.id] = PrivateSession(schema, self.plan.identity)
@@ -204,8 +178,8 @@ class Task:
 
     # --- what the task tells ------------------------------------------------------------------
 
-    def timed(self, name: str, rows: int, start_ns: int) -> None:
-        self.services.timed(self.level, self.producer, name, rows, start_ns)
+    def timed(self, name: str, rows: int, start: Moment) -> None:
+        self.services.timed(self.level, self.producer, name, rows, start)
 
     def count_late(self, node: Node, output: Output) -> None:
         if output.late:
@@ -351,7 +325,7 @@ def _chunks(batches: Iterable[tuple[int, pa.RecordBatch]]) -> Iterator[tuple[int
 
 
 def _take_in(task: Task, source: Node, chunk: pa.RecordBatch) -> None:
-    start = task.services.clock_ns()
+    start = task.services.now()
     wanted = task.program.node_schema[source.id]
     try:
         batch = conform(chunk, wanted)
