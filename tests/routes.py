@@ -10,17 +10,24 @@ import numpy as np
 
 from headgate.routing.route import Dispatch, Route, Shares
 from headgate.routing.table import hash_table
+from headgate.slot.levels import levels_of
 from headgate.slot.plan import EpochPlan
 from headgate.slot.program import Program
 
 
-def dispatched(plan: EpochPlan, chosen: Mapping[str, Dispatch]) -> EpochPlan:
+def routed(program: Program, plan: EpochPlan, routes: Mapping[str, Route]) -> EpochPlan:
+    """The plan with these routes, and the tasks that they need."""
+    levels = levels_of(program, routes, plan.slots, plan.moves)
+    return replace(plan, routes=routes, at_work=levels.at_work, ends=levels.ends)
+
+
+def dispatched(program: Program, plan: EpochPlan, chosen: Mapping[str, Dispatch]) -> EpochPlan:
     """The plan with rows of these operators dispatched so."""
     routes = {
         op: replace(route, dispatch=chosen.get(op, route.dispatch))
         for op, route in plan.routes.items()
     }
-    return replace(plan, routes=routes)
+    return routed(program, plan, routes)
 
 
 def with_few_instances(program: Program, plan: EpochPlan, coin: random.Random) -> EpochPlan:
@@ -38,7 +45,7 @@ def with_few_instances(program: Program, plan: EpochPlan, coin: random.Random) -
         if isinstance(route.dispatch, Shares):
             some |= set(route.dispatch.spread.slots.tolist())
         routes[node.name] = replace(route, slots=tuple(sorted(some)))
-    return replace(plan, routes={**plan.routes, **routes})
+    return routed(program, plan, {**plan.routes, **routes})
 
 
 def may_be_local(program: Program) -> frozenset[str]:
@@ -53,4 +60,4 @@ def local_only(program: Program, plan: EpochPlan, operators: Collection[str]) ->
         may = program.dispatches[op]
         assert may.local is not None
         chosen[op] = may.local if op in operators else may.usual
-    return dispatched(plan, chosen)
+    return dispatched(program, plan, chosen)

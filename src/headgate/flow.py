@@ -41,6 +41,7 @@ class Flow(FlowBuilder):
         manager: Manager | Decides | None = Manager(),
         latency_s: float | None = None,
         rows_per_epoch: int | None = None,
+        parallelism: Mapping[str, int] | None = None,
         options: Options | None = None,
         **unknown: Never,
     ) -> FlowQuery:
@@ -49,7 +50,8 @@ class Flow(FlowBuilder):
         Args:
             checkpoint: Folder (path, or URI such as s3://bucket/x) that all hosts see; Spark's
                 checkpoint lies inside.
-            slots: How many instances every operator has. A number stays, until `query.rescale`;
+            slots: How many places there are to process and keep state in; an operator has at most
+                one instance in each. A number stays, until `query.rescale`;
                 `hg.Scaling(min_slots=, max_slots=)` lets the flow change it within limits
                 (default: chosen, and changed while the flow runs, from 1 to a slot per core).
                 May differ from the last start: state moves.
@@ -62,6 +64,9 @@ class Flow(FlowBuilder):
             rows_per_epoch: What sources that can be told (`Reader`, or a function of two
                 arguments) are told, whatever is measured (default: chosen for them, and changed
                 while the flow runs).
+            parallelism: How many instances operators have, by name, in place of what they were
+                declared with: `{"score": 12}`. These stay, until `query.rescale`; those of other
+                operators are chosen if a manager is there, or else they have one in every slot.
             options: What is seldom needed: tables, storage, signing, clocks; see `hg.Options`.
         """
         from headgate.runtime.start import start_flow
@@ -69,6 +74,11 @@ class Flow(FlowBuilder):
         wrong: Mapping[str, object] = unknown
         for name, value in wrong.items():
             raise DeclarationError(_why_unknown(name, value), option=name)
+        if parallelism is not None and not isinstance(parallelism, Mapping):
+            raise DeclarationError(
+                f"parallelism={parallelism!r}; give a number for each operator, such as "
+                '{"name": 4}: slots= is for all of them together'
+            )
         return start_flow(
             self,
             spark,
@@ -78,6 +88,7 @@ class Flow(FlowBuilder):
             manager=manager,
             latency_s=latency_s,
             rows_per_epoch=rows_per_epoch,
+            parallelism=parallelism,
             options=options,
         )
 
@@ -95,15 +106,11 @@ def _why_unknown(name: str, value: object) -> str:
     if name in OPTIONS:
         return f"start takes no {name}=; give options=hg.Options({name}=...)"
     instead = {
-        "parallelism": f"give slots={value!r}",
         "slots_max": f"give slots=hg.Scaling(max_slots={value!r})",
         "batch": f"give options=hg.Options(batch_rows={value!r})",
     }
     if value == "auto":
-        instead |= {
-            "parallelism": "leave slots= out, and they are chosen while the flow runs",
-            "batch": "leave rows_per_epoch= out, and it is chosen while the flow runs",
-        }
+        instead["batch"] = "leave rows_per_epoch= out, and it is chosen while the flow runs"
     if name in instead:
         return f"start takes no {name}=; {instead[name]}"
     return unknown_name("start", name, (*PARAMETERS, *OPTIONS))

@@ -229,12 +229,12 @@ class LocalEngine:
             sent += self._task(
                 partial(run_source_task, self.program, plan, services, partition, batches)
             )
-        for level in range(1, self.program.levels + 1):
-            by_slot: list[list[BatchTuple]] = [[] for _ in range(plan.slots)]
+        for level in range(1, self.levels(plan) + 1):
+            by_slot: dict[int, list[BatchTuple]] = {slot: [] for slot in plan.slots_at(level)}
             for item in self._arrived(plan, sent):
                 by_slot[item.slot].append(item)
             sent = []
-            for slot, received in enumerate(by_slot):
+            for slot, received in by_slot.items():
                 self.random.shuffle(received)
                 sent += self._task(
                     partial(run_slot_task, self.program, plan, services, level, slot, received)
@@ -243,6 +243,10 @@ class LocalEngine:
         controls = [Control.from_bytes(t.payload) for t in last if t.kind == Kind.CONTROL]
         counted = [TaskStatistics.from_bytes(d) for _, d in sorted(services.statistics.items())]
         return EpochResult(controls, services.timings, statistics=counted)
+
+    def levels(self, plan: EpochPlan) -> int:
+        """How many rounds of slot tasks the epoch takes."""
+        return len(plan.at_work) or self.program.levels
 
     def _task(self, attempt: Callable[[], Iterable[BatchTuple]]) -> list[BatchTuple]:
         sent = list(attempt())

@@ -5,7 +5,7 @@ wrote; and plans that split and spread at random.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -60,8 +60,8 @@ def restless_plans(case: Case, seed: int, *, few: bool = False) -> Iterator[None
             chosen[name] = Here() if coin.random() < 0.5 else TO_OWNER
         for name in sorted(self.program.operators(lambda may: may.be_cut)):
             if coin.random() < 0.7:
-                chosen[name] = Shares(_spread(coin, case, name, made.slots))
-        made = dispatched(made, chosen)
+                chosen[name] = Shares(_spread(coin, case, name, made.slots_of(name)))
+        made = dispatched(self.program, made, chosen)
         return with_few_instances(self.program, made, coin) if few else made
 
     with pytest.MonkeyPatch.context() as patch:
@@ -69,7 +69,7 @@ def restless_plans(case: Case, seed: int, *, few: bool = False) -> Iterator[None
         yield
 
 
-def _spread(coin: random.Random, case: Case, operator: str, slots: int) -> Spread:
+def _spread(coin: random.Random, case: Case, operator: str, slots: Sequence[int]) -> Spread:
     if operator not in case.keys:
         return Spread()
     schema, keys = case.keys[operator]
@@ -77,6 +77,6 @@ def _spread(coin: random.Random, case: Case, operator: str, slots: int) -> Sprea
     shares = {}
     for h in hash_columns(columns, len(keys)).tolist():
         if coin.random() < 0.5:
-            among = coin.sample(range(slots), coin.randint(1, slots))
+            among = coin.sample(slots, coin.randint(1, len(slots)))
             shares[h] = [(slot, coin.uniform(0.1, 1)) for slot in among]
     return Spread.of(shares)

@@ -33,6 +33,7 @@ from headgate.commit import journal, published
 from headgate.commit.checkpoint import Checkpoint
 from headgate.commit.continuity import check_start, spark_query_id
 from headgate.commit.coordinator import Coordinator, EpochResult
+from headgate.commit.costs_in_use import cost_shapes
 from headgate.commit.planning import Decision, Planning
 from headgate.commit.published import (
     TableCompaction,
@@ -42,7 +43,6 @@ from headgate.commit.published import (
     visible,
 )
 from headgate.commit.publishing import STAGING_GRACE_EPOCHS, publish, staging_uri
-from headgate.commit.routing_in_use import cost_shapes
 from headgate.commit.settings import Settings
 from headgate.control.tuner import SavedTuning, load_tuning, save_tuning
 from headgate.planner.tuning.cost_model import Calibration, EngineCosts

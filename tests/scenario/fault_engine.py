@@ -115,7 +115,7 @@ class FaultyEngine(LocalEngine):
         if level and not spared and self.faults.happens(self.faults.abort, f"abort level {level}"):
             raise EngineAborted("the scheduler lost its mind")
         arrived = super()._arrived(plan, sent)
-        if level == self.program.levels:
+        if level == self.levels(plan):
             return arrived
         arrived = arrived if spared else self._tampered(arrived)
         self.faults.raise_the_dead(0.2)

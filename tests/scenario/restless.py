@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from typing import Any
 
 from tests.routes import may_be_local
@@ -18,8 +19,16 @@ class Restless:
 
     statistics_bytes = 4096
 
-    def __init__(self, rng: random.Random, case: Case, program: Program, buckets: int) -> None:
+    def __init__(
+        self,
+        rng: random.Random,
+        case: Case,
+        program: Program,
+        buckets: int,
+        fixed: Collection[str] = (),
+    ) -> None:
         self.rng, self.case, self.buckets = rng, case, buckets
+        self.fixed = {*fixed, *(n.name for n in program.graph.nodes if n.parallelism is not None)}
         self.born_local = frozenset(
             op for op in sorted(may_be_local(program)) if rng.random() < 0.7
         )
@@ -28,10 +37,19 @@ class Restless:
     def step(self, observed: Any, tables: Any) -> Decision:
         rng = self.rng
         now = next(iter(tables.values())).slots
+        instances = {
+            operator: tuple(sorted(rng.sample(range(now), rng.randint(1, now))))
+            for operator in self.case.keys
+            if operator not in self.fixed and rng.random() < 0.3
+        }
+        in_use = {**observed[-1].facts.instances, **instances}
         changed = {
-            operator: random_table(rng, self.case, operator, now, self.buckets)
+            operator: random_table(rng, self.case, operator, now, self.buckets).resized(
+                now, in_use.get(operator, ())
+            )
             for operator in self.case.keys
             if rng.random() < 0.4
         }
         slots = rng.randrange(1, 5) if rng.random() < 0.3 else None
-        return Decision(changed, PlanFacts(why=f"restless: {sorted(changed)}"), slots=slots)
+        why = PlanFacts(why=f"restless: {sorted(changed)}, {sorted(instances)}")
+        return Decision(changed, why, slots=slots, instances=instances)

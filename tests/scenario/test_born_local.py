@@ -33,7 +33,9 @@ class MovingDriver(Driver):
             slots = coordinator.slots
             coordinator._routing.tables.update(
                 {
-                    operator: random_table(self.rng, self.case, operator, slots, BUCKETS)
+                    operator: random_table(self.rng, self.case, operator, slots, BUCKETS).resized(
+                        slots, coordinator.instances[operator]
+                    )
                     for operator in self.case.keys
                     if self.rng.random() < 0.5
                 }

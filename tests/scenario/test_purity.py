@@ -90,13 +90,13 @@ def answers() -> list[Control]:
     first = Control(sent={"0:0>0": [1, 3, 7], "0:0>1": [1, 2, 9]}, received={"0:0>0": [1, 3, 7]})
     second = Control(received={"0:0>1": [1, 2, 9]})
     for slot, control in enumerate((first, second)):
-        control.slots, control.versions = [slot], [0]
+        control.tasks, control.versions = [[1, slot]], [0]
     return [first, second]
 
 
 def test_an_epoch_settles_when_both_sides_agree() -> None:
     total = settle(PLAN, answers())
-    assert total.sent == total.received and sorted(total.slots) == [0, 1]
+    assert total.sent == total.received and sorted(total.tasks) == [[1, 0], [1, 1]]
 
 
 @pytest.mark.parametrize("field", range(3), ids=["tuples", "rows", "seal"])
@@ -120,7 +120,7 @@ def test_a_transfer_that_only_one_side_knows_is_named(side: str) -> None:
 
 @pytest.mark.parametrize("slots", [[[0]], [[0], [0]], [[0], [1], [1]], [[0], [2]]])
 def test_every_slot_answers_once(slots: list[list[int]]) -> None:
-    told = [Control(slots=chosen, versions=[0]) for chosen in slots]
+    told = [Control(tasks=[[1, s] for s in chosen], versions=[0]) for chosen in slots]
     with pytest.raises(EngineError, match="instead of"):
         settle(PLAN, told)
 

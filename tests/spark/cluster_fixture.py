@@ -118,7 +118,9 @@ def place(spark: SparkSession, slots: int, previous: Anchor | None) -> Anchor:
         wanted = tuple(sorted(spread(slots, hosts), reverse=True))  # blocks, the last host first
     else:
         wanted = spread(slots, hosts, preferred_hosts(previous.frame, slots))
-    anchor = build_anchor(spark, wanted, lambda s, label: (label, s, ANCHOR, None, b""), SCHEMA)
+    anchor = build_anchor(
+        spark, wanted, row=lambda s, label: (label, s, ANCHOR, None, b""), schema=SCHEMA
+    )
     print(json.dumps({"hosts": hosts, "wanted": wanted, "found": anchor.hosts}), flush=True)
     return anchor
 

@@ -43,8 +43,6 @@ def test_a_start_that_says_nothing_is_managed_and_leaves_the_rest_open() -> None
         ({"rows_per_epochs": 2}, "did you mean rows_per_epoch=?"),
         ({"keep_manifest": 2}, "did you mean keep_manifests=?"),
         ({"warm_dir": "off"}, "give options=hg.Options(warm_dir=...)"),
-        ({"parallelism": "auto"}, "leave slots= out, and they are chosen while the flow runs"),
-        ({"parallelism": 4}, "give slots=4"),
         ({"slots_max": 4}, "give slots=hg.Scaling(max_slots=4)"),
         ({"batch": "auto"}, "leave rows_per_epoch= out, and it is chosen while the flow runs"),
         ({"batch": 100}, "give options=hg.Options(batch_rows=100)"),
@@ -60,6 +58,12 @@ def test_a_word_that_start_does_not_know_gets_the_one_to_use(
     (name,) = given
     assert str(caught.value).startswith(f"start takes no {name}=; ")
     assert str(caught.value).endswith(told) and caught.value.option == name
+
+
+@pytest.mark.parametrize("given", [4, "auto"])
+def test_parallelism_is_a_number_for_each_operator(given: Any) -> None:
+    with pytest.raises(DeclarationError, match="slots= is for all of them together"):
+        start(parallelism=given)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from headgate.commit.costs_in_use import CostFiles
 from headgate.commit.manifest import FORMAT, Manifest
 from headgate.commit.ownership import (
     IDENTITY,
@@ -36,7 +37,7 @@ from headgate.commit.ownership import (
     untrusted,
     update_identity,
 )
-from headgate.commit.routing_in_use import CostFiles, TableFiles
+from headgate.commit.routing_in_use import TableFiles
 from headgate.errors import (
     DamagedManifest,
     ForeignCheckpoint,

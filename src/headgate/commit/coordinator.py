@@ -16,19 +16,22 @@ from dataclasses import replace
 from headgate.commit import faults
 from headgate.commit.checkpoint import Checkpoint, Collector
 from headgate.commit.continuity import check_epoch, check_sinks, newest_plan, spark_offsets
+from headgate.commit.costs_in_use import CostsInUse
 from headgate.commit.epoch_record import EpochResult, epoch_facts, settle
-from headgate.commit.facts import DamageFacts, EpochFacts, RetryFacts, ScaleFacts
+from headgate.commit.facts import DamageFacts, EpochFacts, PlanFacts, RetryFacts, ScaleFacts
+from headgate.commit.instances import InstancesInUse
 from headgate.commit.journal import Journal
 from headgate.commit.manifest import BEFORE, Manifest, epoch_time, next_manifest
 from headgate.commit.planning import Decision, Observed, Planning
 from headgate.commit.publishing import Deliver, SinkCalls
-from headgate.commit.routing_in_use import CostsInUse, TablesInUse
+from headgate.commit.routing_in_use import TablesInUse
 from headgate.commit.settings import Settings
 from headgate.errors import CustodyMismatch, EngineError, HeadgateError, Overtaken
 from headgate.operator.rows import EpochClock
 from headgate.routing.route import Dispatch, Shares
 from headgate.routing.table import RoutingTable
 from headgate.slot.compile import clocks_behind_windows
+from headgate.slot.levels import levels_of
 from headgate.slot.plan import Control, EpochPlan, batching_of
 from headgate.slot.program import Program
 from headgate.topology.arguments import check_count
@@ -74,6 +77,7 @@ class Coordinator:
             byte_s=settings.byte_s,
         )
         self._wanted: deque[tuple[int, str]] = deque(maxlen=1)  # other threads ask
+        self._parallelism: deque[Mapping[str, int]] = deque()  # so do they for this
         self.carry_out: Callable[[Decision], None] = self._resize_as_decided
         self.is_changing: Callable[[], bool] = lambda: False
         self._clock_ms, self._sink_uris = clock_ms, sink_uris
@@ -102,6 +106,11 @@ class Coordinator:
         self._settled = self.last is None
         self._observed: Observed | None = None  # what the manager gets when the sinks are done
         self._collector = Collector(checkpoint, settings.keep_manifests)
+        stored = (self.last or BEFORE).instances
+        kept = {op: slots for op, slots in stored.items() if op not in settings.tables}
+        placed = InstancesInUse(
+            program, settings.slots, settings.parallelism, kept, keep=planning is not None
+        )
         self._routing = TablesInUse(
             program,
             checkpoint.tables,
@@ -109,6 +118,8 @@ class Coordinator:
             buckets=self.buckets,
             chosen=settings.tables,
             stored=(self.last or BEFORE).tables,
+            placed=placed,
+            stored_instances=stored,
             share_pins=planning is None,
         )
         self._costs = CostsInUse(program, checkpoint.costs, (self.last or BEFORE).costs)
@@ -125,6 +136,19 @@ class Coordinator:
     def resize(self, slots: int, why: str = "asked for") -> None:
         """Run with so many slots from the next epoch on; state moves with that epoch."""
         self._wanted.append((check_count(slots, "slots=", error=EngineError), why))
+
+    @property
+    def instances(self) -> dict[str, tuple[int, ...]]:
+        """The slots of every operator behind an exchange, in the coming epoch."""
+        return self._routing.placed.all()
+
+    def set_parallelism(self, counts: Mapping[str, int], slots: int) -> None:
+        """Give operators so many instances, of so many slots, from the next epoch on.
+
+        State moves with that epoch.
+        """
+        self._routing.placed.check(counts, slots)
+        self._parallelism.append(counts)
 
     def run_epoch(self, batch: int, query_id: str, run: RunTasks) -> EpochFacts:
         """Bring a batch of the input to its end, whatever of it happened before; its facts.
@@ -205,14 +229,18 @@ class Coordinator:
         manager = None if planning is None else planning.manager
         born_local = frozenset[str]() if manager is None else manager.born_local
         statistics_bytes = 0 if manager is None else manager.statistics_bytes
+        routes = self._routing.routes(self._dispatch, born_local)
+        levels = levels_of(self.program, routes, self.slots, self._routing.moves)
         return EpochPlan(
             epoch=epoch,
             slots=self.slots,
             clock=clock,
             clock_behind=clock_behind,
             clocks=clocks_behind_windows(self.program, clock),
-            routes=self._routing.routes(self._dispatch, born_local),
+            routes=routes,
             moves=self._routing.moves,
+            at_work=levels.at_work,
+            ends=levels.ends,
             table_files=dict(self._routing.names),
             tables_uri=self.checkpoint.tables.storage.uri,
             statistics_bytes=max(self.settings.statistics_bytes, statistics_bytes),
@@ -241,6 +269,8 @@ class Coordinator:
             routes=self._routing.usual_routes(slots),
             table_files={},
             moves={},
+            at_work=(),
+            ends={},
             chains={},
             warm_dir="off",
             statistics_bytes=0,
@@ -317,9 +347,19 @@ class Coordinator:
     def _install_decision(self, epoch: int) -> None:
         """Take the manager's tables if it has new ones, and save all before an epoch uses them."""
         self._take_size(epoch)
-        decision = None if self._planning is None else self._planning.take(self.slots)
+        decision = (
+            None
+            if self._planning is None
+            else self._planning.take(self.slots, self._routing.placed.slots_of)
+        )
         if decision is not None:
-            self._routing.tables.update(decision.tables)
+            if decision.instances:
+                self._routing.placed.choose(decision.instances)
+                self._resize()
+            strays = self._routing.use(decision.tables)
+            if strays:
+                why = f"tables of {', '.join(strays)} name slots without an instance of it"
+                decision = replace(decision, plan=replace(decision.plan or PlanFacts(), failed=why))
             self._dispatch = self._dispatch if decision.dispatch is None else decision.dispatch
         self._routing.save()
         if decision is not None:
@@ -342,19 +382,29 @@ class Coordinator:
             self.journal.append(replace(decision.plan, epoch=epoch, moves=moves))
 
     def _take_size(self, epoch: int) -> None:
-        """Change the number of slots if that was asked for; a plan for the old number is void."""
-        if not self._wanted:
-            return
-        slots, why = self._wanted.pop()
-        if slots == self.slots:
-            return
-        self.journal.append(ScaleFacts(epoch, self.slots, slots, why))
-        placed = frozenset() if self._planning is None else self._planning.units_of
-        self._routing.resize(slots, fill=not placed)
+        """Change the number of slots or instances if that was asked for.
+
+        A plan for the old number of slots is void, and one for slots that an operator no longer has
+        too.
+        """
+        slots, why = self._wanted.pop() if self._wanted else (self.slots, "")
+        if slots != self.slots:
+            self.journal.append(ScaleFacts(epoch, self.slots, slots, why))
+            self.slots = slots
+            self._resize(slots)
+        while self._parallelism:
+            self._routing.placed.ask(self._parallelism.popleft())
+            self._resize()
+
+    def _resize(self, slots: int | None = None) -> None:
+        """Let keys have their owners where operators have their instances, of so many slots."""
+        record = (self.last or BEFORE).record
+        hosts = () if record is None else record.engine.hosts
+        by_unit = self._planning is not None and bool(self._planning.units_of)
+        self._routing.resize(slots, hosts=hosts, fill=not by_unit)
         self._dispatch = {
             op: chosen for op, chosen in self._dispatch.items() if not isinstance(chosen, Shares)
         }
-        self.slots = slots
 
     def _attempt(self, epoch: int, run: RunTasks) -> tuple[EpochPlan, Control, EpochResult, int]:
         """Run the tasks until an attempt settles; errors of user code are never retried."""

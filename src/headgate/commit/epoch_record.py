@@ -50,20 +50,33 @@ def settle(plan: EpochPlan, controls: Sequence[Control]) -> Control:
         total.absorb(control)
     if total.error is not None:
         raise from_record(total.error)
-    check_slots(plan, total)
+    check_tasks(plan, total)
     check_custody(plan, total)
     return total
 
 
-def check_slots(plan: EpochPlan, total: Control) -> None:
-    expected = list(range(plan.slots))
-    if sorted(total.slots) != expected:
+def check_tasks(plan: EpochPlan, total: Control) -> None:
+    """Every slot that has work in a level must have had one task there, and no other slot."""
+    levels = len(plan.at_work) or max((level for level, _ in total.tasks), default=1)
+    by_level: dict[int, list[int]] = {level: [] for level in range(1, levels + 1)}
+    for level, slot in total.tasks:
+        by_level.setdefault(level, []).append(slot)
+    expected = list(plan.slots_at(levels))
+    if sorted(by_level[levels]) != expected:
         raise EngineError(
-            f"epoch {plan.epoch} ran on slots {sorted(total.slots)} instead of {expected}: the "
-            "union of data and anchor did not keep its partitions; "
+            f"epoch {plan.epoch} ran on slots {sorted(by_level[levels])} instead of {expected}: "
+            "the union of data and anchor did not keep its partitions; "
             "set spark.sql.unionOutputPartitioning=true and remove plugins that rewrite unions",
             epoch=plan.epoch,
         )
+    for level, slots in by_level.items():
+        if level > levels or sorted(slots) != list(plan.slots_at(level)):
+            raise CustodyMismatch(
+                f"epoch {plan.epoch}: there are records of level {level} from slots "
+                f"{sorted(slots)}, and the plan gave tasks to others",
+                epoch=plan.epoch,
+                level=level,
+            )
     if total.versions != [plan.routing_version]:
         raise EngineError(
             f"tasks of epoch {plan.epoch} used routing versions {total.versions}, "
@@ -144,7 +157,9 @@ def epoch_facts(
             if isinstance(by, Shares) and len(by.spread)
         },
         loads=loads,
-        imbalance={op: imbalance(by_slot) for op, by_slot in loads.items()},
+        imbalance={
+            op: imbalance([by_slot[s] for s in plan.slots_of(op)]) for op, by_slot in loads.items()
+        },
         operator_ms=_operator_ms(working, plan.slots),
         moving_ms=_operator_ms(moving, plan.slots),
         operator_cpu_ms=_total_ms((t.operator, t.cpu_ns) for t in working),
@@ -159,6 +174,8 @@ def epoch_facts(
         watermark_us=plan.clock.watermark_us,
         now_ms=plan.clock.now_ms,
         latency=ages_of(program, total),
+        tasks=tuple(map(len, plan.at_work)),
+        instances={op: route.slots for op, route in sorted(plan.routes.items()) if route.slots},
         engine=result.engine,
         trigger=result.trigger,
     )
@@ -169,7 +186,7 @@ def _by_operator(counts: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
 
 
 def imbalance(loads: Sequence[int]) -> float | None:
-    """Busiest slot over the mean; None without load."""
+    """Busiest instance over the mean; None without load."""
     total = sum(loads)
     return max(loads) * len(loads) / total if total else None
 
@@ -182,7 +199,8 @@ def _state_sizes(
 ) -> dict[str, dict[int, StateSize]]:
     sizes = {}
     for node in program.stateful:
-        by_slot = {s: size for s, size in before.get(node.name, {}).items() if s < plan.slots}
+        slots = plan.slots_of(node.name)
+        by_slot = {s: size for s, size in before.get(node.name, {}).items() if s in slots}
         for slot, (rows, size) in total.state.get(node.name, {}).items():
             by_slot[int(slot)] = StateSize(rows, size)
         sizes[node.name] = by_slot

@@ -152,6 +152,8 @@ class EpochFacts(Facts):
     attempts: int = 1
     tick: Annotated[bool, SPARSE] = False
     latency: Sparse[LatencyFacts] = None
+    # slots that had a task in each level, from the first on
+    tasks: Annotated[tuple[int, ...], SPARSE] = ()
     # the slots of operators that have an instance in some slots only
     instances: Annotated[Mapping[str, tuple[int, ...]], SPARSE] = field(default_factory=dict)
     costs: Annotated[Mapping[str, CostFacts], SPARSE] = field(default_factory=dict)

@@ -53,7 +53,8 @@ class Manifest:
     `ticks`: how many epochs so far had no batch of the input; `offsets`: a digest of Spark's plan
     of the last batch; `generation`: that of the driver; `keys`: a fingerprint of the secret by
     which its keys are told apart; `clock_behind`: in how many epochs in a row the clock was behind
-    `now_ms`; `published`: rows of each table sink so far, those of this epoch too.
+    `now_ms`; `published`: rows of each table sink so far, those of this epoch too; `instances`: the
+    slots of operators that have an instance in some slots only.
     """
 
     epoch: int
@@ -75,6 +76,7 @@ class Manifest:
     ticks: int = 0
     generation: int = 0
     published: Mapping[str, int] = field(default_factory=dict)
+    instances: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def batch(self) -> int:
@@ -166,6 +168,7 @@ def next_manifest(
         ticks=before.ticks + tick,
         generation=generation,
         published=_published(program, total, before),
+        instances={op: route.slots for op, route in plan.routes.items() if route.slots},
     )
 
 
@@ -223,14 +226,11 @@ def _source_times(
 
 
 def _chains(program: Program, plan: EpochPlan, total: Control) -> dict[str, dict[int, Chain]]:
-    """Old chains of the slots that stay, replaced by what the tasks announced."""
+    """Old chains of the instances that stay, replaced by what the tasks announced."""
     chains: dict[str, dict[int, Chain]] = {}
     for node in program.stateful:
-        kept = {
-            slot: chain
-            for slot, chain in plan.chains.get(node.name, {}).items()
-            if slot < plan.slots
-        }
+        slots = plan.slots_of(node.name)
+        kept = {s: chain for s, chain in plan.chains.get(node.name, {}).items() if s in slots}
         for slot, files in total.chains.get(node.name, {}).items():
             kept[int(slot)] = tuple(StateFile.from_json(f) for f in files)
         chains[node.name] = dict(sorted(kept.items()))

@@ -3,8 +3,8 @@
 After every epoch its facts and statistics go to the manager, which works in a thread of its own. A
 decision that is ready when the next epoch begins is installed with it; one that is not yet waits
 for a later epoch, and what was observed meanwhile goes into the next one. At most one decision is
-under way, so it always starts from the tables in use; if the number of slots changes meanwhile, the
-decision is void.
+under way, so it always starts from the tables in use; if the number of slots, or the slots of an
+operator, change meanwhile, the decision is void.
 """
 
 from __future__ import annotations
@@ -91,6 +91,7 @@ class Planning:
         self._waiting: list[Observed] = []
         self._under_way: Future[Decision] | None = None
         self._slots = 0
+        self._instances: Mapping[str, tuple[int, ...]] = {}
         self._thread = ThreadPoolExecutor(1, "headgate-planning") if beside else None
 
     @property
@@ -108,7 +109,7 @@ class Planning:
         if self._under_way is not None:
             return
         seen, self._waiting = self._waiting, []
-        self._slots = slots_of(tables)
+        self._slots, self._instances = slots_of(tables), seen[-1].facts.instances
         if self._thread is not None:
             self._under_way = self._thread.submit(self.manager.step, seen, dict(tables))
             return
@@ -118,11 +119,13 @@ class Planning:
         except Exception as problem:
             self._under_way.set_exception(problem)
 
-    def take(self, slots: int) -> Decision | None:
+    def take(
+        self, slots: int, instances: Mapping[str, tuple[int, ...]] | None = None
+    ) -> Decision | None:
         """The decision that is ready, if there is one. A planner that failed changes nothing.
 
-        Of a decision that was made for another number of slots only what it says is left, and what
-        has nothing to do with slots: rows per epoch.
+        Of a decision that was made for other slots, or other `instances` of operators, only what it
+        says is left, and what has nothing to do with slots: rows per epoch.
         """
         if self._under_way is None or not self._under_way.done():
             return None
@@ -132,11 +135,14 @@ class Planning:
         except Exception as problem:
             log.exception("planning failed; the routing tables stay as they are")
             return Decision(plan=PlanFacts(failed=f"{type(problem).__name__}: {problem}"))
-        if self._slots in (0, slots):
+        same = instances is None or instances == self._instances
+        if self._slots in (0, slots) and same:
             return decision
         plan = decision.plan
         if plan is not None:
             overtaken = f"made for {self._slots} slots, there are {slots} now"
+            if self._slots == slots:
+                overtaken = "operators have their instances in other slots by now"
             plan = replace(plan, overtaken=overtaken)
         return replace(decision, tables={}, plan=plan, slots=None, dispatch=None, instances={})
 

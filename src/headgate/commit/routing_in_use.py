@@ -1,38 +1,29 @@
-"""The routing tables and cost models a flow runs with: stored, changed between epochs, committed.
+"""The routing tables a flow runs with: stored, changed between epochs, committed.
 
-Both can be megabytes and change seldom. So they lie in files that are named by content, a plan only
+They can be megabytes and change seldom. So they lie in files that are named by content, a plan only
 names them, and tasks read what they do not have yet. A manager changes a few pins of a table at a
 time, so a table is a chain of files: the whole table, then files with the pins that changed.
 
 A table that changes is saved before it is used, and becomes true with the manifest of the first
 epoch that ran with it. Until then the epoch before still says who owns what, so a crash at any
 moment leaves every key with one owner.
-
-Every slot's measured costs of an epoch arrive as sketches and go through the state machine of that
-instance (`InstanceCosts`). Only when it says so does the plan's frozen copy change: a new model
-is saved, the next epoch's tasks read it, and the manifest names it, so a restart begins with it.
-Models hold real times only, per instance, and each epoch starts with idle slots. So the paper's
-synchronisation, which settles old debts of estimated against real time, is the speed of an instance
-here.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
 
-from headgate.commit.facts import CostFacts
+from headgate.commit.instances import Instances, InstancesInUse
 from headgate.errors import ForeignCheckpoint, StateFileError, UnknownSlot
-from headgate.routing.costs import CostModel, CostSketch, InstanceCosts, SketchShape
 from headgate.routing.route import TO_OWNER, Dispatch, Here, Route
 from headgate.routing.table import Moves, RoutingTable, hash_table, moves_between
-from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
-from headgate.slot.statistics import TaskStatistics
 from headgate.state.digest import DamagedFile, digest_of, read_named
 from headgate.state.storage import Storage
 
@@ -42,7 +33,7 @@ CHANGED_SHARE_MAX = 0.25  # of the pins; a whole table is then not much larger
 Names = tuple[str, ...]
 
 
-def _write(storage: Storage, stem: str, table: pa.Table) -> str:
+def write_table(storage: Storage, stem: str, table: pa.Table) -> str:
     """Store a table durably; returns the file's name, which holds a digest of its content."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as writer:
@@ -53,7 +44,7 @@ def _write(storage: Storage, stem: str, table: pa.Table) -> str:
     return name
 
 
-def _read(storage: Storage, name: str, what: str, way_out: str = "") -> pa.Table:
+def read_table(storage: Storage, name: str, what: str, way_out: str = "") -> pa.Table:
     try:
         data = read_named(storage, name)
     except DamagedFile as problem:
@@ -82,9 +73,9 @@ class TableFiles:
         stem = f"{operator}-v{table.version:06d}-g{self.generation:09d}"
         change = None if old is None or len(before) > CHANGES_MAX else _change(old, table)
         if change is None:
-            names: Names = (_write(self.storage, stem, table.to_arrow()),)
+            names: Names = (write_table(self.storage, stem, table.to_arrow()),)
         else:
-            names = (*before, _write(self.storage, stem, change))
+            names = (*before, write_table(self.storage, stem, change))
         self._known[operator] = names, table
         return names
 
@@ -99,7 +90,7 @@ class TableFiles:
             "copy of the checkpoint, or start with a new checkpoint folder"
         )
         before = self.load(names[:-1]) if len(names) > 1 else None
-        content = _read(self.storage, names[-1], "routing table", way_out)
+        content = read_table(self.storage, names[-1], "routing table", way_out)
         table = RoutingTable.from_arrow(content) if before is None else _apply(before, content)
         self._known[operator] = names, table
         return table
@@ -131,27 +122,6 @@ def _apply(table: RoutingTable, change: pa.Table) -> RoutingTable:
     return replace(pinned, version=version)
 
 
-class CostFiles:
-    """Saves and loads cost models; keeps each operator's last one."""
-
-    def __init__(self, storage: Storage) -> None:
-        self.storage = storage
-        self._known: dict[str, tuple[str, CostModel]] = {}
-
-    def save(self, operator: str, model: CostModel) -> str:
-        name = _write(self.storage, operator, model.to_arrow())
-        self._known[operator] = name, model
-        return name
-
-    def load(self, name: str) -> CostModel:
-        operator = name.rsplit("-", 1)[0]
-        known, model = self._known.get(operator, ("", None))
-        if known != name or model is None:
-            model = CostModel.from_arrow(_read(self.storage, name, "cost model"))
-            self._known[operator] = name, model
-        return model
-
-
 class TablesInUse:
     """Tables by operator, the files they are stored in, and what moves with the next epoch."""
 
@@ -164,10 +134,15 @@ class TablesInUse:
         buckets: int,
         chosen: Mapping[str, RoutingTable],
         stored: Mapping[str, Names],
+        placed: InstancesInUse | None = None,
+        stored_instances: Instances = MappingProxyType({}),
         share_pins: bool = False,
     ) -> None:
         self._files, self._share_pins = files, share_pins
         self._dispatches, self._buckets = program.dispatches, buckets
+        self.placed = placed or InstancesInUse(program, slots)
+        self._slots, self._instances = slots, self.placed.slots_of
+        self._committed_instances, instances = stored_instances, self.placed.slots_of
         routed = sorted(routed_operators(program))
         _check_chosen(chosen, routed, slots, buckets)
         self._committed = {op: files.load(names) for op, names in stored.items() if op in routed}
@@ -189,9 +164,15 @@ class TablesInUse:
             if operator in chosen:
                 self.tables[operator] = chosen[operator]
             elif before is not None:
-                self.tables[operator] = before.resized(slots, share_pins=share_pins)
+                self.tables[operator] = before.resized(
+                    slots,
+                    instances.get(operator, ()),
+                    before=stored_instances.get(operator, ()),
+                    share_pins=share_pins,
+                )
             else:
-                self.tables[operator] = hash_table(slots, buckets)
+                self.tables[operator] = hash_table(slots, buckets, instances.get(operator, ()))
+            Route(self.tables[operator], slots=instances.get(operator, ()))  # raises if it strays
 
     def routes(
         self, chosen: Mapping[str, Dispatch], born_local: Collection[str]
@@ -204,7 +185,10 @@ class TablesInUse:
             # What is folded where it is needs no pin to stay there.
             if operator in born_local and may is not None and not isinstance(dispatch, Here):
                 dispatch = may.local or dispatch
-            found[operator] = Route(table, dispatch)
+            found[operator] = Route(table, dispatch, self._instances.get(operator, ()))
+        for operator in self._instances.keys() - found.keys():  # it has no keys
+            mine = self._instances[operator]
+            found[operator] = Route(hash_table(self._slots, 1, mine), slots=mine)
         return found
 
     def usual_routes(self, slots: int) -> dict[str, Route]:
@@ -216,17 +200,44 @@ class TablesInUse:
         may = self._dispatches.get(operator)  # none of an operator without state
         return TO_OWNER if may is None else may.usual
 
-    def resize(self, slots: int, *, fill: bool = True) -> None:
-        """Use so many slots from the next epoch on; only what must move does.
+    def use(self, tables: Mapping[str, RoutingTable]) -> list[str]:
+        """Take these tables; returns the operators whose table names a slot that they are not in.
 
-        New slots get their fair share of buckets, and of pinned keys if no planner is there to
-        place them (`share_pins`). Without `fill` they start empty, and no unit moves but those
-        that have lost their slot.
+        Those keep the one they have.
         """
+        strays = []
+        for operator, table in tables.items():
+            try:
+                Route(table, slots=self._instances.get(operator, ()))
+                self.tables[operator] = table
+            except UnknownSlot:
+                strays.append(operator)
+        return strays
+
+    def resize(
+        self, slots: int | None = None, *, hosts: Sequence[str] = (), fill: bool = True
+    ) -> None:
+        """Use so many slots from the next epoch on (None: as many as now), operators those that
+        they are `placed` in.
+
+        Only what must move does. New instances get their fair share of buckets, and of pinned keys
+        if no planner is there to place them (`share_pins`). Without `fill` they start empty, and no
+        unit moves but those that have lost their slot.
+        """
+        if slots is not None:
+            self.placed.place(slots, hosts)
+        slots, instances = self.placed.slots, self.placed.slots_of
         self.tables = {
-            op: table.resized(slots, share_pins=self._share_pins, even=fill)
+            op: table.resized(
+                slots,
+                instances.get(op, ()),
+                before=self._instances.get(op, ()),
+                share_pins=self._share_pins,
+                even=fill,
+            )
             for op, table in self.tables.items()
         }
+        self._slots, self._instances = slots, instances
 
     def save(self) -> None:
         """Make the tables of the coming epoch durable and work out what moves with it."""
@@ -237,13 +248,15 @@ class TablesInUse:
         for operator, old in self._committed.items():
             new = self.tables[operator]
             if operator in self._dispatches and new is not old:
-                moves = moves_between(old, new)
-                if moves or old.slots != new.slots:
+                moves, after = moves_between(old, new), self._instances.get(operator)
+                changed = self._committed_instances.get(operator) != after
+                if moves or changed or old.slots != new.slots:
                     self.moves[operator] = moves
 
     def committed(self) -> None:
         """The epoch that ran with these tables is in its manifest."""
         self._committed = dict(self.tables)
+        self._committed_instances = self._instances
         self.moves = {}
 
 
@@ -272,99 +285,3 @@ def _check_chosen(
                 f"{table.buckets} buckets; the flow runs {slots} and {buckets}",
                 operator=operator,
             )
-
-
-class CostsInUse:
-    """Models by operator and their files; what every instance has measured since."""
-
-    def __init__(self, program: Program, files: CostFiles, stored: Mapping[str, str]) -> None:
-        self._files = files
-        self._shapes = cost_shapes(program)
-        self._instances: dict[str, dict[int, InstanceCosts]] = {op: {} for op in self._shapes}
-        self.models: dict[str, CostModel] = {}
-        self.names: dict[str, str] = {}
-        self._sent: dict[str, int] = {}
-        self.damaged: dict[str, StateFileError] = {}
-        for operator, name in stored.items():
-            if operator in self._shapes:
-                self._adopt(operator, name)
-
-    def fit(self, slots: int) -> None:
-        """Make the models those of so many slots; new slots count as mean ones."""
-        for operator, model in self.models.items():
-            if model.instances != slots:
-                self._use(operator, model.resized(slots))
-
-    def observe(self, statistics: Iterable[TaskStatistics], slots: int) -> None:
-        """Take in what an epoch's tasks measured; replaces models whose instances say so."""
-        for operator, by_slot in measured(statistics).items():
-            shape, instances = self._shapes[operator], self._instances[operator]
-            sent = sum(
-                instances.setdefault(slot, InstanceCosts(shape)).add(sketch)
-                for slot, sketch in sorted(by_slot.items())
-            )
-            if sent:
-                self._sent[operator] = self._sent.get(operator, 0) + sent
-                known = [instances[s].sent if s in instances else None for s in range(slots)]
-                self._use(operator, CostModel.of([s or CostSketch(shape) for s in known]))
-
-    def record(
-        self, plan: EpochPlan, total: Control, statistics: Iterable[TaskStatistics]
-    ) -> dict[str, CostFacts]:
-        """Per operator, estimated and measured milliseconds of every slot."""
-        facts, found, slots = {}, measured(statistics), range(plan.slots)
-        for operator in self._shapes:
-            estimated, real = total.estimated_us.get(operator, {}), found.get(operator, {})
-            model = plan.costs.get(operator)
-            facts[operator] = CostFacts(
-                estimated_ms=tuple(
-                    estimated.get(str(s), 0) / 1000 if model else None for s in slots
-                ),
-                measured_ms=tuple(round(real[s].total_ms, 3) if s in real else 0.0 for s in slots),
-                rows=tuple(int(real[s].rows) if s in real else 0 for s in slots),
-                speed=None if model is None else tuple(round(x, 3) for x in model.speed.tolist()),
-                sketches_sent=self._sent.get(operator, 0),
-            )
-        return facts
-
-    def _use(self, operator: str, model: CostModel) -> None:
-        self.models[operator] = model
-        self.names[operator] = self._files.save(operator, model)
-
-    def _adopt(self, operator: str, name: str) -> None:
-        """Begin with a stored model; it is advice, so one that does not fit is left out."""
-        try:
-            model = self._files.load(name)
-        except StateFileError as problem:
-            log.warning("%s; costs are measured anew", problem)
-            self.damaged[operator] = problem
-            return
-        if model.shape != self._shapes[operator]:
-            return
-        self.models[operator], self.names[operator] = model, name
-        for slot in range(model.instances):
-            sketch = CostSketch(model.shape, model.frequency[slot], model.time_ms[slot])
-            instance = InstanceCosts(model.shape)
-            instance.adopt(sketch)
-            self._instances[operator][slot] = instance
-
-
-def measured(statistics: Iterable[TaskStatistics]) -> dict[str, dict[int, CostSketch]]:
-    """What an epoch's tasks measured, by operator and slot, levels added up."""
-    found: dict[str, dict[int, CostSketch]] = {}
-    for task in statistics:
-        for operator, sketch in task.costs.items():
-            by_slot = found.setdefault(operator, {})
-            by_slot.setdefault(task.slot, CostSketch(sketch.shape)).merge(sketch)
-    return found
-
-
-def cost_shapes(program: Program) -> dict[str, SketchShape]:
-    """Operators with a cost-aware input, and the shape of their sketches."""
-    shapes = {}
-    for edge in program.graph.edges:
-        if edge.grouping.kind == "cost":
-            options = edge.grouping.cost
-            operator = program.graph.nodes[edge.consumer].name
-            shapes[operator] = SketchShape.within(options.epsilon, options.delta)
-    return shapes

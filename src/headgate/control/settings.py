@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from types import MappingProxyType
 from typing import ClassVar
 
 from headgate.errors import DeclarationError, UnknownSlot
@@ -71,8 +72,15 @@ class Scaling:
         return max(min(slots, self.most), self.min_slots)
 
 
-def slots_for(slots: int | Scaling | None, tables: Mapping[str, RoutingTable]) -> int | Scaling:
-    """A number that stays, or limits within which it is chosen; tables are for a number."""
+def slots_for(
+    slots: int | Scaling | None,
+    tables: Mapping[str, RoutingTable],
+    parallelism: Mapping[str, int] = MappingProxyType({}),
+) -> int | Scaling:
+    """A number that stays, or limits within which it is chosen; tables are for a number.
+
+    There are as many as any operator is to have instances.
+    """
     for operator, table in tables.items():
         if isinstance(slots, Scaling):
             raise DeclarationError(
@@ -89,9 +97,21 @@ def slots_for(slots: int | Scaling | None, tables: Mapping[str, RoutingTable]) -
                 operator=operator,
                 slots=slots,
             )
-    if slots is None:
-        return Scaling()
-    return slots if isinstance(slots, Scaling) else check_count(slots, "slots=")
+    if isinstance(slots, int):
+        slots = check_count(slots, "slots=")
+    for operator, wanted in parallelism.items():
+        most = slots.most if isinstance(slots, Scaling) else slots
+        if most is not None and wanted > most:
+            raise DeclarationError(
+                f"{operator!r} is to have {wanted} instances, and there are {most} slots: an "
+                "operator has at most one in each. Give more slots, or a smaller parallelism=",
+                operator=operator,
+                slots=most,
+            )
+    limits = Scaling() if slots is None else slots
+    if isinstance(limits, int):
+        return limits
+    return replace(limits, min_slots=max(limits.min_slots, *parallelism.values(), 1))
 
 
 @named_fields

@@ -116,24 +116,40 @@ class RoutingTable:
     def with_buckets(self, bucket_slots: I32) -> RoutingTable:
         return self._changed(bucket_slots=np.asarray(bucket_slots, np.int32))
 
-    def resized(self, slots: int, *, share_pins: bool = False, even: bool = True) -> RoutingTable:
-        """The table for another slot count: every unit stays but those that must move.
+    def resized(
+        self,
+        slots: int,
+        instances: Sequence[int] = (),
+        *,
+        before: Sequence[int] = (),
+        share_pins: bool = False,
+        even: bool = True,
+    ) -> RoutingTable:
+        """The table for other slots: every unit stays but those that must move.
 
-        Growing takes buckets from the fullest slots for the new ones, and, if `share_pins`, pinned
-        keys too (a planner knows better which, so that keys that belong together stay so).
-        Shrinking spreads the buckets of the slots that leave over those that stay, the emptiest
-        first. The pins of a leaving slot go to one slot together, as far as that is even.
+        `instances` are the slots that may own units, `before` those that could until now (none
+        given: all). Growing takes buckets from the fullest slots for the new ones, and, if
+        `share_pins`, pinned keys too (a planner knows better which, so that keys that belong
+        together stay so). Shrinking spreads the buckets of the slots that leave over those that
+        stay, the emptiest first. The pins of a leaving slot go to one slot together, as far as that
+        is even.
 
         With `even=False` bucket counts are not evened out: new slots start empty, and
         only what has lost its slot moves. So a planner's allocation is kept.
         """
-        if slots == self.slots:
-            return self
-        owners = _rebalance(self.bucket_slots, slots, even)
-        pins = _together(self.pinned_slots, self.slots, slots)
-        if share_pins and len(pins) and slots > self.slots:
-            pins = _rebalance(pins, slots)
-        return self._changed(slots=slots, bucket_slots=owners, pinned_slots=pins)
+        mine, had = tuple(instances or range(slots)), tuple(before or range(self.slots))
+        if mine == had:
+            return self if slots == self.slots else self._changed(slots=slots)
+        # In numbers that begin with the slots that stay or come, as if the others were the last.
+        leaving = [slot for slot in range(self.slots) if slot not in mine]
+        order = np.array([*mine, *leaving], np.int32)
+        place = np.zeros(max(slots, self.slots), np.int32)
+        place[order] = np.arange(len(order), dtype=np.int32)
+        owners = _rebalance(place[self.bucket_slots], len(mine), even)
+        pins = _together(place[self.pinned_slots], len(order), len(mine))
+        if share_pins and len(pins) and len(mine) > len(had):
+            pins = _rebalance(pins, len(mine))
+        return self._changed(slots=slots, bucket_slots=order[owners], pinned_slots=order[pins])
 
     def same_routes(self, other: RoutingTable) -> bool:
         return (
@@ -172,9 +188,10 @@ def bucket_ids(buckets: int) -> U64:
     return (mixed >> np.uint64(high)) | (number << np.uint64(64 - high) if high else number)
 
 
-def hash_table(slots: int, buckets: int = BUCKETS) -> RoutingTable:
-    """The empty table: plain hash grouping."""
-    return RoutingTable(slots, (np.arange(buckets) % slots).astype(np.int32))
+def hash_table(slots: int, buckets: int = BUCKETS, instances: Sequence[int] = ()) -> RoutingTable:
+    """The empty table: plain hash grouping, over the slots that have an instance (default: all)."""
+    mine = np.array(instances or range(slots), np.int32)
+    return RoutingTable(slots, mine[np.arange(buckets) % len(mine)])
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,7 @@ EPOCH_CONF: Mapping[str, str] = {
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "true",
 }
 BATCH_ROWS_MAX = 200_000  # see `batch_limits`
+PARTS_MAX = 64  # anchors of some slots: more than a flow has levels, each a few rows in memory
 BATCH_BYTES_MAX = 16 << 20
 FIXED_BYTES = (
     dict.fromkeys(["boolean", "byte"], 1)
@@ -105,6 +106,8 @@ class SparkEngine:
         self.last_batch: DataFrame | None = None
         # By slot count: an anchor, and the executors (id -> host) when it was last looked at.
         self._anchors: dict[int, tuple[Anchor, Mapping[str, str]]] = {}
+        # For levels in which some slots have work: by these, with the hosts of all slots.
+        self._parts: dict[tuple[int, ...], tuple[Anchor, tuple[str, ...]]] = {}
         self._homes: tuple[str, ...] = ()
         self._machines: dict[str, int] = {}  # processors of every machine that ran a task
         self._one_host = str(spark.sparkContext.master).startswith("local")
@@ -157,10 +160,30 @@ class SparkEngine:
         self._homes = anchor.hosts
         return anchor
 
+    def _levels(self, plan: EpochPlan) -> int:
+        return len(plan.at_work) or self.program.levels
+
+    def _anchor_at(self, plan: EpochPlan, level: int, whole: Anchor) -> Anchor:
+        """The anchor of the slots that have work in a level; kept while epochs use it."""
+        slots = plan.slots_at(level)
+        if len(slots) == plan.slots:
+            return whole
+        held, hosts = self._parts.get(slots, (None, ()))
+        if held is not None and hosts == whole.hosts:
+            return held
+        if held is not None:
+            held.release()
+        elif len(self._parts) >= PARTS_MAX:  # of plans that are gone
+            self._parts.pop(next(iter(self._parts)))[0].release()
+        made = build_anchor(self.own_session, [whole.hosts[s] for s in slots], slots)
+        self._parts[slots] = made, whole.hosts
+        return made
+
     def close(self) -> None:
-        for anchor, _ in self._anchors.values():
+        for anchor, _ in (*self._anchors.values(), *self._parts.values()):
             anchor.release()
         self._anchors.clear()
+        self._parts.clear()
         self._reports.value = []
         self._code.unpersist()
 
@@ -172,6 +195,9 @@ class SparkEngine:
     def _run(self, frame: DataFrame, plan: EpochPlan) -> EpochResult:
         started = time.perf_counter()
         anchor = self.anchor(plan.slots)
+        levels = [
+            self._anchor_at(plan, level, anchor) for level in range(1, self._levels(plan) + 1)
+        ]
         self._reports.value = []
         context = self.spark.sparkContext
         context.setLocalProperty(PLAN_PROPERTY, pack_plan(plan))
@@ -179,8 +205,8 @@ class SparkEngine:
         if self.source_tasks_max is not None:
             frame = frame.coalesce(self.source_tasks_max)
         tuples = apply_stage(frame, self._stages[0])
-        for stage in self._stages[1:]:
-            tuples = apply_stage(anchored(tuples, anchor), stage)
+        for stage, at in zip(self._stages[1:], levels, strict=False):
+            tuples = apply_stage(anchored(tuples, at), stage)
         cores = tasks_at_once(self.spark)
         planned = time.perf_counter()
         try:

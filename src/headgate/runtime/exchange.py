@@ -115,25 +115,28 @@ def spread(slots: int, hosts: Sequence[str], previous: Sequence[str] = ()) -> tu
 def build_anchor(
     spark: SparkSession,
     hosts: Sequence[str],
+    slots: Sequence[int] | None = None,
     row: Callable[[int, int], tuple[Any, ...]] = anchor_row,
     schema: StructType = TUPLE_TYPE,
 ) -> Anchor:
-    """Cache an anchor with slot s on `hosts[s]`; runs one small job and returns when it is done.
+    """Cache an anchor with `slots[i]` on `hosts[i]`; runs one small job, returns when it is done.
 
     Args:
+        slots: The slots of its partitions (default: as many as there are hosts, from 0 on).
         hosts: One host per slot (see `spread`); "" leaves the place to Spark. Unknown hosts are
             no error: Spark waits `spark.locality.wait`, then takes another.
         row: The row of a slot, given the slot and its label.
         schema: The schema of the frames that `anchored` will be given, with a column "label".
     """
-    slots = len(hosts)
-    rows = [row(slot, label) for slot, label in enumerate(slot_labels(slots))]
+    count = len(hosts)
+    named = range(count) if slots is None else slots
+    rows = [row(slot, label) for slot, label in zip(named, slot_labels(count), strict=True)]
     with with_conf(spark, ANCHOR_CONF):
-        frame = rows_on_hosts(spark, rows, hosts, schema).repartition(slots, "label")
+        frame = rows_on_hosts(spark, rows, hosts, schema).repartition(count, "label")
         frame.persist(StorageLevel.MEMORY_AND_DISK)
         frame.count()
         twice = frame.union(frame)  # made once: each union of the epoch costs an analysis
-        return Anchor(frame, twice, preferred_hosts(frame, slots))
+        return Anchor(frame, twice, preferred_hosts(frame, count))
 
 
 def anchored(data: DataFrame, anchor: Anchor) -> DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -119,15 +120,28 @@ class FlowQuery:
         """How many slots the flow runs with now."""
         return self.coordinator.slots
 
-    def rescale(self, slots: int) -> None:
-        """Run with so many slots from a coming epoch on, without a restart.
+    def rescale(
+        self, slots: int | None = None, *, parallelism: Mapping[str, int] | None = None
+    ) -> None:
+        """Run with so many slots, or so many instances of operators, from a coming epoch on.
 
-        Returns at once. On a standalone cluster executors are asked for before, or given back
-        after; the journal's records `scale` and `elastic` say when and how.
+        Returns at once, and nothing is restarted. On a standalone cluster executors are asked for
+        before, or given back after; the journal's records `scale` and `elastic` say when and how.
         """
         if self._stream.query is None:
             raise EngineError("rescale is for streams; a batch runs as one epoch")
-        self._epochs.elastic.request(slots, "asked for")
+        if slots is not None:
+            self._epochs.elastic.request(slots, "asked for")
+        if parallelism is not None:
+            self.coordinator.set_parallelism(parallelism, slots or self.slots)
+
+    @property
+    def instances(self) -> dict[str, tuple[int, ...]]:
+        """The slots that have an instance of each operator, as of the last epoch.
+
+        Operators that stay where their rows are, such as a `map` behind a `process`, are left out.
+        """
+        return self.coordinator.instances
 
     def rows(self, sink: str) -> list[dict[str, Any]]:
         """Rows a memory sink got since this start, in order of epochs."""

@@ -33,6 +33,7 @@ from headgate.runtime.stream import IDLE_S, Epochs, EpochStream
 from headgate.slot.compile import compile_flow
 from headgate.topology.arguments import absolute, check_count, duration_us, spark_uri
 from headgate.topology.builder import FlowBuilder
+from headgate.topology.graph import instances_wanted
 
 log = logging.getLogger("headgate")
 
@@ -47,6 +48,7 @@ def start_flow(
     manager: Manager | Decides | None = None,
     latency_s: float | None = None,
     rows_per_epoch: int | None = None,
+    parallelism: Mapping[str, int] | None = None,
     options: Options | None = None,
 ) -> FlowQuery:
     """Start a flow, or one that a command has changed; `Flow.start` says what all this means."""
@@ -65,7 +67,7 @@ def start_flow(
                 "source with headgate.Reader, or as a function of (spark, rows_per_epoch); a "
                 "DataFrame has its limit in its own options"
             )
-    limits = slots_for(slots, options.tables)
+    limits = slots_for(slots, options.tables, instances_wanted(graph, parallelism or {}))
     if isinstance(limits, Scaling) and limits.max_slots is None:
         limits = replace(limits, max_slots=max(cores_of(spark), limits.min_slots))
     scaling = None
@@ -106,6 +108,7 @@ def start_flow(
     settings = Settings(
         **vars(options),
         slots=limits,
+        parallelism=parallelism or {},
         message_s=costs.message_s,
         byte_s=costs.byte_s,
         last_epoch=None if streaming else 0,

@@ -28,7 +28,8 @@ import pyarrow as pa
 import xxhash
 from pyspark import Accumulator, Broadcast, TaskContext
 
-from headgate.commit.routing_in_use import CostFiles, TableFiles
+from headgate.commit.costs_in_use import CostFiles
+from headgate.commit.routing_in_use import TableFiles
 from headgate.errors import EngineError, StateFileError
 from headgate.routing.costs import CostModel
 from headgate.routing.route import Route
@@ -77,7 +78,7 @@ def level_stage(
             made = run_slot_task(program, plan, services, level, slot, tuples)
         if problem is not None:
             made = iter([failed_task(plan, level, producer, slot, problem)])
-        yield from encode(made, slot_labels(plan.slots))
+        yield from encode(made, labels_after(plan, level))
         services.timed(level, producer, "", 0, start)
         if reports is not None:
             counted = [Counted(*place, data) for place, data in services.statistics.items()]
@@ -85,6 +86,16 @@ def level_stage(
 
     stage.__name__ = f"headgate_level_{level}" if level else "headgate_route"
     return stage
+
+
+def labels_after(plan: EpochPlan, level: int) -> list[int]:
+    """By slot, the label under which a level's tuples find the slot's task in the next level."""
+    last = bool(plan.at_work) and level == len(plan.at_work)
+    slots = range(plan.slots) if last else plan.slots_at(level + 1)
+    labels = [0] * plan.slots
+    for slot, label in zip(slots, slot_labels(len(slots)), strict=True):
+        labels[slot] = label
+    return labels
 
 
 def warming_stage(level_1: Stage, slots: int) -> Stage:

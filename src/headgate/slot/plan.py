@@ -97,7 +97,8 @@ class EpochPlan:
     """One epoch, as every task of it sees it.
 
     `routes` says, for every operator with a key, who owns what and where rows are processed; an
-    operator that is not in it has no key, and an instance in every slot. `moves` holds, for every
+    operator that is not in it has no key, and an instance in every slot. Of one without a key that
+    is in it only the slots count. `moves` holds, for every
     operator whose table changes with this epoch, which units go from where to where.
     `chains[operator][slot]` are the committed state files. `statistics_bytes` is what a slot may
     spend on counting keys and pairs (0: it counts none); operators in `unit_statistics` count
@@ -107,7 +108,9 @@ class EpochPlan:
     measurements. `batching` says how rows become batch tuples. `clocks` holds the clocks of
     operators behind windows, whose event time is not the flow's. `signed`: the checkpoint has a
     key, so that digests of files must be strong. `identity` is how the checkpoint tells keys apart,
-    `clock_behind` for how many epochs the wall clock has been behind `clock`.
+    `clock_behind` for how many epochs the wall clock has been behind `clock`. `at_work` holds, for
+    each level from the first on, the slots that get a task (none given: all slots in all levels),
+    `ends` the level in which each stateful operator has all of the epoch (see `slot/levels.py`).
     """
 
     epoch: int
@@ -134,6 +137,8 @@ class EpochPlan:
     clock_behind: int = 0
     signed: bool = False
     attempt: int = 0
+    at_work: tuple[tuple[int, ...], ...] = ()
+    ends: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def routing_version(self) -> int:
@@ -143,6 +148,22 @@ class EpochPlan:
         """The slots that have an instance of this operator."""
         route = self.routes.get(operator)
         return route.slots if route is not None and route.slots else tuple(range(self.slots))
+
+    def slots_at(self, level: int) -> tuple[int, ...]:
+        """The slots that get a task in a level, from the first on."""
+        return self.at_work[level - 1] if self.at_work else tuple(range(self.slots))
+
+    def record_goes_to(self, level: int, producer: int) -> int:
+        """The slot that gets a task's control record in the next level: its own, if it has a task.
+
+        Those of the last level go to the driver.
+        """
+        if self.at_work and level == len(self.at_work):
+            return producer
+        next_slots = self.slots_at(level + 1)
+        if level > 0 and producer in next_slots:
+            return producer
+        return next_slots[producer % len(next_slots)]
 
     def in_slots(self, operator: str, instances: I32) -> I32:
         """The slots of an operator's instances, which are numbered from 0."""
@@ -170,7 +191,7 @@ class Control:
     merged, by operator and owner, which for a split operator are part of its load; merge_bytes:
     bytes of partials that left their task. estimated_us: what the rows that a cost-aware shuffle
     gave to each slot should take there. ages: source rows by how old they were when the epoch
-    began, in bins (see `slot/latency.py`).
+    began, in bins (see `slot/latency.py`). tasks: level and slot of every task it tells of.
     """
 
     sent: dict[str, list[int]] = field(default_factory=dict)
@@ -192,7 +213,7 @@ class Control:
     ages: dict[str, int] = field(default_factory=dict)
     event_time: dict[str, int] = field(default_factory=dict)
     versions: list[int] = field(default_factory=list)
-    slots: list[int] = field(default_factory=list)
+    tasks: list[list[int]] = field(default_factory=list)
     error: dict[str, Any] | None = None
 
     def to_bytes(self) -> bytes:
@@ -219,7 +240,7 @@ class Control:
         for source, latest in other.event_time.items():
             self.event_time[source] = max(latest, self.event_time.get(source, latest))
         self.versions = sorted({*self.versions, *other.versions})
-        self.slots = [*self.slots, *other.slots]
+        self.tasks = [*self.tasks, *other.tasks]
         self.error = self.error or other.error
 
 

@@ -223,22 +223,20 @@ class Task:
         """The control record; of a task that hit bad input only the error."""
         if problem is not None:
             return failed_task(self.plan, self.level, self.producer, self.slot, problem)
-        return _control_tuple(self.plan, self.level, self.producer, self.slot, self.control)
+        return _control_tuple(self.plan, self.level, self.producer, self.control)
 
 
 def failed_task(
     plan: EpochPlan, level: int, producer: int, slot: int | None, problem: HeadgateError
 ) -> BatchTuple:
     """The answer of a task that cannot do its work: only the error, no rows."""
-    slots = [] if slot is None else [slot]
-    control = Control(error=to_record(problem), slots=slots, versions=[plan.routing_version])
-    return _control_tuple(plan, level, producer, slot, control)
+    tasks = [] if slot is None else [[level, slot]]
+    control = Control(error=to_record(problem), tasks=tasks, versions=[plan.routing_version])
+    return _control_tuple(plan, level, producer, control)
 
 
-def _control_tuple(
-    plan: EpochPlan, level: int, producer: int, slot: int | None, control: Control
-) -> BatchTuple:
-    home = producer % plan.slots if slot is None else slot
+def _control_tuple(plan: EpochPlan, level: int, producer: int, control: Control) -> BatchTuple:
+    home = plan.record_goes_to(level, producer)
     payload = pa.py_buffer(control.to_bytes())
     digest = digest_of(payload)
     return BatchTuple(home, Kind.CONTROL, 0, level, producer, 0, 0, digest, payload)

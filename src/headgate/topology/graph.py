@@ -5,7 +5,7 @@ The same object is validated, drawn, compiled for an engine and compared with a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, Literal, get_args
@@ -201,6 +201,12 @@ def check_parallelism(operator: str, count: object, groupings: Iterable[Grouping
             operator=operator,
         )
     return wanted
+
+
+def instances_wanted(graph: FlowGraph, given: Mapping[str, int]) -> dict[str, int]:
+    """How many instances operators are to have, by name: as declared, or as given in its place."""
+    declared = {n.name: n.parallelism for n in graph.nodes if n.parallelism is not None}
+    return {**declared, **given}
 
 
 # The two passes below rely on nodes being declared before the ones they feed.

@@ -34,8 +34,8 @@ def program(
 
 def quiet(plan: EpochPlan, **facts: Any) -> EpochResult:
     """An epoch in which every slot answered and nothing happened."""
-    slots = list(range(plan.slots))
-    return EpochResult([Control(slots=slots, versions=[plan.routing_version], **facts)])
+    tasks = [[1, slot] for slot in plan.slots_at(1)]
+    return EpochResult([Control(tasks=tasks, versions=[plan.routing_version], **facts)])
 
 
 class Calls:

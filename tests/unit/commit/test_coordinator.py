@@ -264,7 +264,7 @@ def test_an_error_of_user_code_is_never_retried(tmp_path: Path) -> None:
 
 def test_a_slot_that_did_not_answer_is_an_error_of_the_engine(tmp_path: Path) -> None:
     with pytest.raises(EngineError):
-        coordinator(tmp_path).run_epoch(0, "q", lambda plan: EpochResult([Control(slots=[0])]))
+        coordinator(tmp_path).run_epoch(0, "q", lambda plan: EpochResult([Control(tasks=[[1, 0]])]))
 
 
 # --- ticks ------------------------------------------------------------------------------------

@@ -60,8 +60,8 @@ VERSION = PLAN.routing_version
 
 def controls(sent: dict[str, list[int]], received: dict[str, list[int]]) -> list[Control]:
     return [
-        Control(sent=sent, slots=[0], versions=[VERSION]),
-        Control(received=received, slots=[1], versions=[VERSION]),
+        Control(sent=sent, tasks=[[1, 0]], versions=[VERSION]),
+        Control(received=received, tasks=[[1, 1]], versions=[VERSION]),
     ]
 
 
@@ -78,7 +78,7 @@ def test_equal_books_settle(sent: dict[str, list[int]]) -> None:
     total = settle(PLAN, controls(sent, sent))
 
     assert total.sent == total.received == sent
-    assert sorted(total.slots) == [0, 1]
+    assert sorted(total.tasks) == [[1, 0], [1, 1]]
 
 
 @examples(100)
@@ -121,19 +121,19 @@ def test_mistakes_of_two_pairs_do_not_cancel_out() -> None:
 @pytest.mark.parametrize("slots", [[], [0], [0, 0], [0, 1, 1], [0, 1, 2]])
 def test_every_slot_must_answer_exactly_once(slots: list[int]) -> None:
     with pytest.raises(EngineError):
-        settle(PLAN, [Control(slots=slots, versions=[VERSION])])
+        settle(PLAN, [Control(tasks=[[1, s] for s in slots], versions=[VERSION])])
 
 
 @pytest.mark.parametrize("versions", [[], [VERSION + 1], [VERSION, VERSION + 1]])
 def test_all_tasks_must_have_used_the_plan_s_routing(versions: list[int]) -> None:
     """Invariant 1."""
     with pytest.raises(EngineError):
-        settle(PLAN, [Control(slots=[0, 1], versions=versions)])
+        settle(PLAN, [Control(tasks=[[1, 0], [1, 1]], versions=versions)])
 
 
 def test_an_error_of_user_code_comes_before_the_books_it_spoilt() -> None:
     failed = OperatorFailed("broken", operator="parse", slot=1)
-    broken = Control(error=to_record(failed), slots=[0])
+    broken = Control(error=to_record(failed), tasks=[[1, 0]])
 
     with pytest.raises(OperatorFailed) as caught:
         settle(PLAN, [broken, Control(sent={"0:0>0": [1, 1, 1]})])

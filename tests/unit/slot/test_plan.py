@@ -25,7 +25,7 @@ controls = st.builds(
     source_rows=st.dictionaries(names, st.integers(0, 9)),
     event_time=st.dictionaries(names, st.integers(-(2**60), 2**60)),
     versions=st.lists(st.integers(0, 3), max_size=2, unique=True).map(sorted),
-    slots=st.lists(st.integers(0, 3), max_size=2),
+    tasks=st.lists(st.lists(st.integers(0, 3), min_size=2, max_size=2), max_size=2),
     error=st.none() | st.fixed_dictionaries({"type": names}),
 )
 
@@ -70,7 +70,7 @@ def test_absorbing_adds_up_what_all_tasks_did(parts: list[Control]) -> None:
         assert total.sinks.get(key, []) == files
         times = [p.event_time[key] for p in parts if key in p.event_time]
         assert total.event_time.get(key) == max(times, default=None)
-    assert sorted(total.slots) == sorted(slot for p in parts for slot in p.slots)
+    assert sorted(total.tasks) == sorted(task for p in parts for task in p.tasks)
     assert total.versions == sorted({v for p in parts for v in p.versions})
     assert total.error == next((p.error for p in parts if p.error), None)
 

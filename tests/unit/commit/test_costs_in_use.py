@@ -11,7 +11,7 @@ from tests.unit.commit.parts import coordinator, quiet
 from tests.unit.slot.parts import compiled, plan_for, source
 
 from headgate import Flow
-from headgate.commit.routing_in_use import CostFiles, CostsInUse, cost_shapes
+from headgate.commit.costs_in_use import CostFiles, CostsInUse, cost_shapes
 from headgate.errors import StateFileError
 from headgate.routing.costs import CostSketch
 from headgate.routing.hashing import mix
