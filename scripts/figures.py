@@ -1,8 +1,9 @@
 """Put measured numbers into the docs: tables between markers, and the figure of the README.
 
 Reads docs/figures/NAME.json, which `headgate-lab bench NAME --json docs/figures/NAME.json` wrote,
-raw numbers included (for state: `python benchmarks/bench_state.py >` that file). A
-bench that has no file leaves its place in the docs as it is.
+raw numbers included (for state: `python benchmarks/bench_state.py >` that file; for sax:
+`headgate-lab papers sax --json` it; for curves-FLOW: `bench tune --flow FLOW --curves`). A bench
+that has no file leaves its place in the docs as it is.
 
     python scripts/figures.py              # all
     python scripts/figures.py osg edges    # some
@@ -17,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from figure_tables import allocation, routing, runtime, tuning
+from figure_tables import allocation, routing, runtime, sax, tuning
 from figure_tables.drawing import FIGURES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,6 +47,9 @@ WRITERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "osg": routing.osg,
     "tune-linear-road": tuning.tune,
     "tune-sentiment": tuning.tune,
+    "curves-linear-road": tuning.curves,
+    "curves-sentiment": tuning.curves,
+    "sax": sax.sax,
     "rescale": tuning.rescale,
     "skew": routing.skew,
 }

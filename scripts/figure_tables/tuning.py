@@ -17,6 +17,7 @@ def tune(found: dict[str, Any]) -> str:
             " / ".join(f"{1 / cost:,.0f}" for cost in raw[name]),
             f"{found['predicted_rows_per_s'][name]:,.0f}",
             f"{found['latency_ms'][name]:,.0f}",
+            f"{found['latency_p95_ms'][name]:,.0f}" if "latency_p95_ms" in found else "",
             f"{simulated[name]:,.0f}",
         ]
         for name, rate in found["rows_per_s"].items()
@@ -42,7 +43,8 @@ def tune(found: dict[str, Any]) -> str:
         "rows/s",
         "by round",
         "predicted",
-        "latency, ms",
+        "latency, mean, ms",
+        "p95, ms",
         "simulated cluster, rows/s",
     ]
     return table(head, rows) + note
@@ -68,6 +70,61 @@ def draw_tune(found: dict[str, Any]) -> None:
             axes.set_xlabel("rows per second, logarithmic")
             axes.set_title(title, fontsize=10)
         sides[0].invert_yaxis()
+
+
+def curves(found: dict[str, Any]) -> str:
+    """Throughput and latency against batch rows, and against rows per epoch."""
+    draw_curves(found)
+    parts = []
+    for name, points in found["curves"].items():
+        rows = [
+            [
+                _axis(name, point),
+                f"{point['rows_per_s']:,.0f}",
+                f"{point['predicted_rows_per_s']:,.0f}",
+                f"{point['latency_p50_ms']:,.0f}",
+                f"{point['latency_p95_ms']:,.0f}",
+                f"{point['predicted_latency_p95_ms']:,.0f}",
+            ]
+            for point in points
+        ]
+        head = [name.replace("_", " "), "rows/s", "predicted", "p50, ms", "p95, ms", "predicted"]
+        best = found["best"][name]
+        told = f"Fastest: {_axis(name, points[best['measured']])}"
+        told += f"; by the model: {_axis(name, points[best['predicted']])}."
+        parts += [table(head, rows), told]
+    picture = f"![throughput and latency](../figures/curves-{found['flow']}.svg)"
+    return "\n\n".join([*parts, picture])
+
+
+def _axis(name: str, point: dict[str, Any]) -> str:
+    return "all that fit" if point[name] is None else f"{point[name]:,}"
+
+
+def draw_curves(found: dict[str, Any]) -> None:
+    with pictures(f"curves-{found['flow']}", (9, 3.2), 2) as sides:
+        for axes, (name, points) in zip(sides, found["curves"].items(), strict=True):
+            at = range(len(points))
+            axes.plot(at, [p["rows_per_s"] for p in points], "o-", color="#0b7285", label="rows/s")
+            axes.plot(
+                at, [p["predicted_rows_per_s"] for p in points], ":", color="#0b7285", alpha=0.6
+            )
+            axes.set_yscale("log")
+            axes.set_xticks(list(at), [_axis(name, p) for p in points], rotation=30, fontsize=8)
+            axes.set_xlabel(name.replace("_", " "))
+            late = axes.twinx()
+            late.plot(at, [p["latency_p95_ms"] / 1e3 for p in points], "s-", color="#d9480f")
+            late.plot(
+                at,
+                [p["predicted_latency_p95_ms"] / 1e3 for p in points],
+                ":",
+                color="#d9480f",
+                alpha=0.6,
+            )
+            late.set_ylim(bottom=0)
+            late.set_ylabel("p95 latency, s", color="#d9480f")
+            late.spines[["top"]].set_visible(False)
+        sides[0].set_ylabel("rows per second (dotted: predicted)", color="#0b7285")
 
 
 SCALERS = {

@@ -65,7 +65,7 @@ class SideBySide:
         return Measurement(name, rows, self.raw[name])
 
 
-Progress = Callable[[int, str, float], None]
+Progress = Callable[[int, str, float], object]
 """Called after each run with round (from 0), contestant and its number."""
 
 

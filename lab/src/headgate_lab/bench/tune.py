@@ -1,64 +1,52 @@
 """The four configurations of Sax et al. 2013 (figure 3) on Spark, a grid search, and the cluster
 of the paper, simulated.
 
-- `optimized`: slots, batch rows and rows per epoch as the optimizer says, which knows what a short
-  probe of engine and flow measured;
+- `optimized`: slots, instances, batch rows and rows per epoch as the optimizer says, which knows
+  what a short probe of engine and flow measured;
 - `not_optimized`: one slot, every row a batch tuple of its own;
-- `no_batching`: the optimizer's slots, every row a tuple of its own;
+- `no_batching`: the optimizer's slots and instances, every row a tuple of its own;
 - `only_batching`: one slot, the optimizer's batches.
 
-A slot hosts an instance of every operator, so slots are the degree of parallelism of all of them.
 Without batching epochs hold fewer rows (`single_rows`), or one would take minutes; `fixed_share`
 says how much of them is the fixed cost of an epoch. What is kinder than in the paper: an operator
 still sees all rows that have arrived at once, however they travelled.
 
 No epoch may have more than `GROWTH` times the rows of the largest probe, the bound that `headgate
 tune` keeps too. The grid is fixed before anything is measured, and reaches up to that bound. Every
-cell is run once. The best of many noisy numbers is too good, so the best cell then takes part in
-the rounds with the four, and that is what the optimizer is compared with. If the best cell is what
-the optimizer chose, the two ought to be equal, and what they differ by is noise: `same_setting`.
+cell has the same number of instances of all operators and is run once. The best of many noisy
+numbers is too good, so the best cell then takes part in the rounds with the four, and that is what
+the optimizer is compared with. If the best cell is what the optimizer chose, the two ought to be
+equal, and what they differ by is noise: `same_setting`.
+
+Latency is measured row by row, while rows come evenly (`flow_runs`).
 """
 
 from __future__ import annotations
 
 import tempfile
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from headgate.commit.facts import EpochFacts
-from headgate.control.measured_flow import measure_flow
 from headgate.control.tuner import GROWTH
 from headgate.demo import Machine
-from headgate.planner.tuning.epochs import (
-    WAITS,
-    EpochModel,
-    EpochSettings,
-    TunedEpochs,
-    tune_epochs,
-)
-from headgate.runtime.auto import ProbeSizes, calibrate
+from headgate.planner.tuning.epochs import EpochModel
+from headgate.runtime.auto import ProbeSizes
 from headgate_lab.baselines import spark_query
-from headgate_lab.bench.tune_flows import (
-    CORES,
-    PaperFlow,
-    Setting,
-    Timed,
-    paper_flow,
-    probe_once,
-    program_of,
-    run_once,
-)
+from headgate_lab.bench.choosing import Chosen, choose, expect, parallelism_of
+from headgate_lab.bench.flow_runs import Ground, Latencies, Setting, Timed
+from headgate_lab.bench.optimize_time import optimize_times
+from headgate_lab.bench.probing import Say, find_out, timed
+from headgate_lab.bench.tune_flows import PAPER_FLOWS, BenchFlow, flow_named
 from headgate_lab.record import side_by_side
 
-Say = Callable[[str], None]
-NAMES = ("linear-road", "sentiment")
+CORES = 2
 CONFIGURATIONS = ("optimized", "not_optimized", "no_batching", "only_batching")
 BEST = "grid_best"
+NAMES = PAPER_FLOWS
 
 
 @dataclass(frozen=True)
@@ -73,11 +61,12 @@ class TuneOptions:
     single_rows: int = 150_000
     epochs: int = 3
     warmup: int = 1
-    rounds: int = 5
+    rounds: int = 3
     grid_slots: tuple[int, ...] = (1, 2, 4)
     grid_batch: tuple[int | None, ...] = (1_000, None)
     grid_rows: tuple[int, ...] = (800_000, 3_200_000)
     grid_epochs: int = 2
+    latency_epochs: int = 4
     probe_sizes: ProbeSizes = field(default_factory=lambda: ProbeSizes(rounds=2))
     simulated_messages: int = 40_000
     seed: int = 7
@@ -116,33 +105,25 @@ def options_for(flow: str, *, quick: bool = False) -> TuneOptions:
 
 
 def run_tune(options: TuneOptions, say: Say) -> dict[str, Any]:
-    """Rows per second and latency by configuration, the grid's best, and what was decided why.
-
-    Latency is that of a row that comes at any time: half an epoch until its own begins, and that.
-    """
-    flow = paper_flow(options.flow, options.seed)
+    """Rows per second and latency by configuration, the grid's best, and what was decided why."""
+    flow = flow_named(options.flow, options.seed)
     with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
-        work = Path(folder)
-        calibration, calibrate_s = _timed(
-            lambda: calibrate(spark_query.session(CORES), options.probe_sizes)
-        )
-        say(f"calibrated in {calibrate_s:.0f} s: {calibration.costs}")
-        probe, probe_s = _timed(lambda: _probe(flow, options, work))
-        measured = measure_flow(program_of(flow), probe, calibration.costs, CORES)
-        tuned, optimize_s = _timed(lambda: tune_epochs(measured.model, rows_max=options.rows_max))
-        settings = _settings(tuned, options)
-        for line in tuned.why:
+        ground = Ground(spark_query.session(CORES), Path(folder), CORES)
+        known = find_out(ground, flow, options.probe_rows, options.probe_sizes, say)
+        chosen, optimize_s = timed(lambda: choose(known.model, rows_max=options.rows_max))
+        for line in chosen.tuned.why:
             say(line)
-        grid = _grid(flow, measured.model, options, work, say)
+        settings = four_settings(chosen.setting, options.single_rows)
+        grid = _grid(ground, flow, known.model, options, say)
         settings |= {BEST: _best_of(grid)}
         kept: dict[str, list[Timed]] = {name: [] for name in settings}
 
         def once(name: str) -> float:
-            taken = run_once(
-                flow, settings[name], epochs=options.epochs, warmup=options.warmup, work=work
+            taken = ground.run_once(
+                flow, settings[name], epochs=options.epochs, warmup=options.warmup
             )
             kept[name].append(taken)
-            return taken.latency_s / taken.rows
+            return taken.epoch_s / taken.rows
 
         turns = side_by_side(
             {name: partial(once, name) for name in settings},
@@ -150,32 +131,60 @@ def run_tune(options: TuneOptions, say: Say) -> dict[str, Any]:
             lambda n, name, cost: say(f"round {n + 1}: {name:14} {1 / cost:10,.0f} rows/s"),
             rotate=True,
         )
+        latencies = _latencies(ground, flow, settings, kept, options, say)
     rates = {name: _rate(runs) for name, runs in kept.items()}
     best = rates.pop(BEST)
+    expected = {name: expect(known.model, setting) for name, setting in settings.items()}
     return {
         "flow": options.flow,
         "rows_per_s": rates,
-        "latency_ms": {n: 1e3 * WAITS * kept[n][0].rows / rates[n] for n in CONFIGURATIONS},
+        "latency_ms": {name: latencies[name]["mean_ms"] for name in CONFIGURATIONS},
+        "latency_p95_ms": {name: told["p95_ms"] for name, told in latencies.items()},
         "grid_best_rows_per_s": best,
+        "uniform_best_rows_per_s": best,
         "same_setting": is_same(settings["optimized"], settings[BEST]),
+        "parallelism": parallelism_of(flow, chosen.setting),
         "optimize_seconds": optimize_s,
+        "optimize_seconds_by_operators": optimize_times(),
         "ratios": ratios(rates, best),
-        "predicted_rows_per_s": {n: _predicted(measured.model, s) for n, s in settings.items()},
-        "fixed_share": _fixed_share(kept, tuned),
+        "predicted_rows_per_s": {name: told.rows_per_s for name, told in expected.items()},
+        "predicted_latency_p95_ms": {name: e.latency_p95_ms for name, e in expected.items()},
+        "fixed_share": _fixed_share(kept, chosen),
         "messages_per_row": {n: _messages_per_row(kept[n][-1]) for n in settings},
         "grid": grid,
         "settings": {name: asdict(setting) for name, setting in settings.items()},
-        "tuned": asdict(tuned),
-        "calibration": asdict(calibration),
-        "calibrate_seconds": calibrate_s,
-        "probe_seconds": probe_s,
+        "tuned": asdict(chosen.tuned),
+        "calibration": asdict(known.calibration),
+        "calibrate_seconds": known.calibrate_s,
+        "probe_seconds": known.probe_s,
         "seconds_per_row_raw": {name: list(costs) for name, costs in turns.raw.items()},
         "epoch_seconds_raw": {n: [list(t.seconds) for t in runs] for n, runs in kept.items()},
+        "latency_raw": {name: told["raw"] for name, told in latencies.items()},
         "order": [list(names) for names in turns.order],
         "simulated": _simulated(options),
         "options": asdict(options),
         "machine": asdict(Machine.here()),
     }
+
+
+def _latencies(
+    ground: Ground,
+    flow: BenchFlow,
+    settings: Mapping[str, Setting],
+    kept: Mapping[str, list[Timed]],
+    options: TuneOptions,
+    say: Say,
+) -> dict[str, dict[str, Any]]:
+    """Each setting with rows that come evenly, a little slower than it can take them."""
+    found = {}
+    for name, setting in settings.items():
+        epoch_s = setting.rows_per_epoch / _rate(kept[name])
+        latency: Latencies = ground.run_steadily(
+            flow, setting, epoch_s, epochs=options.latency_epochs, warmup=options.warmup
+        )
+        found[name] = latency.told()
+        say(f"latency: {name:14} p95 {found[name]['p95_ms']:10,.0f} ms")
+    return found
 
 
 def _rate(runs: list[Timed]) -> float:
@@ -195,32 +204,12 @@ def four_settings(tuned: Setting, single_rows: int) -> dict[str, Setting]:
     return {
         "optimized": tuned,
         "not_optimized": Setting(1, 1, single_rows),
-        "no_batching": Setting(tuned.slots, 1, single_rows),
+        "no_batching": replace(tuned, batch=1, rows_per_epoch=single_rows),
         "only_batching": Setting(1, tuned.batch, tuned.rows_per_epoch),
     }
 
 
 # --- inside -----------------------------------------------------------------------------------
-def _probe(flow: PaperFlow, options: TuneOptions, work: Path) -> list[EpochFacts]:
-    """Epochs with all cores and large batches: what the flow costs where nothing is wasted."""
-    return probe_once(flow, CORES, options.probe_rows, work)
-
-
-def _predicted(model: EpochModel, setting: Setting) -> float:
-    """Rows per second that the optimizer's model expects of a setting."""
-    batch = setting.batch
-    if isinstance(batch, int):
-        batch = {stream.name: batch for stream in model.flow.streams}
-    settings = EpochSettings(setting.slots, setting.rows_per_epoch, batch or {})
-    return model.predict(settings).rows_per_s
-
-
-def _settings(tuned: TunedEpochs, options: TuneOptions) -> dict[str, Setting]:
-    chosen = tuned.settings
-    optimized = Setting(chosen.slots, dict(chosen.batch_rows), chosen.rows_per_epoch)
-    return four_settings(optimized, options.single_rows)
-
-
 def _best_of(grid: list[dict[str, Any]]) -> Setting:
     """The fastest cell."""
     best = max(grid, key=lambda cell: float(cell["rows_per_s"]))
@@ -229,15 +218,16 @@ def _best_of(grid: list[dict[str, Any]]) -> Setting:
 
 def is_same(optimized: Setting, best: Setting) -> bool:
     """Is the grid's best what the optimizer chose? Its batches are as large as they may be."""
+    uniform = all(count == optimized.slots for count in optimized.parallelism.values())
     chosen = (optimized.slots, optimized.rows_per_epoch)
-    return best.batch is None and chosen == (best.slots, best.rows_per_epoch)
+    return uniform and best.batch is None and chosen == (best.slots, best.rows_per_epoch)
 
 
 def _grid(
-    flow: PaperFlow,
+    ground: Ground,
+    flow: BenchFlow,
     model: EpochModel,
     options: TuneOptions,
-    work: Path,
     say: Say,
 ) -> list[dict[str, Any]]:
     """Every combination, once."""
@@ -246,8 +236,9 @@ def _grid(
         for batch in options.grid_batch:
             for rows in options.grid_rows:
                 setting = Setting(slots, batch, rows)
-                taken = run_once(flow, setting, epochs=options.grid_epochs, warmup=1, work=work)
-                told = {"rows_per_s": taken.rows_per_s, "predicted": _predicted(model, setting)}
+                taken = ground.run_once(flow, setting, epochs=options.grid_epochs, warmup=1)
+                expected = expect(model, setting).rows_per_s
+                told = {"rows_per_s": taken.rows_per_s, "predicted": expected}
                 found.append(asdict(setting) | told)
                 say(
                     f"grid: {setting} {taken.rows_per_s:,.0f} rows/s, "
@@ -262,17 +253,12 @@ def _simulated(options: TuneOptions) -> dict[str, Any]:
     return run_storm(options.flow, messages=options.simulated_messages)
 
 
-def _fixed_share(kept: Mapping[str, list[Timed]], tuned: TunedEpochs) -> dict[str, float]:
+def _fixed_share(kept: Mapping[str, list[Timed]], chosen: Chosen) -> dict[str, float]:
     """The predicted fixed cost of an epoch, as a share of the measured one."""
-    fixed = tuned.prediction.fixed_s
-    return {n: min(1.0, fixed / median(t.latency_s for t in runs)) for n, runs in kept.items()}
+    fixed = chosen.tuned.prediction.fixed_s
+    return {n: min(1.0, fixed / median(t.epoch_s for t in runs)) for n, runs in kept.items()}
 
 
 def _messages_per_row(taken: Timed) -> float:
     told = [epoch for epoch in taken.epochs if epoch.rows]
     return sum(epoch.messages for epoch in told) / sum(epoch.rows for epoch in told)
-
-
-def _timed(run: Callable[[], Any]) -> tuple[Any, float]:
-    started = time.perf_counter()
-    return run(), time.perf_counter() - started

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
-from headgate.cli.console import STDOUT, write_json
+from headgate_lab.cli.showing import save, show, show_grid
 
 
 def chain(json_file: Path | None, quick: bool, console: Console) -> None:
@@ -20,9 +19,9 @@ def chain(json_file: Path | None, quick: bool, console: Console) -> None:
     rates = {
         n.removesuffix("_rows_per_s"): v for n, v in found.items() if n.endswith("_rows_per_s")
     }
-    _show(console, "rows per second (median of rounds)", rates, "{:,.0f}")
-    _show(console, "ratios", found["ratios"], "{:.2f}")
-    _save(found, json_file, console)
+    show(console, "rows per second (median of rounds)", rates, "{:,.0f}")
+    show(console, "ratios", found["ratios"], "{:.2f}")
+    save(found, json_file, console)
 
 
 def wide(json_file: Path | None, quick: bool, console: Console) -> None:
@@ -31,10 +30,10 @@ def wide(json_file: Path | None, quick: bool, console: Console) -> None:
 
     found = run_wide(QUICK if quick else WideOptions(), console.print)
     for mbit, link in found["links_mbit"].items():
-        _show(console, f"rows per second at {mbit} Mbit/s", link["rows_per_s"], "{:,.0f}")
-        _show(console, "locality", link["locality"], "{:.2f}")
-    _show(console, "tables over hash, by Mbit/s", found["tables_over_hash"], "{:.2f}")
-    _save(found, json_file, console)
+        show(console, f"rows per second at {mbit} Mbit/s", link["rows_per_s"], "{:,.0f}")
+        show(console, "locality", link["locality"], "{:.2f}")
+    show(console, "tables over hash, by Mbit/s", found["tables_over_hash"], "{:.2f}")
+    save(found, json_file, console)
 
 
 def fixed_cost(json_file: Path | None, quick: bool, console: Console) -> None:
@@ -42,9 +41,9 @@ def fixed_cost(json_file: Path | None, quick: bool, console: Console) -> None:
     from headgate_lab.bench.fixed_cost import QUICK, FixedCostOptions, run_fixed_cost
 
     found = run_fixed_cost(QUICK if quick else FixedCostOptions(), console.print)
-    _show(console, "milliseconds per epoch of one row", found["empty_epoch_ms"], "{:,.0f}")
-    _show(console, "ratios", found["ratios"], "{:.2f}")
-    _save(found, json_file, console)
+    show(console, "milliseconds per epoch of one row", found["empty_epoch_ms"], "{:,.0f}")
+    show(console, "ratios", found["ratios"], "{:.2f}")
+    save(found, json_file, console)
 
 
 def growth(json_file: Path | None, quick: bool, console: Console) -> None:
@@ -52,8 +51,8 @@ def growth(json_file: Path | None, quick: bool, console: Console) -> None:
     from headgate_lab.bench.growth import QUICK, GrowthOptions, run_growth
 
     found = run_growth(QUICK if quick else GrowthOptions(), console.print)
-    _show(console, "rows per second", found["rows_per_s"], "{:,.0f}")
-    _save(found, json_file, console)
+    show(console, "rows per second", found["rows_per_s"], "{:,.0f}")
+    save(found, json_file, console)
 
 
 def edges(json_file: Path | None, quick: bool, console: Console) -> None:
@@ -63,8 +62,8 @@ def edges(json_file: Path | None, quick: bool, console: Console) -> None:
     found = run_edges(QUICK if quick else EdgesOptions(), console.print)
     most = max(found["locality"], key=int)
     shares = zip((f"{k:,}" for k in found["edges"]), found["locality"][most], strict=True)
-    _show(console, f"locality with {most} slots, by pairs known", dict(shares), "{:.1%}")
-    _save(found, json_file, console)
+    show(console, f"locality with {most} slots, by pairs known", dict(shares), "{:.1%}")
+    save(found, json_file, console)
 
 
 def manage(json_file: Path | None, quick: bool, console: Console) -> None:
@@ -72,10 +71,10 @@ def manage(json_file: Path | None, quick: bool, console: Console) -> None:
     from headgate_lab.bench.manage import QUICK, ManageOptions, run_manage
 
     found = run_manage(QUICK if quick else ManageOptions(), console.print)
-    _show(console, "rows per second", found["rows_per_s"], "{:,.0f}")
+    show(console, "rows per second", found["rows_per_s"], "{:,.0f}")
     ratios = {name: found[name] for name in ("counting_over_plain", "migrating_epoch_over_median")}
-    _show(console, "ratios", ratios, "{:.3f}")
-    _save(found, json_file, console)
+    show(console, "ratios", ratios, "{:.3f}")
+    save(found, json_file, console)
 
 
 def skew(json_file: Path | None, quick: bool, console: Console) -> None:
@@ -88,8 +87,8 @@ def skew(json_file: Path | None, quick: bool, console: Console) -> None:
         ("partials merged per row", "merge_rows_per_row", "{:.4f}"),
         ("slots that process a key, on average", "state_replication", "{:.3f}"),
     ):
-        _show_grid(console, title, found[name], form)
-    _save(found, json_file, console)
+        show_grid(console, title, found[name], form)
+    save(found, json_file, console)
 
 
 def tell_elastic(found: dict[str, Any], json_file: Path | None, console: Console) -> None:
@@ -97,11 +96,11 @@ def tell_elastic(found: dict[str, Any], json_file: Path | None, console: Console
     for place in ("embedded", "cluster", "cluster_own_cpus"):
         if place in found:
             _show_scaling(console, place, found[place])
-    _save(found, json_file, console)
+    save(found, json_file, console)
 
 
 def _show_scaling(console: Console, place: str, found: dict[str, Any]) -> None:
-    _show(console, f"{place}: seconds per epoch", found["median_epoch_s_by_slots"], "{:.2f}")
+    show(console, f"{place}: seconds per epoch", found["median_epoch_s_by_slots"], "{:.2f}")
     ratios = {
         "worst epoch over median": found["worst_epoch_over_median"],
         "the same with the pause before it": found["worst_with_pause_over_median"],
@@ -110,7 +109,7 @@ def _show_scaling(console: Console, place: str, found: dict[str, Any]) -> None:
         name = f"{change['from']} -> {change['to']} slots"
         ratios[f"{name}: its epoch over median"] = change["epoch_over_median"]
         ratios[f"{name}: share of state rows that moved"] = change["moved_share"]
-    _show(console, f"{place}: ratios", ratios, "{:.2f}")
+    show(console, f"{place}: ratios", ratios, "{:.2f}")
     console.print(f"state equal to a plain fold: {found['lost_nothing']}")
 
 
@@ -121,12 +120,12 @@ def osg(json_file: Path | None, quick: bool, console: Console) -> None:
     found = run_osg(QUICK if quick else OsgOptions(), console.print)
     speedups = {f"{k} instances": v for k, v in found["speedup_by_k"]["osg"].items()}
     speedups |= {name: found[f"speedup_{name}"] for name in ("mean", "max", "min")}
-    _show(console, "mean completion time of round robin over that of OSG", speedups, "{:.2f}")
+    show(console, "mean completion time of round robin over that of OSG", speedups, "{:.2f}")
     for name in ("interleaved", "mixed"):
-        _show(
+        show(
             console, f"milliseconds per stage, {name}", found["spark"][name]["stage_ms"], "{:,.0f}"
         )
-    _save(found, json_file, console)
+    save(found, json_file, console)
 
 
 def balance(json_file: Path | None, quick: bool, console: Console) -> None:
@@ -135,9 +134,9 @@ def balance(json_file: Path | None, quick: bool, console: Console) -> None:
 
     found = run_balance(QUICK if quick else BalanceOptions(), console.print)
     distances = {n: x["mean"] for n, x in found["load_distance_pct"].items()}
-    _show(console, "mean load distance, percent of the mean load", distances, "{:.2f}")
-    _show(console, "migrations per period", found["migrations"], "{:.1f}")
-    _save(found, json_file, console)
+    show(console, "mean load distance, percent of the mean load", distances, "{:.2f}")
+    show(console, "migrations per period", found["migrations"], "{:.1f}")
+    save(found, json_file, console)
 
 
 def albic(json_file: Path | None, quick: bool, console: Console) -> None:
@@ -145,28 +144,17 @@ def albic(json_file: Path | None, quick: bool, console: Console) -> None:
     from headgate_lab.bench.albic import QUICK, AlbicOptions, run_albic
 
     found = run_albic(QUICK if quick else AlbicOptions(), console.print)
-    _show(console, "collocation factor in the end", found["collocation_factor"], "{:.3f}")
-    _show(
+    show(console, "collocation factor in the end", found["collocation_factor"], "{:.3f}")
+    show(
         console,
         "mean load distance, percent of the mean load",
         found["load_distance_pct"],
         "{:.2f}",
     )
-    _show(console, "load index in the end", found["load_index"], "{:.0f}")
-    _show(console, "migrations per period", found["migrations_per_period"], "{:.1f}")
-    _show(console, "periods to ALBIC's collocation", found["periods_to_collocation"], "{}")
-    _save(found, json_file, console)
-
-
-def tell_tune(found: dict[str, Any], json_file: Path | None, console: Console) -> None:
-    """What `bench tune`, which has an option of its own, has found."""
-    _show(console, "rows per second", found["rows_per_s"], "{:,.0f}")
-    _show(console, "milliseconds per epoch", found["latency_ms"], "{:,.0f}")
-    _show(console, "ratios", found["ratios"], "{:.2f}")
-    simulated = found["simulated"]["rows_per_s"]
-    _show(console, "the paper's cluster, simulated: rows per second", simulated, "{:,.0f}")
-    console.print(f"optimized in {found['optimize_seconds'] * 1e3:.1f} ms")
-    _save(found, json_file, console)
+    show(console, "load index in the end", found["load_index"], "{:.0f}")
+    show(console, "migrations per period", found["migrations_per_period"], "{:.1f}")
+    show(console, "periods to ALBIC's collocation", found["periods_to_collocation"], "{}")
+    save(found, json_file, console)
 
 
 def rescale(json_file: Path | None, quick: bool, console: Console) -> None:
@@ -175,11 +163,11 @@ def rescale(json_file: Path | None, quick: bool, console: Console) -> None:
     from headgate_lab.papers.rescaling import QUICK, TraceOptions, run_rescaling
 
     found = run_rescaling(QUICK if quick else TraceOptions(), None if quick else data_folder())
-    _show_grid(console, "over the trace", found["scalers"], "{:.4g}")
-    _show(console, "reconfigurations over DS2's", found["reconfigurations_over_ds2"], "{:.3f}")
+    show_grid(console, "over the trace", found["scalers"], "{:.4g}")
+    show(console, "reconfigurations over DS2's", found["reconfigurations_over_ds2"], "{:.3f}")
     others = {name: told["reconfigurations_over_ds2"] for name, told in found["others"].items()}
-    _show_grid(console, "the same on traces that nothing was chosen on", others, "{:.3f}")
-    _save(found, json_file, console)
+    show_grid(console, "the same on traces that nothing was chosen on", others, "{:.3f}")
+    save(found, json_file, console)
 
 
 ALL: dict[str, Callable[[Path | None, bool, Console], None]] = {
@@ -195,30 +183,3 @@ ALL: dict[str, Callable[[Path | None, bool, Console], None]] = {
     "osg": osg,
     "rescale": rescale,
 }
-
-
-def _show(console: Console, title: str, values: dict[str, Any], form: str) -> None:
-    table = Table(title=title, title_justify="left")
-    table.add_column("")
-    table.add_column("value", justify="right")
-    for name, value in values.items():
-        table.add_row(name, form.format(value))
-    console.print(table)
-
-
-def _show_grid(console: Console, title: str, rows: dict[str, dict[str, float]], form: str) -> None:
-    table = Table(title=title, title_justify="left")
-    table.add_column("")
-    for column in next(iter(rows.values())):
-        table.add_column(column, justify="right")
-    for name, values in rows.items():
-        table.add_row(name, *(form.format(value) for value in values.values()))
-    console.print(table)
-
-
-def _save(found: dict[str, Any], json_file: Path | None, console: Console) -> None:
-    if json_file is None:
-        return
-    write_json(json_file, found)
-    if json_file != STDOUT:
-        console.print(f"raw numbers in {json_file}")

@@ -8,6 +8,7 @@ import typer
 
 import headgate_lab
 from headgate_lab.cli.bench import BENCHES, OWN_OPTIONS, bench_app
+from headgate_lab.cli.papers import papers_app
 from headgate_lab.cli.simulate import simulate
 
 _EPILOG = """
@@ -16,6 +17,8 @@ _EPILOG = """
 `headgate-lab bench chain --quick` : two chained counts against PySpark, Bytewax, Pathway and NumPy
 
 `headgate-lab bench` : all benches
+
+`headgate-lab papers sax` : tables and figures of a paper from measured inputs
 
 `headgate-lab simulate --seeds 1000` : the reconfiguration protocol under seeded failures
 """
@@ -48,3 +51,4 @@ def main(
 
 app.command()(simulate)
 app.add_typer(bench_app(BENCHES, OWN_OPTIONS), name="bench")
+app.add_typer(papers_app, name="papers")

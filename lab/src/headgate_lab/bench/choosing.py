@@ -1,0 +1,61 @@
+"""What the optimizer makes of a flow that a probe has measured: a setting, and what it promises.
+
+Rows come evenly while latency is measured, and the flow is busy `LOAD` of the time
+(`flow_runs.run_steadily`). So a row waits for its epoch to be complete, 95 % of rows for at most
+95 % of the time between two epochs, and then for its own epoch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headgate.planner.tuning.epochs import EpochModel, EpochSettings, TunedEpochs, tune_epochs
+from headgate_lab.bench.flow_runs import LOAD, Setting
+from headgate_lab.bench.tune_flows import BenchFlow
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Of epochs with some setting."""
+
+    rows_per_s: float
+    epoch_s: float
+    latency_p95_ms: float
+    fixed_s: float
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The optimizer's setting; `tuned` has its reasons."""
+
+    setting: Setting
+    tuned: TunedEpochs
+
+
+def choose(model: EpochModel, *, rows_max: int, max_slots: int | None = None) -> Chosen:
+    """Settings for a backlog: as fast as it gets."""
+    tuned = tune_epochs(model, rows_max=rows_max, max_slots=max_slots)
+    chosen = tuned.settings
+    setting = Setting(chosen.slots, dict(chosen.batch_rows), chosen.rows_per_epoch)
+    return Chosen(setting, tuned)
+
+
+def parallelism_of(flow: BenchFlow, setting: Setting) -> dict[str, int]:
+    """Instances of every operator; sources and sinks are none."""
+    operators = (n.name for n in flow.program.graph.nodes if n.kind not in ("source", "sink"))
+    return {name: setting.parallelism.get(name, setting.slots) for name in operators}
+
+
+def expect(model: EpochModel, setting: Setting) -> Expected:
+    """What the optimizer's model says of any setting."""
+    batch = setting.batch
+    if isinstance(batch, int):
+        batch = {stream.name: batch for stream in model.flow.streams}
+    settings = EpochSettings(setting.slots, setting.rows_per_epoch, batch or {})
+    told = model.predict(settings)
+    return Expected(told.rows_per_s, told.epoch_s, 1e3 * p95_s(told.epoch_s), told.fixed_s)
+
+
+def p95_s(epoch_s: float) -> float:
+    """Of the latency of rows that come evenly."""
+    return (0.95 / LOAD + 1.0) * epoch_s

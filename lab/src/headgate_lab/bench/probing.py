@@ -1,0 +1,63 @@
+"""What a bench finds out of an engine and of a flow before it tunes: calibration and probe."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from headgate.commit.facts import EpochFacts
+from headgate.control.measured_flow import Measured, measure_flow
+from headgate.planner.tuning.cost_model import Calibration
+from headgate.planner.tuning.epochs import EpochModel
+from headgate.runtime.auto import ProbeSizes, calibrate
+from headgate_lab.bench.flow_runs import Ground
+from headgate_lab.bench.tune_flows import BenchFlow
+
+Say = Callable[[str], object]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Known:
+    """What calibration and probe found out of engine and flow, and what they took."""
+
+    calibration: Calibration
+    measured: Measured
+    epochs: list[EpochFacts]
+    calibrate_s: float
+    probe_s: float
+
+    @property
+    def model(self) -> EpochModel:
+        return self.measured.model
+
+
+def find_out(
+    ground: Ground, flow: BenchFlow, probe_rows: tuple[int, ...], sizes: ProbeSizes, say: Say
+) -> Known:
+    """Calibrate the engine, then run the flow for a few epochs with large batches on all cores."""
+    calibration, calibrate_s = timed(lambda: calibrate(ground.spark, sizes))
+    say(f"calibrated in {calibrate_s:.0f} s: {calibration.costs}")
+    return measure(ground, flow, probe_rows, calibration, calibrate_s)
+
+
+def measure(
+    ground: Ground,
+    flow: BenchFlow,
+    probe_rows: tuple[int, ...],
+    calibration: Calibration,
+    calibrate_s: float = 0.0,
+) -> Known:
+    """What a few epochs say of a flow on an engine that is known."""
+    cores = ground.cores
+    epochs, probe_s = timed(lambda: ground.probe(flow, cores, probe_rows))
+    measured = measure_flow(flow.program, epochs, calibration.costs, cores)
+    return Known(calibration, measured, epochs, calibrate_s, probe_s)
+
+
+def timed(run: Callable[[], T]) -> tuple[T, float]:
+    """What comes out, and the seconds it took."""
+    started = time.perf_counter()
+    return run(), time.perf_counter() - started
