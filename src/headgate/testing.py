@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import random
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -135,6 +135,7 @@ def run(
     scaling: Scaling | None = None,
     input_ends: bool = False,
     ticks: int = 0,
+    parallelism: Mapping[str, int] | None = None,
     **settings: Any,
 ) -> LocalRun:
     """Run all epochs of the flow's list sources; resumes if the checkpoint has some already.
@@ -143,10 +144,11 @@ def run(
     may change `slots` within `scaling`, if it places units.
     `input_ends`: the last epoch closes all windows, as a batch DataFrame does on Spark.
     `ticks`: so many epochs without rows follow, as on a stream that falls idle; the first of them
-    closes the windows that the last rows completed. `settings` are those of `hg.Options`.
+    closes the windows that the last rows completed. `parallelism` is that of `Flow.start`,
+    `settings` are those of `hg.Options`.
     """
     partitions = check_count(partitions, "partitions=")
-    graph = flow.graph()
+    graph = flow.graph(parallelism or {})
     sources = graph.of_kind("source")
     for node in sources:
         if not isinstance(node.spec.frame, ListSource):

@@ -109,7 +109,7 @@ def _draw_parallelism(rng: random.Random, recipe: Recipe, slots: int) -> dict[st
     return {
         step.name: 1 if step.grouping == "global" else rng.randint(1, slots)
         for step in recipe.steps
-        if step.grouping in ("key", "global") and rng.random() < share
+        if step.grouping != "local" and step.of and rng.random() < share and step.what != "union"
     }
 
 

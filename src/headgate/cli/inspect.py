@@ -12,7 +12,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headgate.cli.console import STDOUT, fail, plain_errors, safe, speaker, table, write_json
+from headgate.cli.console import (
+    STDOUT,
+    counted,
+    fail,
+    plain_errors,
+    safe,
+    speaker,
+    table,
+    write_json,
+)
 from headgate.commit.facts import EpochFacts
 from headgate.commit.inspection import FoundKey, Inspection, OperatorState
 from headgate.offline.views import EpochView, short
@@ -76,12 +85,13 @@ def _show_flow(console: Console, seen: Inspection) -> None:
         f"epoch {manifest.epoch}, {manifest.slots} slots, {seen.buckets} buckets{watermark}; "
         f"manifests {kept[0]} to {kept[-1]}\n"
     )
-    head = ["operator", "kind", "key", "rows", "bytes", "chain", "routing", "pinned"]
+    head = ["operator", "kind", "key", "instances", "rows", "bytes", "chain", "routing", "pinned"]
     rows = [
         [
             state.name,
             state.kind,
             ", ".join(state.key) or "(one key)",
+            len(state.instances),
             f"{state.rows:,}",
             short(state.bytes, "B"),
             state.chain_length,
@@ -98,7 +108,9 @@ def _show_flow(console: Console, seen: Inspection) -> None:
 
 def _show_operator(console: Console, state: OperatorState, sample: pa.Table | None) -> None:
     by = f"{state.kind} by {', '.join(state.key) or '(one key)'}"
+    slots = ", ".join(map(str, state.instances))
     console.print(f"[bold]{safe(state.name)}[/]: {safe(by)}, routing v{state.routing_version}")
+    console.print(f"{counted(len(state.instances), 'instance')}, in slots {slots}")
     schema = ", ".join(f"{name} {kind}" for name, kind in state.columns)
     console.print(f"[dim]{safe(schema)}[/]\n")
     rows = [

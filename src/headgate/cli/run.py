@@ -50,7 +50,7 @@ def run(
     target: Target,
     slots: Annotated[
         int | None,
-        typer.Option(min=1, help="Instances of every operator. [default: chosen while it runs]"),
+        typer.Option(min=1, help="Places to run in, as on cores. [default: chosen while it runs]"),
     ] = None,
     tables: Annotated[
         str | None,
@@ -68,6 +68,10 @@ def run(
     max_slots: Annotated[
         int | None,
         typer.Option(min=1, help="No more slots, where they are chosen. [default: one per core]"),
+    ] = None,
+    parallelism: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OPERATOR=N", help="Instances of one operator; may be repeated."),
     ] = None,
     latency_s: Latency = None,
     rows_per_epoch: Annotated[
@@ -104,6 +108,7 @@ def run(
             "manager": manager_of(manager, planner),
             "latency_s": latency_s,
             "rows_per_epoch": rows_per_epoch,
+            "parallelism": dict(map(instances_of, parallelism or ())),
             "options": Options(tables=routing),
         }
         console = speaker(json_file)
@@ -130,6 +135,14 @@ def run(
         write_json(json_file, {"run": asdict(totals), "epochs": [view.to_json() for view in views]})
         if stopped:
             raise typer.Exit(INTERRUPTED)
+
+
+def instances_of(given: str) -> tuple[str, int]:
+    """What `--parallelism score=4` says."""
+    operator, _, count = given.rpartition("=")
+    if not operator or not count.isdecimal() or not int(count):
+        raise HeadgateError(f"--parallelism {given}: give OPERATOR=N, such as score=4")
+    return operator, int(count)
 
 
 def slots_of(

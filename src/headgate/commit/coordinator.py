@@ -108,9 +108,7 @@ class Coordinator:
         self._collector = Collector(checkpoint, settings.keep_manifests)
         stored = (self.last or BEFORE).instances
         kept = {op: slots for op, slots in stored.items() if op not in settings.tables}
-        placed = InstancesInUse(
-            program, settings.slots, settings.parallelism, kept, keep=planning is not None
-        )
+        placed = InstancesInUse(program, settings.slots, kept, keep=planning is not None)
         self._routing = TablesInUse(
             program,
             checkpoint.tables,

@@ -97,6 +97,7 @@ class OperatorState:
     columns: tuple[tuple[str, str], ...]
     routing_version: int
     pinned_keys: int
+    instances: tuple[int, ...]
     slots: tuple[SlotState, ...]
 
     @property
@@ -176,6 +177,7 @@ class Inspection:
             columns=tuple(zip(names, kinds, strict=True)),
             routing_version=table.version,
             pinned_keys=len(table.pinned_h),
+            instances=last.instances.get(name, tuple(range(last.slots))),
             slots=tuple(
                 SlotState(
                     slot=slot,

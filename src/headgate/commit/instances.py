@@ -17,7 +17,7 @@ from types import MappingProxyType
 from headgate.errors import EngineError, UnknownName
 from headgate.planner.instances import place_instances
 from headgate.slot.program import Program
-from headgate.topology.graph import check_parallelism, instances_wanted
+from headgate.topology.graph import check_parallelism
 
 Instances = Mapping[str, tuple[int, ...]]  # slots of operators that are in some slots only
 
@@ -33,7 +33,6 @@ class InstancesInUse:
         self,
         program: Program,
         slots: int,
-        given: Mapping[str, int] = MappingProxyType({}),
         stored: Instances = MappingProxyType({}),
         *,
         keep: bool = False,
@@ -47,9 +46,8 @@ class InstancesInUse:
         self._groupings = {
             op: found for op, found in groupings.items() if any(g.kind != "local" for g in found)
         }
-        wanted = instances_wanted(self._graph, given)
         self._asked = {op: 1 for op in self._groupings if self._is_global(op)}
-        self._asked |= {op: self._checked(op, count) for op, count in wanted.items()}
+        self._asked |= {n.name: n.parallelism for n in self._graph.nodes if n.parallelism}
         self.slots_of: Instances = {
             op: placed for op, placed in stored.items() if op in self._groupings
         }

@@ -86,11 +86,9 @@ class Settings(Options):
 
     `last_epoch` is the one with which the input ends, and all windows close (None: it does not).
     `identity` is how a new checkpoint tells keys apart (None: with a secret of its own).
-    `parallelism` is how many instances operators are to have, beside what they were declared with.
     """
 
     slots: int
-    parallelism: Mapping[str, int] = field(default_factory=dict)
     statistics_bytes: int = 0
     message_s: float = MESSAGE_S
     byte_s: float = BYTE_S

@@ -113,8 +113,9 @@ def _subtitle(
 
 # --- tables -----------------------------------------------------------------------------------
 def _operators(describe: Mapping[str, Any], epochs: Sequence[EpochFacts]) -> str:
-    head = ["operator", "kind", "key", "state rows", "state bytes", "rows in", "time per row"]
-    rows = []
+    head = ["operator", "kind", "key", "instances"]
+    head += ["state rows", "state bytes", "rows in", "time per row"]
+    last, rows = epochs[-1] if epochs else EpochFacts(0), []
     for name, operator in describe["operators"].items():
         state: dict[int, StateSize] = {}
         for facts in epochs:
@@ -126,6 +127,7 @@ def _operators(describe: Mapping[str, Any], epochs: Sequence[EpochFacts]) -> str
                 name,
                 str(operator["settings"].get("operator", "")),
                 ", ".join(operator["key"]) or "(one key)",
+                str(len(last.instances.get(name, ())) or last.slots),
                 short(sum(size.rows for size in state.values())),
                 short(sum(size.bytes for size in state.values()), "B"),
                 short(seen),

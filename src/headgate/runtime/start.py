@@ -33,7 +33,6 @@ from headgate.runtime.stream import IDLE_S, Epochs, EpochStream
 from headgate.slot.compile import compile_flow
 from headgate.topology.arguments import absolute, check_count, duration_us, spark_uri
 from headgate.topology.builder import FlowBuilder
-from headgate.topology.graph import instances_wanted
 
 log = logging.getLogger("headgate")
 
@@ -56,7 +55,7 @@ def start_flow(
     lend_hadoop_client(spark)
     options = options or Options()
     checkpoint = absolute(checkpoint)
-    graph = flow.graph()
+    graph = flow.graph(parallelism or {})
     program = compile_flow(graph)
     chooses_rows = takes_rows(graph) and rows_per_epoch is None
     if rows_per_epoch is not None:
@@ -67,7 +66,7 @@ def start_flow(
                 "source with headgate.Reader, or as a function of (spark, rows_per_epoch); a "
                 "DataFrame has its limit in its own options"
             )
-    limits = slots_for(slots, options.tables, instances_wanted(graph, parallelism or {}))
+    limits = slots_for(slots, options.tables, graph.parallelism)
     if isinstance(limits, Scaling) and limits.max_slots is None:
         limits = replace(limits, max_slots=max(cores_of(spark), limits.min_slots))
     scaling = None
@@ -108,7 +107,6 @@ def start_flow(
     settings = Settings(
         **vars(options),
         slots=limits,
-        parallelism=parallelism or {},
         message_s=costs.message_s,
         byte_s=costs.byte_s,
         last_epoch=None if streaming else 0,

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from statistics import median
+from types import MappingProxyType
 
 from pyspark.sql import SparkSession
 
@@ -37,12 +38,13 @@ class _Muted(FlowBuilder):
 
     def __init__(self, flow: FlowBuilder) -> None:
         super().__init__(flow.name)
-        graph, silent = flow.graph(), SinkSpec("function", lambda rows, epoch: None)
-        nodes = (replace(n, spec=silent) if n.kind == "sink" else n for n in graph.nodes)
-        self._muted = replace(graph, nodes=tuple(nodes))
+        self._flow = flow
 
-    def graph(self) -> FlowGraph:
-        return self._muted
+    def graph(self, parallelism: Mapping[str, int] = MappingProxyType({})) -> FlowGraph:
+        graph = self._flow.graph(parallelism)
+        silent = SinkSpec("function", lambda rows, epoch: None)
+        nodes = (replace(n, spec=silent) if n.kind == "sink" else n for n in graph.nodes)
+        return replace(graph, nodes=tuple(nodes))
 
 
 def probe_flow(

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import count
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -26,6 +27,7 @@ from headgate.topology.graph import (
     Node,
     SourceSpec,
     check_event_time,
+    with_parallelism,
     without_needless_shuffles,
 )
 from headgate.topology.schema import SchemaLike, check_arrival, source_schema, time_of, to_schema
@@ -94,8 +96,11 @@ class FlowBuilder:
         """
         return Stream(self, (), DEAD_LETTER_SCHEMA, dead_letters=True)
 
-    def graph(self) -> FlowGraph:
-        """Freeze and validate the whole declaration."""
+    def graph(self, parallelism: Mapping[str, int] = MappingProxyType({})) -> FlowGraph:
+        """Freeze and validate the whole declaration.
+
+        `parallelism` gives operators, by name, so many instances in place of those declared.
+        """
         if not self._nodes:
             raise DeclarationError(f"flow {self.name!r} has no source")
         if not any(n.kind in ("sink", "stateful") for n in self._nodes):
@@ -104,8 +109,9 @@ class FlowBuilder:
                 "it would compute nothing that anyone can see"
             )
         check_event_time(self._nodes, self._edges)
-        edges = without_needless_shuffles(self._nodes, self._edges)
-        return FlowGraph(self.name, tuple(self._nodes), edges, self._dead_letters)
+        nodes = with_parallelism(self._nodes, self._edges, parallelism)
+        edges = without_needless_shuffles(nodes, self._edges)
+        return FlowGraph(self.name, nodes, edges, self._dead_letters)
 
     def _add(
         self,

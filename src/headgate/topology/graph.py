@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 import pyarrow as pa
 
-from headgate.errors import CyclicFlow, DeclarationError
+from headgate.errors import CyclicFlow, DeclarationError, UnknownName
 from headgate.topology.arguments import check_choice, check_count
 
 GroupingKind = Literal["fields", "shuffle", "cost", "local", "all", "global"]
@@ -164,6 +164,11 @@ class FlowGraph:
             ) from None
         object.__setattr__(self, "order", order)
 
+    @property
+    def parallelism(self) -> dict[str, int]:
+        """How many instances operators are to have, as far as somebody said."""
+        return {n.name: n.parallelism for n in self.nodes if n.parallelism is not None}
+
     def node(self, name: str) -> Node:
         for node in self.nodes:
             if node.name == name:
@@ -203,10 +208,28 @@ def check_parallelism(operator: str, count: object, groupings: Iterable[Grouping
     return wanted
 
 
-def instances_wanted(graph: FlowGraph, given: Mapping[str, int]) -> dict[str, int]:
-    """How many instances operators are to have, by name: as declared, or as given in its place."""
-    declared = {n.name: n.parallelism for n in graph.nodes if n.parallelism is not None}
-    return {**declared, **given}
+def with_parallelism(
+    nodes: Sequence[Node], edges: Sequence[Edge], given: Mapping[str, int]
+) -> tuple[Node, ...]:
+    """The nodes, with as many instances as given in place of what was declared."""
+    groupings = {
+        node.name: [edge.grouping for edge in edges if edge.consumer == node.id]
+        for node in nodes
+        if node.kind not in ("source", "sink")
+    }
+    for name in given:
+        if name not in groupings:
+            known = list(groupings)
+            raise UnknownName(
+                f"parallelism names {name!r}, which is no operator of the flow; those are "
+                f"{', '.join(known)}",
+                name=name,
+                known=known,
+            )
+    counts = {name: check_parallelism(name, n, groupings[name]) for name, n in given.items()}
+    return tuple(
+        replace(node, parallelism=counts.get(node.name, node.parallelism)) for node in nodes
+    )
 
 
 # The two passes below rely on nodes being declared before the ones they feed.

@@ -122,6 +122,25 @@ def test_uneven_resizing_moves_only_what_has_lost_its_slot(
     assert (new.bucket_slots < after).all() and new.slots == after
 
 
+@examples(80)
+@given(data=st.data(), slots=st.integers(1, 6), after=st.integers(1, 6))
+def test_other_instances_own_all_units_evenly_and_what_can_stay_does(
+    data: st.DataObject, slots: int, after: int
+) -> None:
+    some = st.sets(st.integers(0, after - 1), min_size=1).map(sorted)
+    old, mine = data.draw(tables(slots, KEYS)), data.draw(some)
+    new = old.resized(after, mine)
+
+    assert new.slots == after
+    assert {*new.bucket_slots.tolist(), *new.pinned_slots.tolist()} <= {*mine}
+    if [*range(slots)] != mine:
+        load = np.bincount(new.bucket_slots, minlength=after)[mine]
+        assert load.max() - load.min() <= 1
+    stays = np.isin(old.pinned_slots, mine)
+    assert (new.pinned_slots[stays] == old.pinned_slots[stays]).all()
+    assert new.resized(after, mine, before=mine) is new
+
+
 @examples(60)
 @given(data=st.data(), slots=st.integers(1, 4))
 def test_every_key_has_one_unit_and_units_have_the_keys_owner(
