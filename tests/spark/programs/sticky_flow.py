@@ -32,13 +32,13 @@ def address() -> str:
 class Note:
     """A map that leaves a marker for every key it sees."""
 
-    def __init__(self, folder: str, column: str) -> None:
-        self.folder, self.column = folder, column
+    def __init__(self, folder: str, column: str, tag: str = "") -> None:
+        self.folder, self.column, self.tag = folder, column, tag or column
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         for key in set(batch.column(self.column).to_pylist()):
             epoch = batch.column("epoch")[0].as_py()
-            name = f"{self.column}-{epoch}-{key}-{address()}-{os.getpid()}"
+            name = f"{self.tag}-{epoch}-{key}-{address()}-{os.getpid()}"
             Path(self.folder, name).touch()
         return batch
 
@@ -63,6 +63,10 @@ def main(folder: Path) -> None:
             hg.Count(emit="rows"), name=f"by_{column}"
         )
         rows = rows.map(Note(str(folder / "notes"), column), schema, name=f"note_{column}")
+    few = rows.key_by("k1", "k2", grouping="hash").process(
+        hg.Count(emit="rows"), name="few", parallelism=2
+    )
+    rows = few.map(Note(str(folder / "notes"), "k1", "few"), schema, name="note_few")
     rows.to_table("rows")
     query = flow.start(
         spark,
@@ -79,6 +83,8 @@ def main(folder: Path) -> None:
         "rows": query.table("rows").count(),
         "by_k2": dict(zip(counts["k2"].to_pylist(), counts["count"].to_pylist(), strict=True)),
         "notes": sorted(p.name for p in (folder / "notes").iterdir()),
+        "few": query.instances["few"],
+        "tasks": [p["headgate"]["tasks"] for p in query.recentProgress if p["numInputRows"]],
         "applied": sum(counts["count"].to_pylist()),
     }
     sys.stdout.write("RESULT " + json.dumps(told) + "\n")

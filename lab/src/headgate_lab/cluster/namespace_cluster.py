@@ -227,7 +227,10 @@ class NamespaceCluster:
             text=True,
             check=False,
         )
-        state: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {}
+        state: dict[str, Any] = {}
+        # Its page is there a moment before what it tells: an answer may be empty, or no JSON.
+        with contextlib.suppress(ValueError):
+            state = json.loads(done.stdout) if done.returncode == 0 else {}
         return state
 
     def log_tail(self, role: str, lines: int = 20) -> str:
