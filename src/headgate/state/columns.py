@@ -294,10 +294,10 @@ class HeapColumn:
         """Values written in this session, since the table was built."""
         return self.count - self._old
 
-    def stamp(self, rebuild_is_near: bool) -> dict[str, Any]:
+    def stamp(self, fewer: bool) -> dict[str, Any]:
         """As `Seals.stamp`, of values instead of rows."""
         assert self._seals is not None
-        if rebuild_is_near and self.count > sealing.SEALED_AT_LEAST:
+        if fewer and self.count > sealing.SEALED_AT_LEAST:
             end = max(0, self._sealed - more_sealed(self.count))
             suspect = np.arange(end, min(self._sealed, self._suspect))
             self._check_bounds(suspect)

@@ -15,8 +15,9 @@ is that row, damaged, and the probe did not end too early. An empty position has
 Sealing rows one by one costs ten times as much as a digest of the same bytes. So a table that was
 just built has a digest and no seals. The next session compares the digest as it begins; the first
 positions get seals, a sixteenth in each session, until all have them and a session pays for the
-rows it touches only. When a rebuild is near, which would have to check all seals, it goes the other
-way: the last positions are checked, a sixteenth in each session, and a digest covers them again.
+rows it touches only. It goes the other way when sessions ask for so many rows that a digest costs
+less, or when a rebuild is near, which would have to check all seals: the last positions are
+checked, a sixteenth in each session, and a digest covers them again.
 In the same way columns that were compared in a scan have a digest as a whole.
 
 A session checks each row once, at its first lookup (or all of them, before a scan or a rebuild),
@@ -44,6 +45,7 @@ _CHUNK_ROWS = 1 << 15  # sealed at a time, so that intermediate sums stay small
 _LONG_VALUE_BYTES = 256  # longer ones are hashed one by one
 SESSIONS = 16  # to seal a table, so that each costs no more than digests of all of it
 SEALED_AT_LEAST = 1 << 15  # in a session: a millisecond
+_HELD_PER_ASKED = 8  # so many rows have a digest made and compared for what one costs with seals
 EMPTY, REMOVED = 0, 2
 _INDEX, _KEY, _ROW = 0, 1, 2
 _EMPTY_SEAL, _REMOVED_SEAL = np.uint32(0), np.uint32(0xFFFFFFFF)
@@ -169,6 +171,7 @@ class Seals:
         self._built = False  # in this session, which costs enough without sealing
         self._sealed = 0  # the first so many positions have seals, the others a digest
         self.suspect = False  # may sealed rows differ from what was written?
+        self.asked = 0  # rows whose seals this session needed, or would have
         self._scanned: set[str] = set()
         self._has_route, self._key_names = table.layout.has_route, table.layout.key_names
         self._row_names = [name for name in table.columns if name not in self._key_names]
@@ -179,11 +182,16 @@ class Seals:
         if built:
             self._sealed, self.suspect = 0, False
 
-    def stamp(self, rebuild_is_near: bool) -> dict[str, Any]:
+    @property
+    def are_dearer(self) -> bool:
+        """Would a digest of the whole table have cost this session less?"""
+        return self.asked * _HELD_PER_ASKED > self._table.live
+
+    def stamp(self, fewer: bool) -> dict[str, Any]:
         """Seal some more rows, or fewer; returns what the next session needs to check the table."""
-        size = len(self._table.h)
+        size, self.asked = len(self._table.h), 0
         more = more_sealed(0 if self._built else size)
-        if rebuild_is_near and size > SEALED_AT_LEAST:
+        if fewer and size > SEALED_AT_LEAST:
             end = max(0, self._sealed - more)
             self._check_range(end, self._sealed)
         else:
@@ -196,7 +204,7 @@ class Seals:
     def attach(self, stamp: dict[str, Any]) -> None:
         """Of what an earlier session left nothing is trusted but what matches its digest."""
         self._sealed, self._scanned = stamp["sealed"], set(stamp["scanned"])
-        self.suspect = self._sealed > 0
+        self.suspect, self.asked = self._sealed > 0, 0
         if self._digests() != stamp["digests"]:
             raise WarmCopyDamaged
 
@@ -270,6 +278,7 @@ class Seals:
 
     def check_all(self) -> None:
         """All rows, after which none is suspect."""
+        self.asked += self._table.live
         self._check_range(0, self._sealed)
         self.suspect = False
 

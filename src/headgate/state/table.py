@@ -82,11 +82,13 @@ class HashTable:
     ) -> tuple[Positions, Mask, dict[str, Values] | None]:
         """As `find`, and the answer is checked; with the value cells if those had to be."""
         pos, found = self.find(ids.h, ids.check, start)
-        cells = None
+        missing = np.flatnonzero(~found)
+        cells, self.seals.asked = None, self.seals.asked + len(ids)
+        if self.seals.suspect and self._is_full_with(len(missing)):
+            self.seals.check_all()  # as the rebuild will have to: then these need no check
         if self.seals.suspect:
             cells = self.value_cells(pos)
             self.seals.check_found(ids, pos, found, cells)
-        missing = np.flatnonzero(~found)
         if len(missing):
             first = home_of(ids.h[missing], self.capacity) if start is None else start[missing]
             self.seals.check_passed(first, pos[missing])
@@ -221,14 +223,14 @@ class HashTable:
 
     def stamp(self, memory: MappedMemory) -> dict[str, Any]:
         """All that another process needs, beside the files, to check and use this table."""
-        near = self._rebuild_is_near()
+        fewer = self._rebuild_is_near() or self.seals.are_dearer
         self._used_before = self.live + self.removed
         return {
             "capacity": self.capacity,
             "live": self.live,
             "removed": self.removed,
-            "seals": self.seals.stamp(near),
-            "heaps": {name: heap.stamp(near) for name, heap in self._heaps.items()},
+            "seals": self.seals.stamp(fewer),
+            "heaps": {name: heap.stamp(fewer) for name, heap in self._heaps.items()},
             "arrays": memory.describe(),
         }
 
@@ -244,11 +246,14 @@ class HashTable:
             heap.attach(stamp["heaps"][name])
 
     def _make_room(self, rows: int, check_max: int) -> None:
-        full = self.live + self.removed + rows > _LOAD_MAX * self.capacity
+        full = self._is_full_with(rows)
         wide = check_max > _NARROW_MAX and self.check.dtype == np.uint8
         wasted = any(heap.count > _heap_max(self.live + rows) for heap in self._heaps.values())
         if full or wide or wasted:
             self._rebuild(self.live + rows, check_max=check_max)
+
+    def _is_full_with(self, rows: int) -> bool:
+        return self.live + self.removed + rows > _LOAD_MAX * self.capacity
 
     def _rebuild_is_near(self) -> bool:
         """Would some more sessions like this one fill the table, or a heap?"""
