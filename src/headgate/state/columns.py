@@ -68,6 +68,7 @@ class MappedMemory:
         self.folder, self._make_room = folder, make_room
         self.generation = generation or os.urandom(8).hex()
         self.arrays: dict[str, Array] = {}
+        self._mapped: dict[str, tuple[int, int]] = {}  # device and inode of each array's file
 
     def fresh(self, byte_count: int) -> MappedMemory:
         """A new, empty generation beside this one."""
@@ -97,14 +98,22 @@ class MappedMemory:
     def describe(self) -> dict[str, Any]:
         return {name: [array.dtype.str, *array.shape] for name, array in self.arrays.items()}
 
-    def attach(self, described: dict[str, Any]) -> None:
-        """Map what is not mapped yet; called again when another worker has changed the files."""
-        self.arrays = {name: self.arrays[name] for name in self.arrays if name in described}
+    def attach(self, described: dict[str, Any], before: Memory | None = None) -> None:
+        """Map what these files hold; what is mapped already, or was `before`, is not mapped again.
+
+        Unless another file has that name now, such as one that was restored from a copy.
+        """
+        known = before if isinstance(before, MappedMemory) else self
+        mapped, self.arrays, self._mapped = (known.arrays, known._mapped), {}, {}
         for name, (dtype, *shape) in described.items():
-            if name not in self.arrays or self.arrays[name].shape != tuple(shape):
+            there = os.stat(self._file(name), dir_fd=self.folder, follow_symlinks=False)
+            inode = there.st_dev, there.st_ino
+            array = mapped[0].get(name)
+            if array is not None and array.shape == tuple(shape) and mapped[1][name] == inode:
+                self.arrays[name], self._mapped[name] = array, inode
+            else:
                 with self._opened(name) as file:
                     self._map(name, file, np.dtype(dtype), tuple(shape))
-            there = os.stat(self._file(name), dir_fd=self.folder, follow_symlinks=False)
             if there.st_size < self.arrays[name].nbytes:  # reading beyond its end would be fatal
                 raise OSError(f"{self._file(name)} was cut off")
 
@@ -116,9 +125,10 @@ class MappedMemory:
                     os.unlink(name, dir_fd=self.folder)
 
     def _map(self, name: str, file: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-        count = int(np.prod(shape))
+        count, of = int(np.prod(shape)), os.fstat(file)
         mapping = mmap.mmap(file, count * dtype.itemsize) if count else b""
         self.arrays[name] = np.frombuffer(mapping, dtype, count).reshape(shape)
+        self._mapped[name] = of.st_dev, of.st_ino
 
     @contextmanager
     def _opened(self, name: str, more: int = 0) -> Iterator[int]:

@@ -234,9 +234,11 @@ class HashTable:
             "arrays": memory.describe(),
         }
 
-    def attach(self, memory: MappedMemory, stamp: dict[str, Any]) -> None:
+    def attach(
+        self, memory: MappedMemory, stamp: dict[str, Any], before: Memory | None = None
+    ) -> None:
         """Map the files of a generation, or catch up with what another worker did to them."""
-        memory.attach(stamp["arrays"])
+        memory.attach(stamp["arrays"], before)
         self._use(memory)
         self.capacity, self.live, self.removed = stamp["capacity"], stamp["live"], stamp["removed"]
         self._used_before = self.live + self.removed

@@ -132,11 +132,11 @@ class WarmCopy:
             memory = MappedMemory(self._folder, make_room, generation)
             if kept is not None and kept[:2] == (generation, told["layout"]):
                 table = kept[2]
-                memory.arrays = table.memory.arrays
+                table.attach(memory, told["table"], before=table.memory)
             else:
                 table = HashTable(layout)
                 memory.clean()
-            table.attach(memory, told["table"])
+                table.attach(memory, told["table"])
         except (OSError, ValueError):
             return None
         self._retain(generation, table)

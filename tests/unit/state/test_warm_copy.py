@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -114,6 +115,23 @@ def test_another_process_goes_on_from_the_files(tmp_path: Path, rebuilds: list[s
     del rebuilds[:]
     assert content(store, chain) == truth
     assert rebuilds == []
+
+
+def test_files_that_were_put_back_from_a_copy_are_what_is_read(
+    tmp_path: Path, rebuilds: list[str]
+) -> None:
+    """They have the names of those that the worker still has mapped, and another content."""
+    store, truth = store_at(tmp_path), {}
+    chain = step(store, (), 0, truth)
+    shutil.copytree(tmp_path / "warm", tmp_path / "kept")
+    with store.open("op", 0, SCHEMA, chain, epoch=1, level=1, now_ms=0) as session:
+        session.write(int_keys(np.array(sorted(truth))), {"n": np.zeros(len(truth), np.int64)})
+        session.commit()  # an epoch that is undone, as its files are
+    shutil.rmtree(tmp_path / "warm")
+    shutil.copytree(tmp_path / "kept", tmp_path / "warm")
+
+    assert content(store, chain) == truth
+    assert len(rebuilds) == 1, "only the first was built"
 
 
 def test_a_copy_that_is_behind_applies_only_what_is_missing(
