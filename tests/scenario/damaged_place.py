@@ -132,7 +132,7 @@ class Fold:
             for w, start in [window for window in sums if window[1] + SIZE <= watermark]:
                 ends = {"window_start": start, "window_end": start + SIZE}
                 self.closed += bag([{"w": w, **ends, "sum": sums.pop((w, start))}])
-            watermark = max(row["t"] for row in rows) - LATE
+            watermark = max([*(row["t"] - LATE for row in rows), watermark])
             good = ({"k": row["k"], "v": row["v"]} for row in rows if not _is_bad(row))
             self.sinks["weighed"].append(bag(good))
             self.sinks["dead"].append(Counter("weigh" for row in rows if _is_bad(row)))
@@ -145,6 +145,22 @@ class Fold:
 
 
 EXPECTED = Fold(ROWS)
+
+
+def declared(source: Any, out: str, functions: Mapping[str, Any]) -> hg.Flow:
+    """The flow over this source, with a folder for its Parquet sink and two functions as sinks."""
+    flow = hg.Flow("damaged")
+    rows = flow.source(source, name="rows", event_time="t", watermark=LATE)
+    first = rows.key_by("k").process(hg.Count(emit="rows"), name="first")
+    windows = hg.Sum("v", window=hg.Tumbling(SIZE, time="t"))
+    sums = first.key_by("w").process(windows, name="second")
+    sums.to_parquet(out, name="published")
+    sums.to_table("tabled")
+    spread = rows.shuffle(grouping="cost", attribute="k")
+    weighed = spread.map_rows(_weigh, "k bigint, v bigint", name="weigh")
+    weighed.to(functions["weighed"], name="weighed")
+    flow.dead_letters().to(functions["dead"], name="dead")
+    return flow
 
 
 class Pinning:
@@ -295,16 +311,7 @@ class Place:
         self._sinks_die = False
 
     def _program(self) -> Program:
-        flow = hg.Flow("damaged")
-        rows = flow.source(ListSource(SCHEMA, ROWS), name="rows", event_time="t", watermark=LATE)
-        first = rows.key_by("k").process(hg.Count(emit="rows"), name="first")
-        windows = hg.Sum("v", window=hg.Tumbling(SIZE, time="t"))
-        sums = first.key_by("w").process(windows, name="second")
-        sums.to_parquet(self.out, name="published")
-        sums.to_table("tabled")
-        spread = rows.shuffle(grouping="cost", attribute="k")
-        spread.map_rows(_weigh, "k bigint, v bigint", name="weigh").to(print, name="weighed")
-        flow.dead_letters().to(print, name="dead")
+        flow = declared(ListSource(SCHEMA, ROWS), self.out, dict.fromkeys(FUNCTIONS, print))
         self._sources = flow.graph().of_kind("source")
         return compile_flow(flow.graph())
 
