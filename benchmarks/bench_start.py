@@ -46,8 +46,8 @@ def _coordinator(folder: str) -> Coordinator:
 
 
 def _quiet(plan: EpochPlan) -> EpochResult:
-    slots = list(range(plan.slots))
-    return EpochResult([Control(slots=slots, versions=[plan.routing_version])])
+    tasks = [[1, slot] for slot in plan.slots_at(1)]
+    return EpochResult([Control(tasks=tasks, versions=[plan.routing_version])])
 
 
 def make(folder: str, epochs: int) -> None:
