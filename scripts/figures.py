@@ -2,7 +2,8 @@
 
 Reads docs/figures/NAME.json, which `headgate-lab bench NAME --json docs/figures/NAME.json` wrote,
 raw numbers included (for state: `python benchmarks/bench_state.py >` that file; for sax:
-`headgate-lab papers sax --json` it; for curves-FLOW: `bench tune --flow FLOW --curves`). A bench
+`headgate-lab papers sax --json` it; for curves-FLOW: `bench tune --flow FLOW --curves`; for
+tune-costly-hosts: `bench tune --flow costly --hosts 4`). A bench
 that has no file leaves its place in the docs as it is.
 
     python scripts/figures.py              # all
@@ -18,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from figure_tables import allocation, routing, runtime, sax, tuning
+from figure_tables import allocation, instances, routing, runtime, sax, tuning
 from figure_tables.drawing import FIGURES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -47,6 +48,9 @@ WRITERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "osg": routing.osg,
     "tune-linear-road": tuning.tune,
     "tune-sentiment": tuning.tune,
+    "tune-costly": instances.costly,
+    "tune-costly-hosts": instances.costly,
+    "predict": instances.predict,
     "curves-linear-road": tuning.curves,
     "curves-sentiment": tuning.curves,
     "sax": sax.sax,

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from headgate.runtime.auto import ProbeSizes
+from headgate_lab.bench.choosing import parallelism_of
 from headgate_lab.bench.flow_runs import LOAD, Ground, Setting
+from headgate_lab.bench.predict import QUICK as PREDICT
+from headgate_lab.bench.predict import run_predict
 from headgate_lab.bench.sax import QUICK, run_sax
 from headgate_lab.bench.sax_page import page
 from headgate_lab.bench.tune import CONFIGURATIONS, TuneOptions, run_tune
+from headgate_lab.bench.tune_costly import costly_options, run_costly
 from headgate_lab.bench.tune_curves import CurveOptions, run_curves
 from headgate_lab.bench.tune_flows import flow_named
 
@@ -49,6 +54,43 @@ def test_a_run_is_timed_without_its_first_epochs(spark: SparkSession, tmp_path: 
     assert [e.rows for e in timed.epochs] == [200, 200, 200]
     assert timed.epochs[0].batches["spout->costly"].tuples == 4  # 50 rows of each task to each slot
     assert [e.rows for e in facts] == [20, 40] and facts[0].slots == 1
+
+
+def test_operators_have_the_instances_of_a_setting(spark: SparkSession, tmp_path: Path) -> None:
+    flow = flow_named("costly", 7)
+    setting = Setting(3, None, 60, {"costly": 3, "by_a": 2, "by_b": 1})
+
+    facts = Ground(spark, tmp_path).run_once(flow, setting, epochs=1, warmup=0).epochs[0]
+
+    counts = {name: len(slots) for name, slots in facts.instances.items()}
+    assert counts == {"by_a": 2, "by_b": 1, "total": 1}
+    assert parallelism_of(flow, setting) == {"costly": 3, **counts}
+
+
+@pytest.mark.slow
+def test_a_tiny_search_over_instances_tells_all_it_promises(spark: SparkSession) -> None:
+    options = replace(
+        costly_options(quick=True), rows=60, probe_rows=(20, 60, 20, 60), probe_sizes=FEW
+    )
+
+    found = run_costly(options, silent)
+
+    names = {"uniform_best", "optimized", "search_best"}
+    for name in ("rows_per_s", "latency_p95_ms", "predicted_rows_per_s"):
+        assert set(found[name]) == names and min(found[name].values()) > 0
+    assert found["uniform_best_slots"] in options.uniform and found["uniform_best_rows_per_s"] > 0
+    assert set(found["parallelism"]) == {"costly", "by_a", "by_b", "total"}
+    assert len(found["tried"]["uniform"]) == 2 and len(found["tried"]["search"]) >= 3
+
+
+@pytest.mark.slow
+def test_predictions_are_compared_with_what_was_measured(spark: SparkSession) -> None:
+    found = run_predict(replace(PREDICT, epoch_work_s=0.02, probe_sizes=FEW), silent)
+
+    assert len(found["flows"]) == 2 and set(found["errors"]) == set(found["goals"])
+    for flow in found["flows"]:
+        predicted, measured = flow["predicted"]["rows_per_s"], flow["measured"]["rows_per_s"]
+        assert flow["error"]["rows_per_s"] == pytest.approx(abs(predicted - measured) / measured)
 
 
 @pytest.mark.slow

@@ -92,11 +92,11 @@ def test_curves_end_with_the_largest_epoch_the_optimizer_may_choose(name: str) -
 
 
 def test_instances_are_told_for_operators_only() -> None:
-    flow = flow_named("costly", seed=1)
-
-    found = parallelism_of(flow, Setting(12, None, 100, {"costly": 12, "by_a": 2, "total": 1}))
+    found = parallelism_of(flow_named("costly", seed=1), Setting(12, None, 100, {"by_a": 2}))
+    chained = parallelism_of(flow_named("sentiment", seed=1), Setting(4, None, 100, {"filter": 3}))
 
     assert found == {"costly": 12, "by_a": 2, "by_b": 12, "total": 1}
+    assert len(chained) == 15 and set(chained.values()) == {3}
 
 
 def test_nearly_all_rows_wait_for_less_than_the_time_between_epochs_and_their_own() -> None:

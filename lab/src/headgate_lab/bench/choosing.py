@@ -41,9 +41,24 @@ def choose(model: EpochModel, *, rows_max: int, max_slots: int | None = None) ->
 
 
 def parallelism_of(flow: BenchFlow, setting: Setting) -> dict[str, int]:
-    """Instances of every operator; sources and sinks are none."""
-    operators = (n.name for n in flow.program.graph.nodes if n.kind not in ("source", "sink"))
-    return {name: setting.parallelism.get(name, setting.slots) for name in operators}
+    """Instances of every operator; sources and sinks are none.
+
+    A global one has one instance, and what gets its rows in memory is where these come from.
+    """
+    graph = flow.program.graph
+    found: dict[str, int] = {}
+    for node in flow.program.order:
+        inputs = graph.inputs(node.id)
+        if node.kind in ("source", "sink"):
+            continue
+        if any(edge.grouping.kind == "global" for edge in inputs):
+            found[node.name] = 1
+        elif any(edge.grouping.exchanges for edge in inputs):
+            found[node.name] = setting.parallelism.get(node.name, setting.slots)
+        else:
+            producers = (graph.nodes[edge.producer].name for edge in inputs)
+            found[node.name] = max(found.get(name, setting.slots) for name in producers)
+    return found
 
 
 def expect(model: EpochModel, setting: Setting) -> Expected:

@@ -159,7 +159,6 @@ class Ground:
         arrival: bool = False,
         trigger: Mapping[str, Any] | None = None,
     ) -> FlowQuery:
-        more: dict[str, Any] = {"parallelism": setting.parallelism} if setting.parallelism else {}
         return flow.declare(frame, arrival=arrival).start(
             self.spark,
             slots=setting.slots,
@@ -167,7 +166,7 @@ class Ground:
             options=Options(batch_rows=setting.batch),
             trigger=trigger,
             manager=None,
-            **more,
+            parallelism=setting.parallelism,
         )
 
     def _frame(self, flow: BenchFlow, feed: _Feed) -> DataFrame:

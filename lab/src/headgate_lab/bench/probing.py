@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from headgate.commit.facts import EpochFacts
-from headgate.control.measured_flow import Measured, measure_flow
+from headgate.control.measured_flow import Measured, line_of, measure_flow
 from headgate.planner.tuning.cost_model import Calibration
 from headgate.planner.tuning.epochs import EpochModel
 from headgate.runtime.auto import ProbeSizes, calibrate
@@ -61,3 +61,14 @@ def timed(run: Callable[[], T]) -> tuple[T, float]:
     """What comes out, and the seconds it took."""
     started = time.perf_counter()
     return run(), time.perf_counter() - started
+
+
+def ppt_s(epochs: Sequence[EpochFacts], name: str) -> float:
+    """An operator's time per row that it takes in, without what it takes however few there are."""
+    seen = [epoch for epoch in epochs if epoch.rows]
+    rows_in = sum(epoch.operator_rows.get(name, 0) for epoch in seen)
+    if not rows_in:
+        return 0.0
+    sizes, spent = [e.rows for e in seen], [sum(e.operator_ms.get(name, ())) / 1e3 for e in seen]
+    by_line = line_of(sizes, spent).row_s * sum(sizes)
+    return (by_line or sum(spent)) / rows_in

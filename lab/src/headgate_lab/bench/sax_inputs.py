@@ -20,7 +20,7 @@ from headgate.control.measured_flow import line_of
 from headgate.planner.tuning.cost_model import FlowModel, Step, Stream
 from headgate.slot.plan import edge_name
 from headgate.topology.graph import STATELESS, FlowGraph, Node
-from headgate_lab.bench.probing import Known
+from headgate_lab.bench.probing import Known, ppt_s
 from headgate_lab.bench.tune_flows import SPOUT, BenchFlow
 
 SAMPLE_ROWS = 500
@@ -33,7 +33,7 @@ def measured_inputs(known: Known, flow: BenchFlow) -> FlowModel:
     rows_in = {n.name: float(_rows_into(n.name, seen)) for n in graph.nodes}
     inside = [n for n in graph.nodes if n.kind not in ("source", "sink")]
     steps = [Step(SPOUT, source_rate=spout_rate(seen), source_dop=known.model.source_tasks)]
-    steps += [Step(n.name, _ppt_s(n.name, seen, rows_in[n.name])) for n in inside]
+    steps += [Step(n.name, ppt_s(seen, n.name)) for n in inside]
     sampled = _sampled_bytes(graph, flow.make(SAMPLE_ROWS, 0).to_batches()[0])
     kept = {step.name for step in steps}
     streams = []
@@ -66,14 +66,6 @@ def spout_rate(seen: Sequence[EpochFacts]) -> float:
 def _rows_into(name: str, seen: Sequence[EpochFacts]) -> int:
     """A source takes in what it brings."""
     return sum(e.source_rows.get(name, 0) or e.operator_rows.get(name, 0) for e in seen)
-
-
-def _ppt_s(name: str, seen: Sequence[EpochFacts], rows_in: float) -> float:
-    if not rows_in:
-        return 0.0
-    sizes, spent = [e.rows for e in seen], [sum(e.operator_ms.get(name, ())) / 1e3 for e in seen]
-    by_line = line_of(sizes, spent).row_s * sum(sizes)
-    return (by_line or sum(spent)) / rows_in
 
 
 def _sampled_bytes(graph: FlowGraph, rows: pa.RecordBatch) -> dict[str, float]:
