@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
+from headgate.planner.first_cut import Quality, metis_parts
 from headgate.planner.key_graph import KeyGraph
-from headgate.planner.partition import Quality, describe, metis_parts, partition
+from headgate.planner.partition import describe, partition
 from headgate.routing.hashing import hash_columns
 
 DATA = Path(os.environ.get("HEADGATE_DATA", Path(__file__).parents[2] / "shared" / "data"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -86,6 +86,12 @@ def tables(
                 [keys.take(pa.array(chosen))], [draw(owner) for _ in range(len(chosen))]
             )
     return table
+
+
+def instances(operators: Sequence[str], slots: int) -> st.SearchStrategy[dict[str, Any]]:
+    """The slots of some of the operators, at least one each; the others have all slots."""
+    some = st.sets(st.integers(0, slots - 1), min_size=1).map(sorted).map(tuple)
+    return st.dictionaries(st.sampled_from(list(operators)), some)
 
 
 def owner_by_hand(table: RoutingTable, column: pa.Array) -> list[int]:

@@ -83,8 +83,8 @@ def analyze(
     from headgate.offline.analyze import MAX_EDGES, AnalyzeOptions, check_solver, write
     from headgate.offline.analyze import analyze as analyze_data
     from headgate.offline.analyze_input import format_of, shape_of
+    from headgate.planner.first_cut import Quality
     from headgate.planner.key_graph import CAP
-    from headgate.planner.partition import Quality
 
     def progress(stage: str, found: str, seconds: float) -> None:
         if found:

@@ -70,12 +70,18 @@ class KeyPlacement:
 
     def slots_changed(self, slots: int) -> None:
         """Another number of slots is another problem: the planner starts with an empty memory."""
-        self._task = replace(self._task, slots=slots)
+        self._begin_anew(slots, {})
+
+    def _begin_anew(self, slots: int, instances: Mapping[str, tuple[int, ...]]) -> None:
+        self._task = replace(self._task, slots=slots, instances=instances)
         self._placing: Placing = make_placing(self.settings.planner, self._task)
         self._pairs_max = max(1, slots * self.settings.tuning.statistics_bytes // PAIR_BYTES)
         self._left: dict[str, Pins] = {}
 
     def propose(self, observed: Sequence[Observed], view: View) -> Proposal:
+        instances = {op: x for op, x in view.instances.items() if op in self._task.operators}
+        if instances != self._task.instances:
+            self._begin_anew(view.slots, instances)
         if not observed:
             return Proposal()
         seen = gather(observed, self._pairs_max)

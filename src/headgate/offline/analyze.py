@@ -31,8 +31,9 @@ from headgate.offline.analyze_input import (
     spark_errors,
 )
 from headgate.offline.pairs import CountedPairs, Outlook, Pairs, Shape, Tables, key_texts
+from headgate.planner.first_cut import Quality
 from headgate.planner.key_graph import CAP, FREE, KeyGraph, to_tables
-from headgate.planner.partition import Partition, Quality, best_matching, improve, partition
+from headgate.planner.partition import Partition, best_matching, improve, partition
 from headgate.routing.table import hash_table, save_tables
 
 if TYPE_CHECKING:

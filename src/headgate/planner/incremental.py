@@ -26,22 +26,20 @@ import numpy as np
 
 from headgate.arrays import F64, I32, I64, U8, U64, Bools
 from headgate.errors import HeadgateError
-from headgate.planner.incremental_kernel import (
+from headgate.planner import incremental_kernel as kernel
+from headgate.planner.incremental_memory import (
     KEYS,
     LOAD_SCALE,
     PAIR_SCALE,
     PAIRS,
-    Conditions,
     age,
     empty_memory,
     find_keys,
     forget_keys,
     forget_pairs,
-    place_keys,
-    take_keys,
-    take_pairs,
     with_room,
 )
+from headgate.planner.instances import instance_counts
 from headgate.planner.key_graph import KeyGraph, imbalance_of
 
 
@@ -136,7 +134,8 @@ class IncrementalPlanner:
     wished for, max/mean load (see `slack`); `seed` breaks ties between slots. Beyond `keys_max`
     keys per operator the coldest are released, beyond `pairs_max` pairs the lightest are
     forgotten. `nearness` (slots x slots, 1 for the same slot down to 0 for the farthest) is how
-    much of a row is saved when its two keys are in these slots.
+    much of a row is saved when its two keys are in these slots. `allowed` (operators x slots) says
+    where operators have instances; without it, everywhere.
     """
 
     def __init__(
@@ -151,12 +150,14 @@ class IncrementalPlanner:
         keys_max: int = 262_144,
         pairs_max: int = 196_608,
         nearness: F64 | None = None,
+        allowed: Bools | None = None,
     ) -> None:
         self.operators, self.slots, self.alpha = operators, slots, alpha
         self.horizon_rows = float(horizon_rows)
         self.settings = settings or IncrementalSettings()
         self.keys_max, self.pairs_max = keys_max, pairs_max
         self._nearness = np.empty((0, 0)) if nearness is None else np.ascontiguousarray(nearness)
+        self._allowed, self._instances = allowed, instance_counts(allowed, operators, slots)
         self._refuse()
         self._memory = empty_memory(operators, slots)
         self._first_slot = seed % slots
@@ -174,6 +175,8 @@ class IncrementalPlanner:
         O(keys + pairs), plus the pairs of keys whose owner is not who the planner thought.
         """
         s = self.settings
+        if self._allowed is not None:  # elsewhere rows are only folded for their owners
+            slot_rows = np.where(self._allowed, slot_rows, 0.0)
         rows = float(slot_rows.sum(axis=1).max(initial=0.0))
         age(
             self._memory,
@@ -202,7 +205,7 @@ class IncrementalPlanner:
         ]
         newborn = memory.fresh[touched] == 1
         most = self.settings.passes * len(touched) if budget is None else budget
-        place_keys(
+        kernel.place_keys(
             memory, touched, self._conditions(), self.settings, self._epoch, most, self._first_slot
         )
         self._touched, self._plan = [], self._plan + 1
@@ -253,7 +256,7 @@ class IncrementalPlanner:
     @property
     def expected_imbalance(self) -> F64:
         """Max/mean planned load of each operator."""
-        return imbalance_of(self._memory.planned)
+        return imbalance_of(self._memory.planned, self._allowed)
 
     @property
     def tolerance(self) -> F64:
@@ -301,7 +304,7 @@ class IncrementalPlanner:
         self._memory = with_room(self._memory, new, 0)
         self._tracked[operator] += new
         self._touched.append(
-            take_keys(self._memory, operator, *seen, self._epoch, self._plan, fade)
+            kernel.take_keys(self._memory, operator, *seen, self._epoch, self._plan, fade)
         )
 
     def _take_pairs(self, seen: SeenPairs) -> None:
@@ -316,7 +319,7 @@ class IncrementalPlanner:
             if used + len(seen.rows) > room:
                 forget_pairs(self._memory, room - max(room // 4, len(seen.rows)))
         self._memory = with_room(self._memory, 0, len(seen.rows))
-        take_pairs(self._memory, *seen)
+        kernel.take_pairs(self._memory, *seen)
 
     def _release(self, operator: int, new: int, needed: I64) -> None:
         """Make room: the coldest keys of the operator that are not needed go, an eighth or more."""
@@ -335,12 +338,12 @@ class IncrementalPlanner:
     def _measure(self, slot_rows: F64, rows: float) -> None:
         """Measured loads fade; their wobble is how far an epoch's shares are from them."""
         memory, s = self._memory, self.settings
-        for o in range(self.operators):
-            mean, now = memory.measured[o].mean(), slot_rows[o].mean()
+        for o, n in enumerate(self._instances):
+            mean, now = memory.measured[o].sum() / n, slot_rows[o].sum() / n
             if mean > 0 and now > 0:
                 off = slot_rows[o] / now - memory.measured[o] / mean
                 keep = max(1 - 0.5 ** (rows / self.horizon_rows), 1.0 / (self._epoch + 1))
-                memory.wobble[o] += (float((off**2).mean()) - memory.wobble[o]) * keep
+                memory.wobble[o] += (float((off**2).sum() / n) - memory.wobble[o]) * keep
         fade = 0.5 ** (rows / (s.slot_memory * self.horizon_rows))
         memory.measured[:] = memory.measured * fade + slot_rows
         self._squares = self._squares * fade**2 + slot_rows.sum(axis=1)
@@ -352,21 +355,28 @@ class IncrementalPlanner:
         variance of (slots - 1) * sum(w^2) / sum(w)^2, in units of the squared mean.
         """
         rows = np.maximum(self._memory.measured.sum(axis=1), 1e-100)
-        chance = (self.slots - 1) * self._squares / rows**2
-        seen = np.maximum((above**2).mean(axis=1), 1e-300)
+        chance = (self._instances - 1) * self._squares / rows**2
+        seen = np.maximum((above**2).sum(axis=1) / self._instances, 1e-300)
         return np.asarray(above * np.clip(1.0 - chance / seen, 0.0, 1.0)[:, None])
 
-    def _conditions(self) -> Conditions:
-        memory = self._memory
-        planned = np.maximum(memory.planned.mean(axis=1), 1e-300)
-        measured = memory.measured.mean(axis=1, keepdims=True)
+    def _conditions(self) -> kernel.Conditions:
+        memory, instances = self._memory, self._instances
+        planned = np.maximum(memory.planned.sum(axis=1) / instances, 1e-300)
+        mean = planned / memory.scale[LOAD_SCALE]
+        measured = memory.measured.sum(axis=1, keepdims=True) / instances[:, None]
         above = np.where(measured > 0, memory.measured / np.maximum(measured, 1e-300) - 1.0, 0.0)
-        return Conditions(
-            planned / memory.scale[LOAD_SCALE],
-            np.maximum(memory.bursts.mean(axis=1), 1e-300),
+        allowed, crowded = np.ones((0, 0), np.bool_), np.ones((0, 0))
+        if self._allowed is not None:
+            above = np.where(self._allowed, above, 0.0)
+            allowed, crowded = self._allowed, kernel.crowding(memory, mean, self._allowed)
+        return kernel.Conditions(
+            mean,
+            np.maximum(memory.bursts.sum(axis=1) / instances, 1e-300),
             self._beyond_sampling(above),
             self.tolerance,
             self._nearness,
+            allowed,
+            crowded,
         )
 
     def _moves(self, operator: int, keys: I64, newborn: Bools) -> KeyMoves:

@@ -19,7 +19,7 @@ from headgate.arrays import F64, I32, U64
 from headgate.planner.distance import Distances
 from headgate.planner.incremental import IncrementalPlanner, KeyMoves, Reason, SeenKeys, SeenPairs
 from headgate.planner.key_graph import KeyGraph, floors, placement
-from headgate.planner.partition import partition, relabel
+from headgate.planner.partition import partition, relabel, spared
 from headgate.planner.placing import Observation, Pins, Proposal, Task
 from headgate.routing.table import RoutingTable
 
@@ -120,6 +120,7 @@ class IncrementalPlacing:
                 seed=task.seed,
                 keys_max=max(8, task.pins_max),
                 nearness=None if self._distances is None else self._distances.nearness,
+                allowed=task.allowed,
             )
         return self._planner
 
@@ -131,7 +132,10 @@ class IncrementalPlacing:
         owner, newborn = table.route(loads.h), np.zeros(len(loads.h), np.uint8)
         if name in self._task.born_local:
             newborn = (~table.is_pinned(loads.h)).astype(np.uint8)
-            owner = np.where(newborn == 1, loads.slot, owner)
+            born_at_home = newborn == 1
+            if self._task.allowed is not None:
+                born_at_home &= self._task.allowed[self._index[name], loads.slot]
+            owner = np.where(born_at_home, loads.slot, owner)
         return SeenKeys(loads.h, loads.rows, owner.astype(np.int32), newborn)
 
     def _fresh_look(
@@ -145,20 +149,34 @@ class IncrementalPlacing:
             return None
         current = placement(graph, tables)
         planned = partition(
-            graph, task.slots, alpha=task.alpha, seed=task.seed, distances=self._distances
+            graph,
+            task.slots,
+            alpha=task.alpha,
+            seed=task.seed,
+            distances=self._distances,
+            allowed=task.allowed,
         ).slot
         if self._distances is None:
-            planned = relabel(graph, planned, current, task.slots)
+            planned = relabel(graph, planned, current, task.slots, task.allowed)
+        if task.allowed is not None:
+            planned = spared(
+                graph,
+                planned,
+                current,
+                task.slots,
+                alpha=task.alpha,
+                distances=self._distances,
+                allowed=task.allowed,
+            )
         rows = self._look_every / seen.epochs * sum(p.rows.sum() for p in seen.pairs.values())
-        pays, why = _pays(
-            graph, current, planned, task.slots, 1.0 + self._planner.tolerance, float(rows)
-        )
+        tolerated = 1.0 + self._planner.tolerance
+        pays, why = _pays(graph, current, planned, task, tolerated, float(rows))
         first, self._looked = not self._looked, True
         if not pays and not first:
             return None
         self._planner.plan()  # what it thought so far is overtaken
         self._moves, self._expected = {}, None
-        imbalance = graph.imbalance(planned, task.slots).tolist()
+        imbalance = graph.imbalance(planned, task.slots, task.allowed).tolist()
         return Proposal(
             _pins(graph, current, planned, tables),
             f"plan from scratch: {why}",
@@ -169,7 +187,7 @@ class IncrementalPlacing:
 
 
 def _pays(
-    graph: KeyGraph, current: I32, planned: I32, slots: int, tolerated: F64, rows: float
+    graph: KeyGraph, current: I32, planned: I32, task: Task, tolerated: F64, rows: float
 ) -> tuple[bool, str]:
     """Is a plan worth its moves over the next rows, and why, in a line?
 
@@ -183,8 +201,8 @@ def _pays(
     then = now + KEPT * (graph.locality(planned) - now)
     gain, cost = (then - now) * rows, moves * ROWS_PER_MOVE
     saves = f"{'saves' if gain >= 0 else 'adds'} {abs(gain):,.0f} remote rows"
-    before, after = graph.imbalance(current, slots), graph.imbalance(planned, slots)
-    bound = np.maximum(tolerated, floors(graph, slots)) * BROKEN
+    before, after = (graph.imbalance(x, task.slots, task.allowed) for x in (current, planned))
+    bound = np.maximum(tolerated, floors(graph, task.slots, task.allowed)) * BROKEN
     was, becomes = float((before / bound).max()), float((after / bound).max())
     mends = was > 1 and becomes - 1 <= max(0.0, (was - 1) / 2)
     if not mends and becomes <= max(1.0, was):
@@ -233,10 +251,15 @@ def compile_kernels(operators: int = 2) -> None:
     Numba compiles a function at its first call and keeps the result beside the source. On a new
     machine that takes some twenty seconds, in which a planner would miss epochs to plan for.
     """
-    tiny = IncrementalPlanner(operators, 2, horizon_rows=1, keys_max=1_500, pairs_max=1_500)
+    everywhere = np.ones((operators, 2), np.bool_)
+    tiny = IncrementalPlanner(
+        operators, 2, horizon_rows=1, keys_max=1_500, pairs_max=1_500, allowed=everywhere
+    )
     for first in (0, 1_400):
         key, one = np.arange(first, first + 1_400, dtype=np.uint64), np.ones(1_400)
         seen = SeenKeys(key, one, (key % 2).astype(np.int32), np.ones(len(key), np.uint8))
         tiny.observe([seen] * operators, [SeenPairs(0, 1, key, key, one)], np.ones((operators, 2)))
         tiny.plan()
-    partition(tiny.graph([str(i) for i in range(operators)]), 3)
+    graph = tiny.graph([str(i) for i in range(operators)])
+    placed = partition(graph, 3).slot
+    spared(graph, placed, np.zeros(len(placed), np.int32), 3)

@@ -76,6 +76,32 @@ def place_instances(
     return {op: tuple(placed[op].tolist()) for op in counts}
 
 
+def allowed_slots(
+    operators: Sequence[str], slots: int, instances: Mapping[str, tuple[int, ...]]
+) -> Bools | None:
+    """[operator, slot]: who has an instance where; None if every operator has one in every slot.
+
+    Examples:
+        >>> allowed_slots(["a", "b"], 3, {"b": (2,)})
+        array([[ True,  True,  True],
+               [False, False,  True]])
+    """
+    allowed = np.ones((len(operators), slots), np.bool_)
+    for i, operator in enumerate(operators):
+        if operator in instances:
+            allowed[i] = False
+            allowed[i, list(instances[operator])] = True
+    return None if allowed.all() else allowed
+
+
+def instance_counts(allowed: Bools | None, operators: int, slots: int) -> F64:
+    """How many instances every operator has."""
+    if allowed is None:
+        return np.full(operators, float(slots))
+    counts: F64 = allowed.sum(axis=1).astype(np.float64)
+    return counts
+
+
 class _Ground:
     """Slots on their hosts, and the work they have so far."""
 

@@ -19,8 +19,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from headgate.arrays import F64, I32, I64, U64
+from headgate.arrays import F64, I32, I64, U64, Bools
 from headgate.errors import HeadgateError
+from headgate.planner.instances import instance_counts
 from headgate.routing.table import RoutingTable, hash_table
 
 Pairs = tuple[int, int, U64, U64, F64]
@@ -154,9 +155,9 @@ class KeyGraph:
         size = len(self.operators) * slots
         return _sums(cell, self.load, size).reshape(len(self.operators), slots)
 
-    def imbalance(self, slot: I32, slots: int) -> F64:
-        """Max slot load / mean slot load of each operator; 1 for an operator without load."""
-        return imbalance_of(self.loads(slot, slots))
+    def imbalance(self, slot: I32, slots: int, allowed: Bools | None = None) -> F64:
+        """Max slot load / mean load of its slots of each operator; 1 for one without load."""
+        return imbalance_of(self.loads(slot, slots), allowed)
 
     def top_edges(self, k: int) -> KeyGraph:
         """The graph that a statistic of only the k heaviest pairs would show (Figure 12).
@@ -175,9 +176,9 @@ class KeyGraph:
         return KeyGraph(self.operators, op, self.h[old], load, u, v, w, fixed)
 
 
-def imbalance_of(loads: F64) -> F64:
-    """Max / mean of every row; 1 for a row of zeros."""
-    mean = loads.mean(axis=1)
+def imbalance_of(loads: F64, allowed: Bools | None = None) -> F64:
+    """Max / mean of every row, over the slots that are allowed; 1 for a row of zeros."""
+    mean = loads.sum(axis=1) / instance_counts(allowed, *loads.shape)
     worst = loads.max(axis=1)
     return np.where(mean > 0, worst / np.where(mean > 0, mean, 1.0), 1.0)
 
@@ -219,12 +220,16 @@ def _merge(vertices: int, u: I64, v: I64, w: F64) -> tuple[I64, I64, F64]:
     return u[at], v[at], np.add.reduceat(w[order], first)
 
 
-def floors(graph: KeyGraph, slots: int) -> F64:
-    """Lower bound of max/mean load for each operator, over all placements that honour `fixed`."""
+def floors(graph: KeyGraph, slots: int, allowed: Bools | None = None) -> F64:
+    """Lower bound of max/mean load for each operator, over all placements that honour `fixed`.
+
+    `allowed` ([operator, slot]) says who has an instance where, if not everyone everywhere.
+    """
+    counts = instance_counts(allowed, len(graph.operators), slots).astype(np.int64).tolist()
     return np.array(
         [
-            floor_of(graph.load[a:b], slots, graph.fixed[a:b])
-            for a, b in pairwise(graph.starts.tolist())
+            floor_of(graph.load[a:b], count, graph.fixed[a:b])
+            for (a, b), count in zip(pairwise(graph.starts.tolist()), counts, strict=True)
         ]
     )
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from headgate.arrays import F64, I32, U64
+from headgate.arrays import F64, I32, U64, Bools
 from headgate.errors import HeadgateError
+from headgate.planner.instances import allowed_slots
 from headgate.planner.registry import load, registered, why_unknown
 from headgate.routing.table import RoutingTable
 
@@ -94,7 +96,11 @@ class Placing(Protocol):
 
 @dataclass(frozen=True)
 class Task:
-    """What a planner has to place, and within which limits."""
+    """What a planner has to place, and within which limits.
+
+    `instances` are the slots of operators that have an instance in some slots only; their keys must
+    not be placed elsewhere.
+    """
 
     operators: tuple[str, ...]
     edges: tuple[tuple[str, str], ...]
@@ -106,6 +112,12 @@ class Task:
     memory_epochs: int
     seed: int
     racks: Mapping[str, str] = field(default_factory=dict)
+    instances: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @cached_property
+    def allowed(self) -> Bools | None:
+        """[operator, slot]: where operators have an instance; None: everywhere."""
+        return allowed_slots(self.operators, self.slots, self.instances)
 
 
 class OnlyMeasures:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from headgate.arrays import F64, I32, I64
+from headgate.arrays import F64, I32, I64, Bools
 from headgate.planner.key_graph import FREE, KeyGraph
 
 MOST_PASSES = 12  # a limit: a pass that gains little ends it earlier
@@ -39,30 +39,49 @@ class Board(NamedTuple):
     load: F64
     fixed: I32
     cost: F64
+    allowed: Bools  # [operator, slot]
     slot: I32
     loads: F64
     cap: F64
 
 
-def board(graph: KeyGraph, slot: I32, slots: int, cap: F64, cost: F64 | None = None) -> Board:
+def board(
+    graph: KeyGraph,
+    slot: I32,
+    slots: int,
+    cap: F64,
+    cost: F64 | None = None,
+    allowed: Bools | None = None,
+) -> Board:
     """A board for a placement; `cap` is the load allowed per operator and slot.
 
     `cost[s, t]` is what a row between slots s and t costs (symmetric, 0 on the diagonal);
-    without it every row that leaves its slot costs 1.
+    without it every row that leaves its slot costs 1. `allowed` says which operator has an
+    instance in which slot, if not all have one in every slot. Keys in other slots are brought to
+    the cheapest of their own with room, heaviest first.
     """
     if cost is None:
         cost = 1.0 - np.eye(slots)
+    if allowed is None:
+        allowed = np.ones((len(graph.operators), slots), np.bool_)
     own = np.ascontiguousarray(slot, np.int32).copy()
-    return Board(
+    game = Board(
         *graph.adjacency,
         graph.op,
         graph.load,
         graph.fixed,
         np.ascontiguousarray(cost, np.float64),
+        np.ascontiguousarray(allowed),
         own,
         graph.loads(own, slots),
         np.asarray(cap, np.float64),
     )
+    lost = np.flatnonzero(~game.allowed[graph.op, own] & (graph.fixed == FREE))
+    for op in np.unique(graph.op[lost]).tolist():
+        mine = lost[graph.op[lost] == op]
+        mine = mine[np.argsort(-game.load[mine], kind="stable")]
+        _pack(game, mine, op, game.cap[op] * (1 + SLACK))
+    return game
 
 
 def repair(game: Board) -> None:
@@ -114,7 +133,7 @@ def cheapest_with_room(game, v, out, limit):  # type: ignore[no-untyped-def]
     """The cheapest other slot where v fits, the emptier of equals; -1 if there is none."""
     o, best = game.op[v], -1
     for t in range(len(out)):
-        if t == game.slot[v] or game.loads[o, t] + game.load[v] > limit:
+        if t == game.slot[v] or game.loads[o, t] + game.load[v] > limit or not game.allowed[o, t]:
             continue
         if best < 0 or (out[t], game.loads[o, t]) < (out[best], game.loads[o, best]):
             best = t
@@ -186,9 +205,11 @@ def _pack(game, mine, o, limit):  # type: ignore[no-untyped-def]
     for v in mine:
         if limit > 0.0:
             costs_of(game, v, met, out)
-        best, emptiest = -1, 0
+        best = emptiest = -1
         for t in range(slots):
-            if game.loads[o, t] < game.loads[o, emptiest]:
+            if not game.allowed[o, t]:
+                continue
+            if emptiest < 0 or game.loads[o, t] < game.loads[o, emptiest]:
                 emptiest = t
             if game.loads[o, t] + game.load[v] > limit:
                 continue
@@ -211,6 +232,33 @@ def refine(game: Board, order: I64, passes: int = MOST_PASSES) -> float:
         if gain <= LEAST_GAIN * total:
             break
     return saved
+
+
+def spare_moves(game: Board, current: I32, passes: int = MOST_PASSES) -> None:
+    """Let keys stay where they are now if that costs no more and they fit, the heaviest first."""
+    away = np.flatnonzero((game.slot != current) & (game.fixed == FREE))
+    away = away[np.argsort(-game.load[away], kind="stable")]
+    for _ in range(passes):
+        if not _stay(game, away, current):
+            break
+
+
+@njit(cache=True)
+def _stay(game, away, current):  # type: ignore[no-untyped-def]
+    slots = game.loads.shape[1]
+    met, out = np.empty(slots), np.empty(slots)
+    stayed = 0
+    for v in away:
+        o, s, t = game.op[v], game.slot[v], current[v]
+        if s == t or not game.allowed[o, t]:
+            continue
+        if game.loads[o, t] + game.load[v] > game.cap[o] * (1 + SLACK):
+            continue
+        costs_of(game, v, met, out)
+        if out[t] <= out[s] * (1 + SLACK):
+            move(game, v, t)
+            stayed += 1
+    return stayed
 
 
 @njit(cache=True)
@@ -248,7 +296,7 @@ def _exchanges(game):  # type: ignore[no-untyped-def]
         s = game.slot[v]
         elsewhere = np.inf
         for t in range(slots):
-            if t != s and out[t] < elsewhere:
+            if t != s and out[t] < elsewhere and game.allowed[game.op[v], t]:
                 elsewhere = out[t]
         wish[v] = out[s] - elsewhere
         leave[v] = -wish[v] / game.load[v]
@@ -280,7 +328,7 @@ def _push_in(game, v, met, out, limit, cell_start, members, pushed):  # type: ig
     costs_of(game, v, met, out)
     t = s
     for x in range(slots):
-        if out[x] < out[t]:
+        if out[x] < out[t] and game.allowed[o, x]:
             t = x
     gain = out[s] - out[t]
     if t == s or gain <= 1e-9 * out[s] or game.load[v] > limit[o]:

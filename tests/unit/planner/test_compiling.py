@@ -32,7 +32,8 @@ assert compiled() == before, compiled()
 def test_the_kernels_of_a_plan_are_compiled() -> None:
     compile_kernels()
 
-    for kernel in (incremental_kernel.place_keys, incremental_kernel.take_pairs, refine._exchanges):
+    keys = incremental_kernel.place_keys, incremental_kernel.take_pairs, incremental_kernel.crowding
+    for kernel in (*keys, refine._exchanges, refine._stay):
         assert kernel.signatures, f"{kernel.__name__} is not compiled yet"
 
 

@@ -16,7 +16,7 @@ from headgate.planner.incremental import (
     SeenKeys,
     SeenPairs,
 )
-from headgate.planner.incremental_kernel import KEYS, PAIRS, find_keys
+from headgate.planner.incremental_memory import KEYS, PAIRS, find_keys
 
 SLOTS = 3
 

@@ -11,17 +11,11 @@ from hypothesis import strategies as st
 from tests.unit.planner.graphs import blocks, key_graphs, keys, weights
 
 from headgate.errors import HeadgateError
+from headgate.planner import first_cut
 from headgate.planner import partition as partitions
+from headgate.planner.first_cut import metis_parts, suits_metis
 from headgate.planner.key_graph import FREE, KeyGraph, floor_of, floors
-from headgate.planner.partition import (
-    best_matching,
-    describe,
-    improve,
-    metis_parts,
-    partition,
-    relabel,
-    suits_metis,
-)
+from headgate.planner.partition import best_matching, describe, improve, partition, relabel
 from headgate.planner.refine import board, refine, repair
 from strategies import examples
 
@@ -278,10 +272,10 @@ def _installed() -> None:
 
 def test_without_the_extra_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mtkahypar", None)
-    partitions._start.cache_clear()
+    first_cut._start.cache_clear()
     with pytest.raises(HeadgateError, match=r"headgate\[quality\]") as caught:
         partition(GRAPH, 6, quality="mt-kahypar")
-    partitions._start.cache_clear()
+    first_cut._start.cache_clear()
     assert caught.value.extra == "quality"
 
 

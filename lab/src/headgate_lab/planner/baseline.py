@@ -2,7 +2,9 @@
 
 A window planner is a pure function: the key graph of a window, where its keys are now, how many
 plans were made before, and a seed, to a slot for every key of the graph, or None to leave all as it
-is. Keys that are not in the graph are the business of the tables (`to_tables`).
+is. Keys that are not in the graph are the business of the tables (`to_tables`). The papers know
+operators with an instance in every slot only. Where that is not so (`allowed`), keys that a plan
+gives to other slots come to the cheapest of their operator's own with room.
 """
 
 from __future__ import annotations
@@ -13,9 +15,10 @@ from typing import Protocol
 
 import numpy as np
 
-from headgate.arrays import I32
-from headgate.planner.key_graph import FREE, KeyGraph, floors
-from headgate.planner.partition import metis_parts, suits_metis
+from headgate.arrays import I32, Bools
+from headgate.planner.first_cut import metis_parts, suits_metis
+from headgate.planner.key_graph import FREE, KeyGraph
+from headgate.planner.partition import caps
 from headgate.planner.refine import board, refine, repair
 from headgate.routing.table import hash_table
 
@@ -26,21 +29,43 @@ class WindowPlanner(Protocol):
     """Plans from one window at a time. `current` is the slot of every vertex now."""
 
     def __call__(
-        self, graph: KeyGraph, current: I32, slots: int, *, plans_made: int = 0, seed: int = 0
+        self,
+        graph: KeyGraph,
+        current: I32,
+        slots: int,
+        *,
+        plans_made: int = 0,
+        seed: int = 0,
+        allowed: Bools | None = None,
     ) -> I32 | None: ...
 
 
 def plan_hash(
-    graph: KeyGraph, current: I32, slots: int, *, plans_made: int = 0, seed: int = 0
+    graph: KeyGraph,
+    current: I32,
+    slots: int,
+    *,
+    plans_made: int = 0,
+    seed: int = 0,
+    allowed: Bools | None = None,
 ) -> I32 | None:
     """Plain fields grouping: 1/slots of the pairs meet by chance."""
-    return np.where(graph.fixed != FREE, graph.fixed, hash_table(slots).route(graph.h)).astype(
-        np.int32
-    )
+    slot = hash_table(slots).route(graph.h)
+    if allowed is not None:
+        for i, own in enumerate(allowed):
+            mine, there = slice(graph.starts[i], graph.starts[i + 1]), np.flatnonzero(own)
+            slot[mine] = there[hash_table(len(there)).route(graph.h[mine])]
+    return np.where(graph.fixed != FREE, graph.fixed, slot).astype(np.int32)
 
 
 def plan_online(
-    graph: KeyGraph, current: I32, slots: int, *, plans_made: int = 0, seed: int = 0
+    graph: KeyGraph,
+    current: I32,
+    slots: int,
+    *,
+    plans_made: int = 0,
+    seed: int = 0,
+    allowed: Bools | None = None,
 ) -> I32 | None:
     """The paper's online planner: METIS from scratch each period (Caneill et al. 2016, 3.3).
 
@@ -48,30 +73,48 @@ def plan_online(
     nor renamed to spare moves. A window too small to cut is hashed.
     """
     if not suits_metis(graph, slots):
-        return plan_hash(graph, current, slots)
-    return metis_parts(graph, slots, alpha=PAPER_ALPHA, seed=seed)
+        return plan_hash(graph, current, slots, allowed=allowed)
+    found = metis_parts(graph, slots, alpha=PAPER_ALPHA, seed=seed, allowed=allowed)
+    if allowed is None:
+        return found
+    cap = caps(graph, slots, PAPER_ALPHA, allowed)
+    return board(graph, found, slots, cap, allowed=allowed).slot
 
 
 def plan_offline(
-    graph: KeyGraph, current: I32, slots: int, *, plans_made: int = 0, seed: int = 0
+    graph: KeyGraph,
+    current: I32,
+    slots: int,
+    *,
+    plans_made: int = 0,
+    seed: int = 0,
+    allowed: Bools | None = None,
 ) -> I32 | None:
     """The paper's offline analysis: one plan from the first window, then never again."""
-    return None if plans_made else plan_online(graph, current, slots, seed=seed)
+    if plans_made:
+        return None
+    return plan_online(graph, current, slots, seed=seed, allowed=allowed)
 
 
 def plan_worst_case(
-    graph: KeyGraph, current: I32, slots: int, *, plans_made: int = 0, seed: int = 0
+    graph: KeyGraph,
+    current: I32,
+    slots: int,
+    *,
+    plans_made: int = 0,
+    seed: int = 0,
+    allowed: Bools | None = None,
 ) -> I32 | None:
     """Pairs that go together are sent apart, balance kept: the paper's lower bound (4.2).
 
     A good plan with each operator turned on by one slot parts what was together; the same repair
     and refinement as always, with rows that stay as the cost, part what met by chance.
     """
-    start = plan_online(graph, current, slots, seed=seed)
+    start = plan_online(graph, current, slots, seed=seed, allowed=allowed)
     assert start is not None
     turned = np.where(graph.fixed != FREE, graph.fixed, (start + graph.op) % slots)
-    cap = np.maximum(PAPER_ALPHA, floors(graph, slots)) * graph.total / slots
-    game = board(graph, turned.astype(np.int32), slots, cap, np.eye(slots))
+    cap = caps(graph, slots, PAPER_ALPHA, allowed)
+    game = board(graph, turned.astype(np.int32), slots, cap, np.eye(slots), allowed)
     repair(game)
     np.maximum(game.cap, game.loads.max(axis=1, initial=0.0), out=game.cap)
     refine(game, np.random.default_rng(seed).permutation(graph.vertices))

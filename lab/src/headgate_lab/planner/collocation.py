@@ -15,7 +15,7 @@ from scipy.sparse.csgraph import connected_components
 
 from headgate.arrays import F64, I64, Bools
 from headgate.planner.allocation.model import Situation
-from headgate.planner.partition import cut_graph
+from headgate.planner.first_cut import cut_graph
 
 SPLIT_ALPHA = 1.03
 

@@ -77,6 +77,7 @@ def forecast(
     calibration: Calibration | None = None,
     rows_per_move: float = 1.0,
     alpha: float = 1.03,
+    allowed: Bools | None = None,
 ) -> Forecast:
     """Expected locality, balance and cost of replacing one placement of the graph by another.
 
@@ -84,14 +85,15 @@ def forecast(
     `horizon_rows` counts rows over keyed edges until the next plan. Moving a key costs
     `rows_per_move`, in rows that could be sent meanwhile. A plan is worth it if the remote rows
     saved exceed its cost and balance does not break, or if balance is broken and the plan mends it.
+    `allowed` ([operator, slot]) says who has an instance where, if not all everywhere.
     """
     known = graph.w if known is None else known
     moved = (current != planned) & (graph.fixed == FREE)
     now, change = _localities(graph, current, planned, moved, known, calibration or Calibration())
     keys, gain = int(moved.sum()), change * horizon_rows
     cost = keys * rows_per_move
-    after = graph.imbalance(planned, slots)
-    verdict = _by_balance(graph, slots, graph.imbalance(current, slots), after, alpha)
+    before, after = (graph.imbalance(x, slots, allowed) for x in (current, planned))
+    verdict = _by_balance(graph, floors(graph, slots, allowed), before, after, alpha)
     saves = f"{'saves' if gain >= 0 else 'adds'} {abs(gain):,.0f} remote rows"
     if not keys:
         worth, reason = False, "the plan moves nothing"
@@ -160,10 +162,10 @@ def _localities(
 
 
 def _by_balance(
-    graph: KeyGraph, slots: int, before: F64, after: F64, alpha: float
+    graph: KeyGraph, floor: F64, before: F64, after: F64, alpha: float
 ) -> tuple[bool, str] | None:
     """The verdict and its reason where balance decides."""
-    bound = np.maximum(alpha, floors(graph, slots)) * TOLERANCE
+    bound = np.maximum(alpha, floor) * TOLERANCE
     was, becomes = float((before / bound).max(initial=0.0)), float((after / bound).max(initial=0.0))
     mends = was > 1 and (becomes <= 1 or becomes - 1 <= (was - 1) / 2)
     if not mends and becomes <= max(1.0, was):
@@ -239,6 +241,7 @@ class RecentPairs:
             calibration=self._calibration,
             rows_per_move=rows_per_move,
             alpha=self._task.alpha,
+            allowed=self._task.allowed,
         )
         if judged.worth:
             self._promised = graph.locality(planned)

@@ -20,7 +20,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from headgate.arrays import F64, I64, Bools
-from headgate.planner.partition import cut_graph
+from headgate.planner.first_cut import cut_graph
 
 SPECTRAL_MAX = 1_000
 """Vertices up to which eigenvectors are taken: a fifth of a second."""

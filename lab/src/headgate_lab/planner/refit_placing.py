@@ -38,7 +38,12 @@ class RefitPlacing:
             return None
         current = placement(graph, tables)
         planned = self._plan(
-            graph, current, task.slots, plans_made=self._plans_made, seed=task.seed
+            graph,
+            current,
+            task.slots,
+            plans_made=self._plans_made,
+            seed=task.seed,
+            allowed=task.allowed,
         )
         if planned is None:
             return None

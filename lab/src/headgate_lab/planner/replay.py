@@ -11,8 +11,8 @@ import pymetis
 
 from headgate.arrays import I32
 from headgate.offline.replay import FromScratch, ReplayOptions, hash_slots
+from headgate.planner.first_cut import equal_operators, metis_parts, scaled, suits_metis
 from headgate.planner.key_graph import KeyGraph
-from headgate.planner.partition import equal_operators, metis_parts, scaled, suits_metis
 from headgate_lab.planner.baseline import plan_worst_case
 
 
