@@ -42,6 +42,34 @@ def test_a_plan_keeps_every_limit(name, situation, share):
     assert all("\n" not in line for line in plan.reasons)
 
 
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=15, deadline=None)
+@given(situation=situations(units_max=16, nodes_max=5, instances=True), share=st.floats(0, 1))
+def test_units_go_only_where_their_operator_has_an_instance(name, situation, share):
+    """Nodes that leave are emptied all the same, as far as there is a budget."""
+    own = situation.instances
+    for budget in (share * situation.migration_cost.sum(), np.inf):
+        limits = Limits(np.inf if name == "cola" else budget, seconds=0.5)
+        plan = quick(name).plan(situation, limits)
+        for unit in np.flatnonzero(plan.node != situation.home).tolist():
+            operator, node = situation.units.operator[unit], int(plan.node[unit])
+            places = situation.relocated.get(situation.units.operators[operator])
+            assert node in places if places else own[operator, node]
+    assert not situation.nodes.leaving[plan.node].any()
+
+
+@pytest.mark.parametrize("name", ["albic", "flux", "headgate", "milp"])
+def test_loads_are_evened_over_some_nodes_too(name):
+    """Each node has two of the three operators, and a third of all load each."""
+    situation = airline(5, nodes=3, groups=8, remote_load=0.0)
+    own = ~np.eye(3, dtype=np.bool_)
+    home = np.array([np.flatnonzero(own[o])[0] for o in situation.units.operator], np.int32)
+    plan = quick(name).plan(replace(situation, home=home, instances=own), Limits(seconds=20))
+
+    assert plan.distance_pct < 10
+    assert own[situation.units.operator, plan.node].all()
+
+
 @pytest.mark.parametrize("name", ["cola", "flux", "hash", "headgate"])  # HiGHS looks at the clock
 def test_equal_input_gives_an_equal_plan(name):
     situation, limits = airline(3, nodes=4), Limits(6_000.0, 5.0, seconds=20)

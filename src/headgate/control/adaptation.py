@@ -283,14 +283,15 @@ def move_alone(
 
     None if there is none. The line says that the budget is not kept.
     """
-    cost, nodes = situation.migration_cost, situation.nodes
+    cost, nodes, reach = situation.migration_cost, situation.nodes, situation.reach
     too_big = np.flatnonzero(nodes.leaving[situation.home] & (cost > limits.migration_cost_max))
     if not len(too_big):
         return None
     unit = int(too_big[np.argmin(cost[too_big])])
     loads = situation.node_loads(situation.home) + situation.units.load[unit]
     node = situation.home.astype(np.int32)
-    node[unit] = np.argmin(np.where(nodes.leaving, np.inf, loads / nodes.capacity))
+    closed = nodes.leaving if reach is None else nodes.leaving | ~reach.nodes[reach.group[unit]]
+    node[unit] = np.argmin(np.where(closed, np.inf, loads / nodes.capacity))
     plan = describe(situation, node, method, limits, bound_pct=0.0, balance=balance)
     why = (
         f"{situation.units.name(unit)} costs {cost[unit]:.3g}, more than the "

@@ -41,6 +41,10 @@ class Distances:
     def slots(self) -> int:
         return len(self.near)
 
+    def hosts(self, slots: I64) -> list[str]:
+        """A name for the host of each of these slots, the same for slots of one host."""
+        return [str(first) for first in np.argmax(self.near <= 1, axis=1)[slots].tolist()]
+
     @property
     def cost(self) -> F64:
         """Cost of a row between every two slots."""

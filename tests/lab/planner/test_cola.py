@@ -92,8 +92,9 @@ def test_pes_that_talk_are_fused_while_the_schedule_stays_even():
     """Four PEs of one unit: 0 with 1, then 2 with 3; all in one would be uneven."""
     situation = job([1.0] * 4, [(0, 1, 5.0), (2, 3, 4.0), (0, 3, 1.0)], 2)
     nothing = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0)
-    singles = [Element(np.array([unit]), *nothing, 1.0) for unit in range(4)]
-    part, sizes = fuse(situation, singles, np.ones(2), 1.05)
+    anywhere = np.ones(2, np.bool_)
+    singles = [Element(np.array([unit]), *nothing, 1.0, anywhere) for unit in range(4)]
+    part, sizes, _ = fuse(situation, singles, np.ones(2), 1.05)
     assert part.tolist() == [0, 0, 2, 2]
     assert sizes.tolist() == [2.0, 0.0, 2.0, 0.0]
 

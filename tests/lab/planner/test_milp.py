@@ -22,7 +22,9 @@ EXACT = MilpSettings(good_enough_pct=1e-4)
 
 @settings(max_examples=25, deadline=None)
 @given(
-    situation=situations(units_max=6, nodes_max=3, leaving=False),
+    situation=st.booleans().flatmap(
+        lambda some: situations(units_max=6, nodes_max=3, leaving=False, instances=some)
+    ),
     share=st.floats(0, 1),
 )
 def test_the_program_finds_what_trying_everything_finds(situation, share):

@@ -7,6 +7,7 @@ instances and slots change as it decides, and whatever it decides is checked fir
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -95,6 +96,14 @@ class World:
         slot = self.tables[operator].route(self.hashes[operator])
         return np.bincount(slot, minlength=self.slots)[list(self.slots_of(operator))]
 
+    def spent(self) -> Any:
+        """Milliseconds of every slot."""
+        rows = {
+            op: np.bincount(self.tables[op].route(h), minlength=self.slots)
+            for op, h in self.hashes.items()
+        }
+        return sum(self.ms[op] * x for op, x in rows.items())
+
     @property
     def locality(self) -> float:
         here, there = (self.tables[op].route(self.hashes[op]) for op in ("a", "b"))
@@ -124,9 +133,11 @@ class World:
             self.tables[operator] = table.with_owners(owners)
         if decision.slots is not None and decision.slots < self.slots:
             self.slots = decision.slots
-            self.tables = {op: t.resized(self.slots, even=False) for op, t in self.tables.items()}
             kept = {op: [s for s in own if s < self.slots] for op, own in self.instances.items()}
             assert all(kept.values()), "an operator has lost all of its instances"
+            for operator, table in self.tables.items():
+                assert table.all_units()[1].max() < self.slots, "a slot was released with units"
+                self.tables[operator] = replace(table, slots=self.slots)
             self.instances = {op: tuple(own) for op, own in kept.items()}
         after = {op: self.tables[op].route(h) for op, h in self.hashes.items()}
         keys = {op: np.unique(h, return_index=True)[1] for op, h in self.hashes.items()}

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.unit.control.instance_world import World, groups, loop_of
 
 import headgate as hg
 from headgate.commit.planning import Decision
+from headgate.control.loop import DecisionLoop
+from headgate.control.placement import HeadgatePlacement, KeyPlacement, task_of
+from headgate.control.units import UnitPlacement
+from unit.control.instance_world import Instances, World, groups, loop_of, program
 
 SLOTS = 4
 ROWS = groups(2_000)
@@ -39,3 +42,75 @@ def test_other_instances_are_another_problem_for_a_planner_of_keys() -> None:
     assert everywhere > 0.8
     assert set(np.unique(world.tables["b"].pinned_slots)) == {3}
     assert world.locality == pytest.approx(0.25, abs=0.1), "a slot of a has room for a quarter"
+
+
+# --- units ----------------------------------------------------------------------------------
+SLOW = {"a": 0.4, "b": 0.2}  # ms a row: slots have some hundred of the 1,000 ms of an epoch
+
+
+@pytest.mark.parametrize("planner", ["headgate", "milp", "albic", "flux", "cola"])
+def test_units_are_evened_over_the_slots_of_their_operators(planner: str) -> None:
+    """All of a begins in slot 0, all of b in slot 1, and both may be in slot 2."""
+    world = units_of_two(planner, {"a": (0, 2), "b": (1, 2)})
+    world.run(8)
+
+    spent = world.spent()
+    assert spent.max() < 1.4 * spent.mean() and spent.sum() == pytest.approx(0.6 * len(ROWS))
+
+
+def units_of_two(planner: str, instances: Instances, slots: int = 3) -> World:
+    """Only units are placed; every operator is in the first of its slots."""
+    settings = hg.Manager(planner, migration_seconds_max=60.0, alpha=1.1)
+    loop = DecisionLoop(placing=UnitPlacement(("a", "b"), settings))
+    world = World(loop, slots, instances, ROWS, SLOW)
+    for operator, table in world.tables.items():
+        first = np.full(table.buckets, world.slots_of(operator)[0], np.int32)
+        world.tables[operator] = table.with_buckets(first)
+    return world
+
+
+def draining(instances: Instances, leaving: int) -> World:
+    settings = hg.Manager(migration_seconds_max=60.0, alpha=1.1)
+    task = task_of(program(), settings, SLOTS)
+    units = UnitPlacement(("a", "b"), settings)
+    placing = HeadgatePlacement(KeyPlacement(task, settings), units)
+    world = World(DecisionLoop(placing=placing), SLOTS, instances, ROWS, SLOW)
+    placing.drain(leaving)
+    world.run(8)
+    return world
+
+
+def test_instances_in_slots_that_leave_are_emptied_if_one_stays() -> None:
+    world = draining({"b": (1, 3)}, leaving=2)
+
+    assert (world.slots, world.instances) == (2, {"b": (1,)})
+    assert not any(decision.instances for decision in world.decisions)
+    assert set(world.tables["b"].all_units()[1]) == {1}
+
+
+def test_an_operator_all_of_whose_slots_leave_gets_others() -> None:
+    world = draining({"a": (0, 1, 2), "b": (2, 3)}, leaving=2)
+
+    assert world.slots == 2 and world.slots_of("b") == (0, 1)
+    asked = [decision.instances for decision in world.decisions if decision.instances]
+    assert asked == [{"b": (0, 1)}], "once: then it has them"
+    assert any("b gets its instances in slots 0, 1: all it has leave" in why for why in world.why)
+
+
+def test_fewer_slots_are_thought_of_though_an_operator_is_only_in_the_last() -> None:
+    scaling = hg.Scaling(min_slots=1, max_slots=SLOTS, hold_periods=1)
+    manager = hg.Manager("milp", migration_seconds_max=60.0, alpha=1.1)
+    loop = loop_of(manager, SLOTS, scaling=scaling)
+    world = World(loop, SLOTS, {"b": (SLOTS - 1,)}, ROWS)
+    world.run(6)
+
+    assert world.slots == 1 and world.instances in ({}, {"b": (0,)})
+
+
+def test_slots_that_an_operator_gains_are_filled_with_the_next_plan() -> None:
+    world = units_of_two("headgate", {"a": (0,), "b": (1, 2)})
+    world.run(3)
+    world.follow(Decision(instances={"a": (0, 1, 2)}))
+    world.run(1)
+
+    assert world.spent().max() < 1.3 * world.spent().mean()

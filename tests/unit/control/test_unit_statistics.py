@@ -14,7 +14,8 @@ import headgate as hg
 from headgate.commit.facts import EdgeFacts, EngineFacts, EpochFacts, StateSize
 from headgate.commit.planning import Decision, Observed
 from headgate.control.adaptation import MeasuredUnits
-from headgate.control.units import MigrationCost, Period, UnitIndex
+from headgate.control.unit_period import Period, UnitIndex
+from headgate.control.units import MigrationCost
 from headgate.errors import DeclarationError
 from headgate.routing.hashing import hash_columns
 from headgate.testing import ListSource, run

@@ -15,16 +15,19 @@ from headgate.planner.allocation import annealing, greedy
 from headgate.planner.allocation.integrated import compile_allocation_kernels
 
 def compiled():
-    return [kernel.signatures for kernel in (greedy._drain, greedy._even, annealing.anneal)]
+    kernels = greedy._drain, greedy._even, greedy._even_within, annealing.anneal
+    return [kernel.signatures for kernel in kernels]
 
 compile_allocation_kernels()
 before = compiled()
 assert all(before), before
 
+from unit.control.test_instances import units_of_two
 from unit.control.test_units import hot, managed
 managed(1000)
 managed(1000, "headgate")
 hot("milp")
+units_of_two("headgate", {"a": (0, 2), "b": (1, 2)}).run(3)
 assert compiled() == before, compiled()
 """
 

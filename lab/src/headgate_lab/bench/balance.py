@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 
 from headgate.demo import Machine
+from headgate.planner.allocation.bound import lower_bound
 from headgate.planner.allocation.model import (
     Nodes,
     Situation,
     Units,
     distance_of,
     load_distance,
-    lower_bound,
 )
 from headgate.planner.allocation.plan import Limits
 from headgate_lab.bench.edges import DATA_VARIABLE, data_folder

@@ -16,10 +16,17 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from headgate.arrays import I32, I64, Bools
+from headgate.planner.allocation.bound import lower_bound
 from headgate.planner.allocation.greedy import FREE
-from headgate.planner.allocation.model import Situation, lower_bound
+from headgate.planner.allocation.model import Reach, Situation
 from headgate.planner.allocation.plan import Limits, Plan, describe
-from headgate_lab.planner.collocation import collocated_sets, significant, split_sets
+from headgate_lab.planner.collocation import (
+    collocated_sets,
+    nodes_of_sets,
+    significant,
+    split_by_reach,
+    split_sets,
+)
 from headgate_lab.planner.milp import SOLVER_SHARE, Blocks, MilpSettings, solve
 
 Clock = Callable[[], float]
@@ -72,6 +79,7 @@ class AlbicPlanner:
         before, turn, took = -1, began, 0.0
         while before < 0 or (load_max >= lightest and turn + took < deadline):
             pieces = split_sets(situation, sets, load_max, budget, own.seed)
+            pieces = split_by_reach(situation, pieces)
             load_max *= own.shrink
             if (count := int(pieces.max(initial=-1)) + 1) == before:
                 turn = self._clock()
@@ -115,9 +123,11 @@ def improve(
 
     Of the pairs that count and are apart the one with most rows is taken; if the budget cannot
     pay for it, the next. Case 1, both single, and case 3, both in sets: the node of the two with
-    less load. Case 2: the node of the one that is in a set.
+    less load. Case 2: the node of the one that is in a set. A pair whose other set may not go
+    there is left out.
     """
     t, home, nodes = situation.traffic, situation.home, situation.nodes
+    open_to = nodes_of_sets(situation, pieces)
     fixed = np.full(int(pieces.max(initial=-1)) + 1, FREE, np.int32)
     apart = np.flatnonzero(counts & (home[t.sender] != home[t.receiver]))
     order = apart[np.lexsort((rng.random(len(apart)), -t.rate[apart]))]
@@ -135,6 +145,8 @@ def improve(
         moving = pieces[b] if to == n1 else pieces[a]
         if nodes.leaving[to] or cost[moving] > budget:
             continue
+        if open_to is not None and not open_to[moving, to]:
+            continue
         fixed[pieces[[a, b]]] = to
         name = situation.units.name
         return fixed, (f"collocates {name(a)} and {name(b)} on node {to}",)
@@ -147,6 +159,10 @@ def _blocks(situation: Situation, pieces: I64) -> Blocks:
     count = int(pieces.max(initial=-1)) + 1
     home = np.zeros(count, np.int32)
     home[pieces] = situation.home
+    open_to, reach = nodes_of_sets(situation, pieces), None
+    if open_to is not None:
+        rows, group = np.unique(open_to, axis=0, return_inverse=True)
+        reach = Reach(group.reshape(count).astype(np.int32), rows)
     return Blocks(
         np.bincount(pieces, load, count).astype(np.float64),
         np.bincount(pieces, situation.migration_cost, count).astype(np.float64),
@@ -154,4 +170,5 @@ def _blocks(situation: Situation, pieces: I64) -> Blocks:
         np.full(count, FREE, np.int32),
         situation.nodes,
         float(load.sum()) / situation.nodes.staying_capacity,
+        reach,
     )

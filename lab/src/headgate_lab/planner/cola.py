@@ -17,6 +17,9 @@ rule is from:
   unit is as it is. Fusing takes the two PEs with the most traffic after which the schedule is still
   even, and again. How a ratio cut is found (`ratio_cut`; COLA's own way is not in the abstract).
 
+- Operators with instances on some nodes only are unknown to it: a PE goes to a host that all of its
+  units may have, one that has no such host is split, and two are fused only if they share one.
+
 A PE's size is what its units cost wherever they are, and what the rows cost that enter or leave it.
 COLA is for compile time: it looks at no clock.
 """
@@ -50,6 +53,7 @@ class Element:
     v: I64
     w: F64
     size: float
+    hosts: Bools
 
 
 class ColaPlanner:
@@ -71,8 +75,8 @@ class ColaPlanner:
             capacity = situation.nodes.capacity[stays]
             excess = 1.0 + limits.distance_max_pct / 100.0
             elements = split(situation, capacity, excess, self.seed + situation.period)
-            part, sizes = fuse(situation, elements, capacity, excess)
-            node = stays[schedule(sizes, capacity)][part]
+            part, sizes, hosts = fuse(situation, elements, capacity, excess)
+            node = stays[schedule(sizes, capacity, hosts)][part]
         free = replace(limits, migration_cost_max=np.inf)
         found = describe(
             situation,
@@ -95,7 +99,8 @@ def split(situation: Situation, capacity: F64, excess: float, seed: int) -> list
     while True:
         sizes = np.array([e.size for e in elements])
         single = np.array([len(e.units) < 2 for e in elements])
-        blamed = to_blame(sizes, single, capacity, excess)
+        hosts = np.array([e.hosts for e in elements])
+        blamed = to_blame(sizes, single, capacity, excess, hosts)
         if blamed is None:
             return elements
         old = elements[blamed]
@@ -104,8 +109,15 @@ def split(situation: Situation, capacity: F64, excess: float, seed: int) -> list
         elements.append(_part(situation, old, ~side))
 
 
-def to_blame(sizes: F64, single: Bools, capacity: F64, excess: float) -> int | None:
-    """The PE to split next; None if the schedule is even, or splitting cannot make it so."""
+def to_blame(
+    sizes: F64, single: Bools, capacity: F64, excess: float, hosts: Bools | None = None
+) -> int | None:
+    """The PE to split next; None if the schedule is even, or splitting cannot make it so.
+
+    `hosts` ([PE, host]) says where PEs may go; a PE that may go nowhere comes first.
+    """
+    if hosts is not None and (lost := ~hosts.any(axis=1)).any():
+        return int(np.argmax(lost))
     level = float(sizes.sum()) / float(capacity.sum()) * excess
     can = ~single
     if not can.any():
@@ -113,7 +125,7 @@ def to_blame(sizes: F64, single: Bools, capacity: F64, excess: float) -> int | N
     largest = int(np.argmax(np.where(can, sizes, -1.0)))
     if sizes[largest] > level * float(capacity.max()):
         return largest  # no host can take it: no need to ask the scheduler
-    host = schedule(sizes, capacity)
+    host = schedule(sizes, capacity, hosts)
     full = np.bincount(host, sizes, len(capacity)) / capacity
     crowded = False
     for at in np.argsort(-full, kind="stable"):
@@ -126,28 +138,33 @@ def to_blame(sizes: F64, single: Bools, capacity: F64, excess: float) -> int | N
     return largest if crowded else None
 
 
-def schedule(sizes: F64, capacity: F64) -> I64:
-    """A host for every PE: the largest first, each where it ends up lowest (LPT).
+def schedule(sizes: F64, capacity: F64, hosts: Bools | None = None) -> I64:
+    """A host for every PE: the largest first, each where it ends up lowest (LPT) and may go.
 
     Examples:
         >>> schedule(np.array([3.0, 3.0, 2.0, 2.0, 2.0]), np.ones(2)).tolist()
         [0, 1, 0, 1, 0]
     """
-    hosts: I64 = _longest_first(np.argsort(-sizes, kind="stable"), sizes, capacity)
-    return hosts
+    if hosts is None:
+        hosts = np.ones((len(sizes), len(capacity)), np.bool_)
+    found: I64 = _longest_first(np.argsort(-sizes, kind="stable"), sizes, capacity, hosts)
+    return found
 
 
 def fuse(
     situation: Situation, elements: list[Element], capacity: F64, excess: float
-) -> tuple[I64, F64]:
-    """PEs with traffic between them made one while the schedule stays even; PE by unit, sizes."""
-    sizes = np.array([e.size for e in elements])
+) -> tuple[I64, F64, Bools]:
+    """PEs with traffic between them made one while the schedule stays even.
+
+    Returns the PE of every unit, and the sizes and hosts of PEs.
+    """
+    sizes, hosts = np.array([e.size for e in elements]), np.array([e.hosts for e in elements])
     part = np.empty(len(situation.units), np.int64)
     for i, element in enumerate(elements):
         part[element.units] = i
     t, tried, count = situation.traffic, 0, len(sizes)
     if count > FUSED_MAX or not t.total:
-        return part, sizes
+        return part, sizes, hosts
     between = np.bincount(part[t.sender] * count + part[t.receiver], t.rate, count * count)
     between = between.reshape(count, count)
     between = np.triu(between + between.T, 1)
@@ -157,27 +174,31 @@ def fuse(
             a, b = divmod(int(pair), count)
             if between[a, b] <= 0 or tried >= FUSIONS_TRIED:
                 break
+            if not (hosts[a] & hosts[b]).any():
+                continue
             tried += 1
             size = sizes[a] + sizes[b] - 2.0 * t.remote_load * between[a, b]
             after = sizes.copy()
             after[a], after[b] = size, 0.0
-            if _even(after, capacity, excess):
-                fused = a, b, after
+            both_hosts = hosts.copy()
+            both_hosts[a] &= hosts[b]
+            if _even(after, capacity, excess, both_hosts):
+                fused = a, b, after, both_hosts
                 break
         if fused is None:
             break
-        a, b, sizes = fused
+        a, b, sizes, hosts = fused
         part[part == b] = a
         both = between + between.T
         both[a] += both[b]
         both[:, a] = both[a]
         both[b] = both[:, b] = both[a, a] = 0.0
         between = np.triu(both, 1)
-    return part, sizes
+    return part, sizes, hosts
 
 
-def _even(sizes: F64, capacity: F64, excess: float) -> bool:
-    full = np.bincount(schedule(sizes, capacity), sizes, len(capacity)) / capacity
+def _even(sizes: F64, capacity: F64, excess: float, hosts: Bools) -> bool:
+    full = np.bincount(schedule(sizes, capacity, hosts), sizes, len(capacity)) / capacity
     return bool(full.max() <= float(sizes.sum()) / float(capacity.sum()) * excess)
 
 
@@ -187,7 +208,11 @@ def _element(situation: Situation, units: I64, u: I64, v: I64, w: F64) -> Elemen
     ends = ends + np.bincount(t.receiver, t.rate, len(situation.units))
     crossing = max(0.0, float(ends[units].sum()) - 2.0 * float(w.sum()))
     size = float(situation.base_load[units].sum()) + t.remote_load * crossing
-    return Element(units, u, v, w, size)
+    reach, stays = situation.reach, situation.nodes.staying
+    hosts: Bools = np.ones(int(stays.sum()), np.bool_)
+    if reach is not None:
+        hosts = np.asarray(reach.nodes[np.unique(reach.group[units])][:, stays].all(axis=0))
+    return Element(units, u, v, w, size, hosts)
 
 
 def _part(situation: Situation, whole: Element, side: Bools) -> Element:
@@ -198,13 +223,14 @@ def _part(situation: Situation, whole: Element, side: Bools) -> Element:
 
 
 @njit(cache=True)
-def _longest_first(order, sizes, capacity):  # type: ignore[no-untyped-def]
+def _longest_first(order, sizes, capacity, hosts):  # type: ignore[no-untyped-def]
     load = np.zeros(len(capacity))
     host = np.zeros(len(sizes), np.int64)
     for pe in order:
-        best = 0
-        for h in range(1, len(capacity)):
-            if (load[h] + sizes[pe]) / capacity[h] < (load[best] + sizes[pe]) / capacity[best]:
+        best = -1
+        for h in range(len(capacity)):
+            full = (load[h] + sizes[pe]) / capacity[h]
+            if hosts[pe, h] and (best < 0 or full < (load[best] + sizes[pe]) / capacity[best]):
                 best = h
         host[pe] = best
         load[best] += sizes[pe]

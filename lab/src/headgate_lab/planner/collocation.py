@@ -76,6 +76,33 @@ def split_sets(situation: Situation, sets: I64, load_max: float, cost_max: float
     return numbered.astype(np.int64)
 
 
+def nodes_of_sets(situation: Situation, sets: I64) -> Bools | None:
+    """[set, node]: where all units of a set may go; None: everywhere."""
+    reach = situation.reach
+    if reach is None:
+        return None
+    open_to = np.ones((int(sets.max(initial=-1)) + 1, len(situation.nodes)), np.bool_)
+    for group, nodes in enumerate(reach.nodes):
+        open_to[np.unique(sets[reach.group == group])] &= nodes
+    return open_to
+
+
+def split_by_reach(situation: Situation, sets: I64) -> I64:
+    """Sets on a node that they cannot stay on, and that have no other in common, by operator.
+
+    The paper's operators are on all nodes: their sets can always move as one.
+    """
+    open_to, nodes = nodes_of_sets(situation, sets), situation.nodes
+    if open_to is None or situation.reach is None:
+        return sets
+    lost: Bools = ~np.asarray((open_to & nodes.staying).any(axis=1))
+    stuck = nodes.leaving[situation.home] & lost[sets]
+    groups = np.int64(len(situation.reach.nodes) + 1)
+    group = np.where(stuck, situation.reach.group + 1, 0)
+    found: I64 = np.unique(sets * groups + group, return_inverse=True)[1].astype(np.int64)
+    return found
+
+
 def _times(values: F64, most: float) -> F64:
     """How many times the most that is allowed; infinitely many if nothing is."""
     if most > 0:

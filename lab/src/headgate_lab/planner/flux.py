@@ -16,7 +16,9 @@ is from:
   left alone: Madsen et al. state none, and any would only make Flux less even.
 
 Madsen et al. know nodes marked for removal, Flux does not: they are donors before all others, and
-give their heaviest unit first.
+give their heaviest unit first. Neither knows operators with instances on some nodes only: a pair
+moves a unit that the taker may have, and a node that is to be removed takes the emptiest of those
+that may have any of its units, if its own taker may have none.
 """
 
 from __future__ import annotations
@@ -57,8 +59,11 @@ class FluxPlanner:
         left = limits.migration_cost_max
         for _ in range(self.rounds_max):
             made = 0
-            for donor, taker in pairs(situation, node, loads):
+            for donor, partner in pairs(situation, node, loads):
+                taker = partner
                 unit = evens_best(situation, node, loads, donor, taker, left)
+                if unit == NONE and situation.nodes.leaving[donor]:
+                    taker, unit = another_taker(situation, node, loads, donor, left)
                 if unit == NONE:
                     continue
                 left -= _price(situation, node)[unit]
@@ -89,6 +94,8 @@ def evens_best(
     """The unit of the donor that brings the two nodes nearest to each other, or NONE."""
     nodes, load = situation.nodes, situation.units.load
     mine = np.flatnonzero((node == donor) & (_price(situation, node) <= left))
+    if situation.reach is not None:
+        mine = mine[situation.reach.allows(mine, np.full(len(mine), taker))]
     if nodes.leaving[taker] or not len(mine):
         return NONE
     if nodes.leaving[donor]:
@@ -98,6 +105,20 @@ def evens_best(
     after = np.abs(gap - load[mine] * (1 / nodes.capacity[donor] + 1 / nodes.capacity[taker]))
     best = int(np.argmin(after))
     return int(mine[best]) if after[best] < gap * (1 - LEAST_GAIN) else NONE
+
+
+def another_taker(
+    situation: Situation, node: I32, loads: F64, donor: int, left: float
+) -> tuple[int, int]:
+    """The emptiest node that may have a unit of a node to be removed, and that unit, or NONE."""
+    if situation.reach is None:
+        return NONE, NONE
+    level = np.where(situation.nodes.leaving, np.inf, loads / situation.nodes.capacity)
+    for taker in np.argsort(level, kind="stable").tolist():
+        unit = evens_best(situation, node, loads, donor, taker, left)
+        if unit != NONE:
+            return taker, unit
+    return NONE, NONE
 
 
 def _price(situation: Situation, node: I32) -> F64:

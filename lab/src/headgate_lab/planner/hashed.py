@@ -28,10 +28,15 @@ class HashPlanner:
     def plan(self, situation: Situation, limits: Limits) -> Plan:
         began = self._clock()
         node = situation.home.astype(np.int32)
-        stays = np.flatnonzero(situation.nodes.staying)
         homeless = np.flatnonzero(situation.nodes.leaving[node])
         paid = np.cumsum(situation.migration_cost[homeless]) <= limits.migration_cost_max
-        node[homeless[paid]] = stays[homeless[paid] % len(stays)]
+        going, reach = homeless[paid], situation.reach
+        for group in range(1 if reach is None else len(reach.nodes)):
+            stays, mine = situation.nodes.staying, going
+            if reach is not None:
+                stays, mine = stays & reach.nodes[group], going[reach.group[going] == group]
+            open_to = np.flatnonzero(stays)
+            node[mine] = open_to[mine % len(open_to)]
         seconds = self._clock() - began
         found = describe(situation, node, self.name, limits, seconds=seconds, as_measured=True)
         found.check(situation, limits)

@@ -9,6 +9,7 @@
 
 Nodes marked for removal have no (4), so the others draw their load; nothing moves onto them. With
 capacities, loads are per capacity. du and dl must not be negative, or d = 0 would always be best.
+Where operators have instances on some nodes only, there is an x for these alone, and for staying.
 (5) is left out where the start does not keep it: a unit above twice the mean, or the budget, may
 leave no allocation that does. Where there is one, the least d keeps it anyway. Loads are divided by
 the mean, and the variable is z = 1 + d: a relative gap of the solver is then a share of the mean.
@@ -32,8 +33,9 @@ from scipy.sparse import csc_array
 
 from headgate.arrays import F64, I32, I64, Bools
 from headgate.errors import HeadgateError
+from headgate.planner.allocation.bound import lower_bound
 from headgate.planner.allocation.greedy import FREE, even_out
-from headgate.planner.allocation.model import Nodes, Situation, distance_of, lower_bound
+from headgate.planner.allocation.model import Nodes, Reach, Situation, distance_of
 from headgate.planner.allocation.plan import Limits, Plan, describe
 
 W1, W2 = 1.0, 1e-3  # the paper gives none: the distance first, then what lies below it
@@ -43,7 +45,8 @@ W1, W2 = 1.0, 1e-3  # the paper gives none: the distance first, then what lies b
 class Blocks:
     """What the program moves: units, or sets of units that stay together, on one node each.
 
-    `fixed` is the node that a block must have, or -1. `mean` is that of all loads.
+    `fixed` is the node that a block must have, or -1. `mean` is that of all loads. `reach` says
+    where blocks may go, if not everywhere.
     """
 
     load: F64
@@ -52,6 +55,7 @@ class Blocks:
     fixed: I32
     nodes: Nodes
     mean: float
+    reach: Reach | None = None
 
     @classmethod
     def of(cls, situation: Situation) -> Blocks:
@@ -59,7 +63,8 @@ class Blocks:
         free = np.full(len(load), FREE, np.int32)
         mean = float(load.sum()) / nodes.staying_capacity
         home = situation.home.astype(np.int32)
-        return cls(load, situation.migration_cost, home, free, nodes, mean)
+        cost = situation.migration_cost
+        return cls(load, cost, home, free, nodes, mean, situation.reach)
 
     def loads(self, node: I32) -> F64:
         return np.bincount(node, self.load, len(self.nodes)).astype(np.float64, copy=False)
@@ -109,6 +114,10 @@ class Cells:
         away = units[~np.isin(blocks.home[units], places) & goes_back]
         unit = np.concatenate([np.repeat(units, len(places)), away]).astype(np.int64)
         place = np.concatenate([np.tile(places, len(units)), blocks.home[away]]).astype(np.int64)
+        if blocks.reach is not None:
+            stays = (place == start[unit]) | (place == blocks.home[unit])
+            can = stays | blocks.reach.allows(unit, place)
+            unit, place = unit[can], place[can]
         return cls(unit, place, units, np.unique(place))
 
     def __len__(self) -> int:
@@ -233,7 +242,9 @@ def solve(
     """
     if float(blocks.cost[(blocks.fixed >= 0) & (blocks.fixed != blocks.home)].sum()) > budget:
         raise HeadgateError("fixed units cost more to move than the budget allows", budget=budget)
-    best = even_out(blocks.load, blocks.cost, blocks.home, blocks.fixed, blocks.nodes, budget)
+    best = even_out(
+        blocks.load, blocks.cost, blocks.home, blocks.fixed, blocks.nodes, budget, blocks.reach
+    )
     notes: list[str] = []
     distance = blocks.distance(best)
     everything = np.arange(len(blocks.load))

@@ -15,9 +15,9 @@ Taking unit a from node s to node t changes the loads of these two nodes only, b
     load(t) + size(a) - 2 remote toward(a, t)        size(a): its load if all its rows cross
 
 so a step is judged in O(nodes) at most and made in O(partners). The migration budget is never
-exceeded, and nothing goes to a node that leaves. Steps come from a seed: equal input, equal plan.
-With a balance class per operator, what partners save is booked to the class of the unit that moves;
-the planner measures what came of it.
+exceeded, and nothing goes to a node that leaves or has no instance of its operator. Steps come from
+a seed: equal input, equal plan. With a balance class per operator, what partners save is booked to
+the class of the unit that moves; the planner measures what came of it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ class Field(NamedTuple):
     cost: F64
     loads: F64  # [class, node]
     capacity: F64
-    leaving: Bools
+    apart: Bools  # [class, node]: nodes that should have nothing of it, as they leave
+    group: I32  # of each unit, its row in `closed`
+    closed: Bools  # [group, node]: where no unit of it may go: it leaves, or has no instance
     moved: I64  # the units away from home, the first account[MOVED] of it
     place: I64  # where each of them is in `moved`
     account: F64  # cost of the plan, number of units away from home
@@ -68,7 +70,7 @@ class Rules(NamedTuple):
     dead: float  # unevenness that costs nothing, as a share of the mean
     move_price: float  # per migration cost
     least_mean: float  # below it loads are none
-    room: float  # capacity of the nodes that stay
+    room: F64  # capacity of the nodes that stay, by class
 
 
 class Means(NamedTuple):
@@ -132,18 +134,18 @@ def _judge(f, r, now, shift):  # type: ignore[no-untyped-def]
             shift.other_into if c == shift.other_kind else 0.0
         )
         m = now.mean[c]
-        mean = m + (won - lost) / r.room
+        mean = m + (won - lost) / r.room[c]
         if r.remote > 0.0 and len(f.capacity) <= EXACT_NODES:
             for n in range(len(f.capacity)):
                 after = f.loads[c, n] - (lost if n == s else 0.0) + (won if n == t else 0.0)
-                total += m * _uneven(r, after, f.capacity[n], mean, f.leaving[n])
+                total += m * _uneven(r, after, f.capacity[n], mean, f.apart[c, n])
             total -= now.level[c]
         else:
             a, b = f.loads[c, s], f.loads[c, t]
-            total += m * _uneven(r, a - lost, f.capacity[s], m, f.leaving[s])
-            total += m * _uneven(r, b + won, f.capacity[t], m, f.leaving[t])
-            total -= m * _uneven(r, a, f.capacity[s], m, f.leaving[s])
-            total -= m * _uneven(r, b, f.capacity[t], m, f.leaving[t])
+            total += m * _uneven(r, a - lost, f.capacity[s], m, f.apart[c, s])
+            total += m * _uneven(r, b + won, f.capacity[t], m, f.apart[c, t])
+            total -= m * _uneven(r, a, f.capacity[s], m, f.apart[c, s])
+            total -= m * _uneven(r, b, f.capacity[t], m, f.apart[c, t])
     return total
 
 
@@ -162,7 +164,7 @@ def _settle(f, r, now, a, t):  # type: ignore[no-untyped-def]
     into = f.size[a] - 2.0 * r.remote * f.toward[a, t]
     f.loads[k, s] -= out
     f.loads[k, t] += into
-    now.mean[k] += (into - out) / r.room
+    now.mean[k] += (into - out) / r.room[k]
     if s == f.home[a] and t != s:
         f.place[a] = np.int64(f.account[MOVED])
         f.moved[f.place[a]] = a
@@ -231,7 +233,7 @@ def _propose(f, state, talks):  # type: ignore[no-untyped-def]
 def _change(f, r, now, a, t, b, along):  # type: ignore[no-untyped-def]
     """What a step does to the number, and what it adds to the cost of the plan; inf: forbidden."""
     s = np.int64(f.at[a])
-    if s == t or (f.leaving[t] and t != f.home[a]):
+    if s == t or (f.closed[f.group[a], t] and t != f.home[a]):
         return np.inf, 0.0
     cost = _step_cost(f, a, t)
     rows = f.pull[a, t] - f.pull[a, s]
@@ -244,12 +246,14 @@ def _change(f, r, now, a, t, b, along):  # type: ignore[no-untyped-def]
         bond = _between(f, a, b)
         far = 1.0 - f.near[s, t] if len(f.near) else 1.0
         if along:
+            if f.closed[f.group[b], t] and t != f.home[b]:
+                return np.inf, 0.0
             cost += _step_cost(f, b, t)
             rows += f.pull[b, t] - f.pull[b, s] + 2.0 * bond * far
             out_b = f.size[b] - 2.0 * r.remote * (f.toward[b, s] - bond)
             in_b = f.size[b] - 2.0 * r.remote * (f.toward[b, t] + bond)
         else:
-            if f.leaving[s] and s != f.home[b]:
+            if f.closed[f.group[b], s] and s != f.home[b]:
                 return np.inf, 0.0
             cost += _step_cost(f, b, s)
             rows += f.pull[b, s] - f.pull[b, t] - 2.0 * bond * far
@@ -302,7 +306,7 @@ def _levels(f, r, now):  # type: ignore[no-untyped-def]
         now.level[c] = 0.0
         m = now.mean[c]
         for n in range(len(f.capacity)):
-            now.level[c] += m * _uneven(r, f.loads[c, n], f.capacity[n], m, f.leaving[n])
+            now.level[c] += m * _uneven(r, f.loads[c, n], f.capacity[n], m, f.apart[c, n])
 
 
 @njit(cache=True)
@@ -310,7 +314,7 @@ def anneal(f, r, state, steps, heat):  # type: ignore[no-untyped-def]
     """Some random steps at one heat (in units of load)."""
     now = Means(np.empty(f.loads.shape[0]), np.zeros(f.loads.shape[0]))
     for k in range(len(now.mean)):
-        now.mean[k] = f.loads[k].sum() / r.room
+        now.mean[k] = f.loads[k].sum() / r.room[k]
     _levels(f, r, now)
     talks = len(f.other) > 0
     for _ in range(steps):

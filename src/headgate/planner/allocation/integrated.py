@@ -30,6 +30,8 @@ from headgate.planner.allocation.model import (
     Units,
     balance_classes,
     class_loads,
+    class_nodes,
+    class_room,
     far_rows,
     load_distance,
     nearness,
@@ -175,7 +177,7 @@ class IntegratedPlanner:
             dead=own.margin * limits.distance_max_pct / 100.0,
             move_price=self._move_price(situation),
             least_mean=own.no_load * unit,
-            room=situation.nodes.staying_capacity,
+            room=class_room(situation, own.balance),
         )
         steps = int(np.clip(own.steps_per_unit * len(start), own.steps_min, own.steps_max))
         state = np.array([own.seed * 0x9E3779B97F4A7C15 % 2**64], np.uint64)
@@ -225,6 +227,9 @@ class IntegratedPlanner:
         toward = toward.reshape(units, len(nodes))
         near = nearness(situation)
         moved = np.flatnonzero(start != situation.home)
+        group, closed = np.zeros(units, np.int32), nodes.leaving[None].copy()
+        if situation.reach is not None:
+            group, closed = situation.reach.group, ~situation.reach.nodes | nodes.leaving
         away, place = np.zeros(units, np.int64), np.zeros(units, np.int64)
         away[: len(moved)], place[moved] = moved, np.arange(len(moved))
         return Field(
@@ -240,7 +245,9 @@ class IntegratedPlanner:
             cost=situation.migration_cost,
             loads=class_loads(situation, start, self.settings.balance),
             capacity=nodes.capacity,
-            leaving=nodes.leaving,
+            apart=~class_nodes(situation, self.settings.balance),
+            group=group,
+            closed=closed,
             moved=away,
             place=place,
             account=np.array([situation.cost_of(start), float(len(moved))]),
@@ -288,3 +295,4 @@ def compile_allocation_kernels() -> None:
     for on, flow in ((nodes, pairs), (hosts, pairs), (nodes, Traffic.none())):
         tiny = Situation(units, on, np.zeros(4, np.int32), flow)
         IntegratedPlanner(clock=lambda: 0.0).plan(tiny, Limits(4.0, seconds=0.05))
+    greedy(replace(tiny, instances=np.array([[True, True], [True, False]])))

@@ -9,6 +9,9 @@ is *leaving* is to be emptied and then released.
   percent; we do not, because our loads need not be percentages);
 - load distance: the largest |load - mean| over the nodes that stay, here in percent of the mean;
 - lower bound: no allocation within the migration budget has a smaller load distance.
+
+An operator may have instances on some nodes only: its units go to those. One whose nodes are all
+leaving gets others in their place.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ import numpy as np
 from headgate.arrays import F64, I32, I64, Bools
 from headgate.errors import HeadgateError
 from headgate.planner.distance import Distances
+from headgate.planner.instances import place_instances
 from headgate.planner.key_graph import Adjacency, adjacency_of
 
 
@@ -108,8 +112,22 @@ class Nodes:
 
 
 @dataclass(frozen=True)
+class Reach:
+    """Where units may go: each to the nodes in the row of its group."""
+
+    group: I32
+    nodes: Bools
+
+    def allows(self, unit: I64, node: I64 | I32) -> Bools:
+        return self.nodes[self.group[unit], node]
+
+
+@dataclass(frozen=True)
 class Situation:
-    """All that is known at the end of a period. `home` is the node that each unit is on."""
+    """All that is known at the end of a period. `home` is the node that each unit is on.
+
+    `instances` ([operator, node]) says where operators have an instance; empty: everywhere.
+    """
 
     units: Units
     nodes: Nodes
@@ -117,6 +135,7 @@ class Situation:
     traffic: Traffic = field(default_factory=Traffic.none)
     cost_per_byte: float = 1.0
     period: int = 0
+    instances: Bools = field(default_factory=lambda: np.empty((0, 0), np.bool_))
 
     def __post_init__(self) -> None:
         units, nodes = len(self.units), len(self.nodes)
@@ -131,6 +150,10 @@ class Situation:
             wrong = f"a unit on a node outside 0..{nodes - 1}"
         elif not (np.isfinite(self.units.load).all() and (self.units.load >= 0).all()):
             wrong = "a load that is negative or not a number"
+        elif self.instances.size and self.instances.shape != (len(self.units.operators), nodes):
+            wrong = f"instances of shape {self.instances.shape}"
+        elif self.instances.size and not self.instances.any(axis=1).all():
+            wrong = "an operator without an instance"
         if wrong:
             raise HeadgateError(f"nothing to plan from: {wrong}", nodes=nodes, units=units)
 
@@ -180,9 +203,61 @@ class Situation:
         """What it costs to get to an allocation."""
         return float(self.migration_cost[node != self.home].sum())
 
+    @cached_property
+    def relocated(self) -> dict[str, tuple[int, ...]]:
+        """New nodes for the operators that have instances on leaving nodes only."""
+        if not self.instances.size or not self.nodes.leaving.any():
+            return {}
+        names, stays = self.units.operators, np.flatnonzero(self.nodes.staying)
+        now = {
+            op: np.flatnonzero(own[stays]) for op, own in zip(names, self.instances, strict=True)
+        }
+        count = self.instances.sum(axis=1).tolist()
+        found = place_instances(
+            {op: len(now[op]) or n for op, n in zip(names, count, strict=True)},
+            len(stays),
+            work=dict(zip(names, self._by_operator(self.units.load).tolist(), strict=True)),
+            talks=self._talks(),
+            hosts=[] if self.nodes.distances is None else self.nodes.distances.hosts(stays),
+            now={op: tuple(kept.tolist()) for op, kept in now.items()},
+        )
+        return {op: tuple(stays[list(found[op])].tolist()) for op in names if not len(now[op])}
+
+    @cached_property
+    def reach(self) -> Reach | None:
+        """Where the units of every operator may go; None: everywhere."""
+        if not self.instances.size or self.instances.all():
+            return None
+        allowed = self.instances.copy()
+        for operator, places in self.relocated.items():
+            own = self.units.operators.index(operator)
+            allowed[own] = False
+            allowed[own, list(places)] = True
+        return Reach(self.units.operator.astype(np.int32), allowed)
+
+    def _by_operator(self, values: F64) -> F64:
+        found = np.bincount(self.units.operator, values, len(self.units.operators))
+        return found.astype(np.float64, copy=False)
+
+    def _talks(self) -> dict[tuple[str, str], float]:
+        names, t, operator = self.units.operators, self.traffic, self.units.operator
+        pair = operator[t.sender].astype(np.int64) * len(names) + operator[t.receiver]
+        rows = np.bincount(pair, t.rate, len(names) ** 2)
+        return {
+            (names[i // len(names)], names[i % len(names)]): float(rows[i])
+            for i in np.flatnonzero(rows).tolist()
+        }
+
     def on(self, nodes: Nodes) -> Situation:
-        """The same units on another cluster; every node that a unit is on must be in it."""
-        return replace(self, nodes=nodes)
+        """The same units on another cluster; every node that a unit is on must be in it.
+
+        Operators that are everywhere have an instance on new nodes too, the others do not.
+        """
+        instances, more = self.instances, len(nodes) - len(self.nodes)
+        if instances.size and more:
+            new = np.repeat(instances.all(axis=1, keepdims=True), max(more, 0), axis=1)
+            instances = np.concatenate([instances[:, : len(nodes)], new], axis=1)
+        return replace(self, nodes=nodes, instances=instances)
 
     def after(self, node: I32) -> Situation:
         """The same period as it would be measured under an allocation."""
@@ -190,24 +265,47 @@ class Situation:
         return replace(self, units=units, home=node)
 
 
-BISECTIONS = 40  # of a range: below what two floats differ by
 Balance = Literal["total", "operator"]
 """What is to be even: the load of nodes, or the load that every operator gives them."""
 
 
 def distance_of(loads: F64, nodes: Nodes) -> float:
-    """Load distance of node loads, in percent of the mean; of several rows of them the largest."""
-    mean = loads.sum(axis=-1, keepdims=True) / nodes.staying_capacity
-    off = np.abs(loads / nodes.capacity - mean)[..., nodes.staying]
-    return 100.0 * float((off / np.where(mean > 0, mean, np.inf)).max(initial=0.0))
+    """Load distance of node loads, in percent of the mean."""
+    mean = loads.sum() / nodes.staying_capacity
+    off = np.abs(loads / nodes.capacity - mean)[nodes.staying]
+    return 100.0 * float((off / (mean if mean > 0 else np.inf)).max(initial=0.0))
 
 
 def load_distance(
     situation: Situation, node: I32, *, as_measured: bool = False, balance: Balance = "total"
 ) -> float:
-    """Load distance of an allocation, in percent of the mean; by operator that of the worst."""
+    """Load distance of an allocation, in percent of the mean; by operator that of the worst.
+
+    An operator's is that of the nodes that its units may go to.
+    """
     loads = class_loads(situation, node, balance, as_measured=as_measured)
-    return distance_of(loads, situation.nodes)
+    counts = class_nodes(situation, balance)
+    mean = loads.sum(axis=1, keepdims=True) / class_room(situation, balance)[:, None]
+    off = np.abs(loads / situation.nodes.capacity - mean)
+    share = off / np.where(mean > 0, mean, np.inf)
+    return 100.0 * float(share[counts].max(initial=0.0))
+
+
+def class_nodes(situation: Situation, balance: Balance) -> Bools:
+    """[class, node]: the nodes over which a class is to be even; they stay and may have it."""
+    classes = int(balance_classes(situation, balance).max(initial=0)) + 1
+    stays = np.tile(situation.nodes.staying, (classes, 1))
+    if balance == "operator" and situation.reach is not None:
+        stays &= situation.reach.nodes[:classes]
+    return stays
+
+
+def class_room(situation: Situation, balance: Balance) -> F64:
+    """Capacity of these nodes, by class."""
+    if balance == "operator" and situation.reach is not None:
+        return np.asarray(class_nodes(situation, balance) @ situation.nodes.capacity)
+    classes = int(balance_classes(situation, balance).max(initial=0)) + 1
+    return np.full(classes, situation.nodes.staying_capacity)
 
 
 def class_loads(
@@ -242,57 +340,3 @@ def nearness(situation: Situation) -> F64:
     """1 on the same node down to 0 for the farthest class; empty if nothing is known."""
     distances = situation.nodes.distances
     return np.empty((0, 0)) if distances is None else distances.nearness
-
-
-def lower_bound(situation: Situation, budget: float = np.inf) -> float:
-    """A load distance (percent of the mean) below which no allocation of measured loads gets.
-
-    Three reasons why it cannot be 0: a unit heavier than a node's share; fewer units than nodes;
-    and the budget: an overfull node loses load, and empty ones gain it, at best at the cheapest
-    rate there is, a fraction of a unit at the end, and that must be paid. O(units log units).
-    """
-    nodes, load = situation.nodes, situation.units.load
-    total = float(load.sum())
-    if total <= 0:
-        return 0.0
-    mean = total / nodes.staying_capacity
-    low = 0.0
-    if not nodes.leaving.any():  # else the heaviest unit may sit on a node that does not count
-        low = float(load.max()) / float(nodes.capacity.max()) - mean
-    if int((load > 0).sum()) < int(nodes.staying.sum()):
-        low = max(low, mean)
-    return 100.0 * max(low, _paid_bound(situation, mean, budget), 0.0) / mean
-
-
-def _paid_bound(situation: Situation, mean: float, budget: float) -> float:
-    """The smallest distance that the budget can pay for, if units could be cut."""
-    nodes, load, cost = situation.nodes, situation.units.load, situation.migration_cost
-    if not np.isfinite(budget):
-        return 0.0
-    rate = np.divide(cost, load, out=np.full(len(load), np.inf), where=load > 0)
-    cost = np.where(load > 0, cost, 0.0)
-    order = np.lexsort((rate, situation.home))
-    first = np.searchsorted(situation.home[order], np.arange(len(nodes)))
-    shed, paid = _sums(load[order]), _sums(cost[order])
-    cheapest = np.argsort(rate, kind="stable")
-    all_shed, all_paid = _sums(load[cheapest]), _sums(cost[cheapest])
-    loads = situation.node_loads(situation.home, as_measured=True)
-    stays, even = nodes.staying, nodes.capacity
-
-    def price(distance: float) -> float:
-        excess = np.where(stays, np.maximum(loads - even * (mean + distance), 0.0), 0.0)
-        out = np.interp(shed[first] + np.minimum(excess, loads), shed, paid) - paid[first]
-        missing = float(np.maximum(even * (mean - distance) - loads, 0.0)[stays].sum())
-        return max(float(out[excess > 0].sum()), float(np.interp(missing, all_shed, all_paid)))
-
-    low, high = 0.0, float(np.abs(loads / even - mean)[stays].max())
-    if price(0.0) <= budget * (1 + 1e-9):
-        return 0.0
-    for _ in range(BISECTIONS):
-        middle = (low + high) / 2
-        low, high = (low, middle) if price(middle) <= budget else (middle, high)
-    return low * (1 - 1e-9)
-
-
-def _sums(values: F64) -> F64:
-    return np.concatenate([[0.0], np.cumsum(values)])

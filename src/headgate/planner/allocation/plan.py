@@ -15,13 +15,14 @@ import numpy as np
 
 from headgate.arrays import F64, I32
 from headgate.errors import HeadgateError
+from headgate.planner.allocation.bound import lower_bound
 from headgate.planner.allocation.model import (
     Balance,
     Situation,
     balance_classes,
     class_loads,
+    class_room,
     load_distance,
-    lower_bound,
 )
 from headgate.planner.distance import CLASSES
 from headgate.planner.registry import load, registered, why_unknown
@@ -85,7 +86,7 @@ class Plan:
         )
 
     def check(self, situation: Situation, limits: Limits) -> None:
-        """Every unit has one node that exists, new homes stay, and the budget holds."""
+        """Every unit has one node that exists, new ones stay and may have it; the budget holds."""
         wrong = None
         moved = self.node != situation.home if self.node.shape == situation.home.shape else None
         if moved is None:
@@ -96,6 +97,10 @@ class Plan:
             wrong = f"a node outside 0..{len(situation.nodes) - 1}"
         elif situation.nodes.leaving[self.node[moved]].any():
             wrong = "a unit that moves to a node marked for removal"
+        elif situation.reach is not None and not (
+            situation.reach.allows(np.flatnonzero(moved), self.node[moved]).all()
+        ):
+            wrong = "a unit that moves to a node without an instance of its operator"
         elif situation.cost_of(self.node) > limits.migration_cost_max * (1 + ROUNDING):
             wrong = (
                 f"moves that cost {situation.cost_of(self.node):g} of "
@@ -247,7 +252,7 @@ def _by_loads(
     kinds = balance_classes(situation, balance)
     load = units.load if as_measured else situation.unit_loads(node)
     loads = class_loads(situation, node, balance, as_measured=as_measured)
-    means = loads.sum(axis=1) / situation.nodes.staying_capacity
+    means = loads.sum(axis=1) / class_room(situation, balance)
     percent = 100.0 / np.maximum(means, 1e-300)
     comes_to = np.bincount(node[node != home], minlength=len(capacity))
 

@@ -18,8 +18,12 @@ def situations(
     leaving: bool = True,
     traffic: bool = True,
     alike: bool = False,
+    instances: bool = False,
 ) -> Situation:
-    """Small clusters: ties, units without load, nodes that leave, traffic of three operators."""
+    """Small clusters: ties, units without load, nodes that leave, traffic of three operators.
+
+    With `instances` operators are on some nodes only.
+    """
     nodes = draw(st.integers(2, nodes_max))
     units = draw(st.integers(1, units_max))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
@@ -39,12 +43,18 @@ def situations(
         table = np.array(pairs, np.int64).reshape(-1, 2)
         flow = Traffic(table[:, 0], table[:, 1], rng.integers(1, 9, len(table)).astype(float), 0.25)
     home = rng.integers(0, nodes, units).astype(np.int32)
+    own = np.empty((0, 0), np.bool_)
+    if instances:
+        own = rng.random((3, nodes)) < 0.5
+        own[np.arange(3), rng.integers(0, nodes, 3)] = True
+        home = np.array([rng.choice(np.flatnonzero(own[o])) for o in operator], np.int32)
     load = load + flow.remote_load * flow.remote(home)
     return Situation(
         Units(("a", "b", "c"), operator, load, rng.integers(0, 9, units).astype(float)),
         Nodes(capacity, goes),
         home,
         flow,
+        instances=own,
     )
 
 
@@ -79,7 +89,12 @@ def best_distance(situation: Situation, budget: float) -> float:
     """The smallest load distance there is, of loads as measured, by trying everything."""
     best = np.inf
     stays = np.flatnonzero(situation.nodes.staying)
-    options = [{int(h), *stays.tolist()} for h in situation.home]
+    options = []
+    for unit, home in enumerate(situation.home.tolist()):
+        there = stays
+        if situation.reach is not None:
+            there = there[situation.reach.nodes[situation.units.operator[unit]][there]]
+        options.append({home, *there.tolist()})
     for choice in product(*options):
         node = np.array(choice, np.int32)
         if situation.cost_of(node) <= budget:

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.errors import HeadgateError
+from headgate.planner.allocation.bound import lower_bound
 from headgate.planner.allocation.model import (
     Nodes,
     Situation,
     Traffic,
     Units,
     load_distance,
-    lower_bound,
 )
 from headgate.planner.allocation.plan import Limits, describe
 from unit.planner.allocation.clusters import best_distance, situations
@@ -55,7 +55,12 @@ def test_collocating_a_pair_saves_its_remote_load_at_both_ends():
 
 
 @settings(max_examples=60, deadline=None)
-@given(situation=situations(units_max=6, nodes_max=3), share=st.floats(0, 1))
+@given(
+    situation=st.booleans().flatmap(
+        lambda some: situations(units_max=6, nodes_max=3, instances=some)
+    ),
+    share=st.floats(0, 1),
+)
 def test_no_allocation_beats_the_lower_bound(situation, share):
     budget = share * situation.migration_cost.sum()
     assert lower_bound(situation, budget) <= best_distance(situation, budget) + 1e-6

@@ -1,0 +1,238 @@
+"""Some epochs added up: what every unit cost and where its rows went, as planners see it.
+
+A unit is a bucket of an operator's keys or one pinned key (Madsen et al. 2017: a key group). Of
+three resources the one with the greatest total use is the bottleneck of the period, and loads are
+loads of that one, in percent of what a slot can take:
+
+    time    ms in the operator's tasks, by rows; what the rest of a task takes goes to the rows
+            that cross slots, and what is left (sources, stateless operators) to all slots alike;
+            all of it counts as use
+    memory  bytes of state, if it is known how many a slot may hold
+    bytes   bytes of rows that cross slots, in and out, if it is known how many a slot may move a
+            second; of an operator, not of each unit: its rows are taken to be alike
+
+Units are counted under their own names, not their slots', so a period can be read again under
+other tables. Memory: the sketches of `gather`, and three numbers per unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import numpy as np
+
+from headgate.arrays import F64, I32, I64, U64, Bools
+from headgate.commit.planning import Observed
+from headgate.control.adaptation import MeasuredUnits
+from headgate.control.policy import gather
+from headgate.control.settings import PlannerSettings
+from headgate.planner.allocation.model import Nodes, Situation, Traffic, Units
+from headgate.planner.distance import Distances
+from headgate.planner.instances import allowed_slots
+from headgate.planner.placing import Observation
+from headgate.routing.table import RoutingTable
+
+PAIRS_MAX = 1 << 17  # per edge, of all slots together: 3 MB
+STATE_BYTES_MIN = 64.0  # a unit without known state still takes a line in a file
+
+
+@dataclass(frozen=True)
+class UnitIndex:
+    """All units of some tables, numbered: operator after operator, buckets before pins."""
+
+    operators: tuple[str, ...]
+    first: Mapping[str, int]
+    ids: Mapping[str, U64]
+    order: Mapping[str, I64]
+    operator: I32
+    home: I32
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls,
+        tables: Mapping[str, RoutingTable],
+        labels: Mapping[str, Mapping[int, str]] | None = None,
+    ) -> UnitIndex:
+        """`labels` are texts of keys that are known, by operator and hash."""
+        first: dict[str, int] = {}
+        ids: dict[str, U64] = {}
+        homes: list[I32] = []
+        names: list[str] = []
+        for name, table in tables.items():
+            first[name] = len(names)
+            ids[name], home = table.all_units()
+            homes.append(home)
+            names += [f"{name}[{bucket}]" for bucket in range(table.buckets)]
+            texts = {h: repr(text) for h, text in (labels or {}).get(name, {}).items()}
+            names += [f"{name} key {texts.get(h, f'#{h:016x}')}" for h in table.pinned_h.tolist()]
+        operator = np.repeat(np.arange(len(homes), dtype=np.int32), [len(home) for home in homes])
+        order = {name: np.argsort(unit, kind="stable") for name, unit in ids.items()}
+        home = np.concatenate(homes).astype(np.int32)
+        return cls(tuple(tables), first, ids, order, operator, home, tuple(names))
+
+    def find(self, operator: str, unit: U64) -> tuple[I64, Bools]:
+        """Numbers of units, and which of them are known."""
+        if operator not in self.ids:
+            return np.zeros(len(unit), np.int64), np.zeros(len(unit), np.bool_)
+        ids, order = self.ids[operator], self.order[operator]
+        at = np.minimum(np.searchsorted(ids, unit, sorter=order), len(ids) - 1)
+        number = order[at]
+        return number + self.first[operator], np.asarray(ids[number] == unit)
+
+    def add_up(self, values: Mapping[str, tuple[U64, F64]]) -> F64:
+        """A number per unit, the sum of its values; 0 without any."""
+        found = np.zeros(len(self.home))
+        for operator, (unit, value) in values.items():
+            number, known = self.find(operator, unit)
+            np.add.at(found, number[known], value[known])
+        return found
+
+    def spread(self, by_operator: Mapping[str, float]) -> F64:
+        """A number per operator, for each of its units."""
+        return np.array([by_operator[name] for name in self.operators])[self.operator]
+
+    def owners(self, node: I32, operator: str) -> I32:
+        """Of an allocation, the part of one operator, as its table wants it."""
+        start = self.first[operator]
+        return node[start : start + len(self.ids[operator])]
+
+
+@dataclass(frozen=True)
+class Period:
+    """Epochs that ran with one slot count, added up."""
+
+    seen: Observation
+    wall_ms: float
+    operator_ms: Mapping[str, float]
+    task_ms: float | None
+    crossing_rows: float
+    edges: Mapping[str, tuple[float, float]]  # rows, and bytes that crossed slots
+    state: Mapping[str, tuple[U64, F64]]  # units, and bytes of state that a slot holds of them
+
+    @classmethod
+    def of(cls, observed: Sequence[Observed], since_ms: int | None) -> Period:
+        """`since_ms` is when the epoch before these began."""
+        epochs = [epoch.facts for epoch in observed]
+        operator_ms: dict[str, float] = {}
+        edges: dict[str, tuple[float, float]] = {}
+        crossing = 0.0
+        for facts in epochs:
+            for operator, by_slot in facts.operator_ms.items():
+                operator_ms[operator] = operator_ms.get(operator, 0.0) + sum(by_slot)
+            for name, edge in facts.edges.items():
+                rows, size = edges.get(name, (0.0, 0.0))
+                edges[name] = rows + edge.rows, size + edge.remote_bytes
+                crossing += edge.remote_rows
+            crossing += sum(facts.merge_rows.values())
+        timed = all(facts.engine.task_ms for facts in epochs)
+        return cls(
+            gather(observed, PAIRS_MAX),
+            0.0 if since_ms is None else float(epochs[-1].now_ms - since_ms),
+            operator_ms,
+            sum(sum(facts.engine.task_ms.values()) for facts in epochs) if timed else None,
+            crossing,
+            edges,
+            _state_by_unit(observed),
+        )
+
+    def measure(
+        self,
+        tables: Mapping[str, RoutingTable],
+        capacity: PlannerSettings,
+        cost_per_byte: float,
+        *,
+        leaving: int = 0,
+        distances: Distances | None = None,
+        instances: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+    ) -> MeasuredUnits:
+        """The situation under these tables; the last `leaving` slots are to be emptied."""
+        index = UnitIndex.of(tables, self.seen.labels)
+        slots = next(iter(tables.values())).slots
+        rows = index.add_up({op: (k.h, k.rows) for op, k in self.seen.loads.items()})
+        state = np.maximum(index.add_up(self.state), STATE_BYTES_MIN)
+        traffic = self._traffic(index)
+        to_pct = 100.0 / self.wall_ms if self.wall_ms > 0 else 0.0
+        in_operators = sum(self.operator_ms.values())
+        spent = self.task_ms or in_operators
+        remote_ms = 0.0  # what is left of tasks beside their operators, per end of such a row
+        if self.crossing_rows:
+            remote_ms = max(0.0, spent - in_operators) / (2.0 * self.crossing_rows)
+        time = rows * index.spread({op: self._ms_per_row(op) for op in tables}) * to_pct
+        time = time + remote_ms * to_pct * traffic.remote(index.home)
+        besides = max(0.0, spent * to_pct - float(time.sum()))
+        loads, use = {"time": time}, {"time": besides + float(time.sum())}
+        if capacity.slot_state_bytes:
+            loads["memory"] = 100.0 * state / capacity.slot_state_bytes
+        if capacity.slot_bytes_per_second and self.wall_ms > 0:
+            per_row = index.spread({op: self._bytes_per_row(op) for op in tables})
+            loads["bytes"] = rows * per_row / (capacity.slot_bytes_per_second * self.wall_ms / 1e5)
+        use = {name: float(load.sum()) for name, load in loads.items()} | use
+        resource = max(loads, key=lambda name: use[name])
+        timed = (self.wall_ms > 0 and use[resource] > 0) or resource == "memory"
+        base = 0.0
+        if resource == "time" and timed:
+            traffic, base = replace(traffic, remote_load=remote_ms * to_pct), besides / slots
+        nodes = Nodes(np.ones(slots), np.arange(slots) >= slots - leaving, distances)
+        load = loads[resource] if timed else rows
+        units = Units(tuple(tables), index.operator, load, state, index.names)
+        allowed = allowed_slots(tuple(tables), slots, instances)
+        situation = Situation(
+            units,
+            nodes,
+            index.home,
+            traffic,
+            cost_per_byte,
+            period=self.seen.epoch,
+            instances=np.empty((0, 0), np.bool_) if allowed is None else allowed,
+        )
+        return MeasuredUnits(situation, resource, base, timed)
+
+    # --- inside ----------------------------------------------------------------------------
+    def _ms_per_row(self, operator: str) -> float:
+        rows = float(np.sum(self.seen.slot_rows.get(operator, 0.0)))
+        return self.operator_ms.get(operator, 0.0) / rows if rows else 0.0
+
+    def _bytes_per_row(self, operator: str) -> float:
+        """Bytes that cross slots, in and out, for a row of the operator."""
+        rows = size = 0.0
+        for name, (edge_rows, edge_bytes) in self.edges.items():
+            producer, _, consumer = name.partition("->")
+            rows += edge_rows if consumer == operator else 0.0
+            size += edge_bytes if operator in (producer, consumer) else 0.0
+        return size / rows if rows else 0.0
+
+    def _traffic(self, index: UnitIndex) -> Traffic:
+        none = np.empty(0, np.int64)
+        parts: list[tuple[I64, I64, F64]] = [(none, none, np.empty(0))]
+        for (producer, consumer), pairs in self.seen.pairs.items():
+            a, there = index.find(producer, pairs.a)
+            b, here = index.find(consumer, pairs.b)
+            both = there & here
+            parts.append((a[both], b[both], pairs.rows[both]))
+        a, b, rows = (np.concatenate(column) for column in zip(*parts, strict=True))
+        pair, which = np.unique(a * len(index.home) + b, return_inverse=True)
+        rate = np.bincount(which, rows, len(pair)).astype(np.float64, copy=False)
+        return Traffic(pair // len(index.home), pair % len(index.home), rate)
+
+
+def _state_by_unit(observed: Sequence[Observed]) -> dict[str, tuple[U64, F64]]:
+    """Bytes of state per unit: of each slot what its latest sample and its files say."""
+    latest = {
+        (operator, task.slot): sketch
+        for epoch in observed
+        for task in epoch.statistics
+        for operator, sketch in task.state.items()
+    }
+    parts: dict[str, list[tuple[U64, F64]]] = {}
+    for (operator, slot), sketch in latest.items():
+        held = observed[-1].facts.state.get(operator, {}).get(slot)
+        rows = float(sketch.count.sum())
+        share = held.bytes / rows if held is not None and rows else 0.0
+        parts.setdefault(operator, []).append((sketch.a, sketch.count * share))
+    return {
+        operator: (np.concatenate([u for u, _ in found]), np.concatenate([b for _, b in found]))
+        for operator, found in parts.items()
+    }
