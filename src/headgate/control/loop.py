@@ -9,6 +9,10 @@ that says why, and compares what was promised with what was achieved.
 heard. Of policies that ask in the same turn, more slots win over fewer: what one of them needs,
 another must not take away. Slots to give back are drained first, where the placement can do that
 within its budget.
+
+**Nothing outside of an operator's slots.** An operator may have instances in some slots only. A
+table or shares of it that name another slot are left out of the decision, whoever proposed them,
+and the plan says so.
 """
 
 from __future__ import annotations
@@ -17,7 +21,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from headgate.commit.facts import PlanFacts, TuningFacts
+import numpy as np
+
+from headgate.commit.facts import EpochFacts, PlanFacts, TuningFacts
 from headgate.commit.planning import Decides, Decision, Observed, Planning, slots_of, units_of
 from headgate.control.hot_keys import HotKeys, foldable
 from headgate.control.placement import HeadgatePlacement, KeyPlacement, task_of
@@ -26,7 +32,7 @@ from headgate.control.settings import Manager, Scaling
 from headgate.control.tuner import Tuner
 from headgate.control.units import UnitPlacement
 from headgate.planner.tuning.rescaler import Wanted
-from headgate.routing.route import Dispatch
+from headgate.routing.route import Dispatch, Shares
 from headgate.routing.table import RoutingTable
 from headgate.slot.program import Program
 
@@ -79,11 +85,17 @@ class DecisionLoop:
             for policy in self._policies:
                 policy.slots_changed(slots)
         self._slots = slots
+        view = View(tables, slots, _instances(observed[-1].facts, tables, slots))
         recent = [epoch for epoch in observed if epoch.facts.slots == slots]
-        view = View(tables, slots, observed[-1].facts.instances)
+        recent = [epoch for epoch in recent if epoch.facts.instances == view.instances]
         proposals = [policy.propose(recent, view) for policy in self._policies]
         tuning = self._tune(observed)
-        decision = replace(self._join(proposals), tuning=tuning)
+        decision = replace(_within_instances(self._join(proposals), view), tuning=tuning)
+        kept = decision.dispatch or {}
+        self._dispatch = {
+            number: {op: by for op, by in said.items() if op in kept}
+            for number, said in self._dispatch.items()
+        }
         wanted = self._slots_wanted(proposals, tuning, slots)
         if wanted is not None:
             decision = replace(decision, slots=wanted.count, scaling=wanted.why)
@@ -151,6 +163,76 @@ def _both(one: PlanFacts | None, other: PlanFacts | None) -> PlanFacts | None:
     )
 
 
+def _instances(
+    last: EpochFacts, tables: Mapping[str, RoutingTable], slots: int
+) -> Mapping[str, tuple[int, ...]]:
+    """Where operators have instances in the coming epoch, if in some slots only.
+
+    If the number of slots is another by now, those that own keys are all that is known of them.
+    """
+    if last.slots == slots:
+        return last.instances
+    return {op: tuple(_owners(tables[op])) for op in last.instances if op in tables}
+
+
+def _owners(table: RoutingTable) -> list[int]:
+    found: list[int] = np.union1d(table.bucket_slots, table.pinned_slots).tolist()
+    return found
+
+
+def _within_instances(decision: Decision, view: View) -> Decision:
+    """The decision without what names a slot in which its operator has no instance."""
+    refused: list[str] = []
+    instances: dict[str, tuple[int, ...]] = {}
+    for operator, wanted in decision.instances.items():
+        chosen = tuple(sorted({*wanted}))
+        if chosen and chosen[0] >= 0 and chosen[-1] < view.slots:
+            instances[operator] = chosen
+        else:
+            refused.append(f"{operator} keeps its instances: there is no {_named(wanted)}")
+
+    def fits(operator: str, what: str, used: Collection[int]) -> bool:
+        own = instances.get(operator) or view.slots_of(operator)
+        strange = sorted({*used} - {*own})
+        if strange:
+            refused.append(
+                f"{what} of {operator} is left out: it names {_named(strange)}, and {operator} has "
+                f"an instance in {_named(own)} only"
+            )
+        return not strange
+
+    tables: dict[str, RoutingTable] = {}
+    for operator, table in decision.tables.items():
+        now = view.tables.get(operator)
+        if now is None or (table.slots, table.buckets) != (now.slots, now.buckets):
+            of = f"for {table.slots} slots and {table.buckets} buckets"
+            refused.append(
+                f"the table of {operator} {of} is left out: no operator has such a table"
+            )
+        elif fits(operator, "the table", _owners(table)):
+            tables[operator] = table
+    dispatch = {
+        op: by
+        for op, by in (decision.dispatch or {}).items()
+        if not isinstance(by, Shares) or fits(op, "the spread", by.spread.slots.tolist())
+    }
+    if not refused:
+        return replace(decision, instances=instances)
+    plan = decision.plan or PlanFacts()
+    why = joined(plan.why, *refused)
+    return replace(
+        decision,
+        tables=tables,
+        instances=instances,
+        dispatch=None if decision.dispatch is None else dispatch,
+        plan=replace(plan, why=why),
+    )
+
+
+def _named(slots: Sequence[int]) -> str:
+    return f"slot{'' if len(slots) == 1 else 's'} {', '.join(map(str, slots)) or 'at all'}"
+
+
 class _Given:
     """Somebody else's decider, as a policy. It sees what is counted of the keys it may place."""
 
@@ -171,7 +253,14 @@ class _Given:
     def propose(self, observed: Sequence[Observed], view: View) -> Proposal:
         said = self._decider.step([self._placeable(epoch) for epoch in observed], view.tables)
         wanted = None if said.slots is None else Wanted(said.slots, said.scaling)
-        return Proposal(said.tables, said.dispatch, said.plan, slots=wanted, outcome=said.outcome)
+        return Proposal(
+            said.tables,
+            said.dispatch,
+            said.plan,
+            slots=wanted,
+            outcome=said.outcome,
+            instances=said.instances,
+        )
 
     def _placeable(self, epoch: Observed) -> Observed:
         shown = [

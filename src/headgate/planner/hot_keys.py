@@ -8,6 +8,9 @@ and a key that does not fit goes on in the next, so that all cuts together make 
 there are keys and slots; whole keys and buckets then fill what is left. Cuts are made of as heavy
 keys as will do.
 
+An operator may have instances in some slots only: these are numbered from 0 while its keys are laid
+out (`Places`), so that no others are thought of.
+
 Unlike the paper's, both change a placement that is there: a unit stays where it is if that leaves
 its slot within the mean. A key that is no longer counted loses its pin, so tables stay bounded.
 
@@ -21,13 +24,13 @@ been taken. Pure: what was seen in, a choice and its reason out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from headgate.arrays import F64, I64, U64
+from headgate.arrays import F64, I32, I64, U64
 from headgate.planner.key_graph import imbalance_of
 from headgate.routing.hashing import bucket_of
 from headgate.routing.route import Spread
@@ -51,6 +54,30 @@ class Layout:
     @property
     def imbalance(self) -> float:
         return float(imbalance_of(self.loads[None])[0])
+
+
+@dataclass(frozen=True)
+class Places:
+    """The slots of an operator, numbered from 0: what is laid out here knows no others."""
+
+    slots: I32
+    of_flow: int
+
+    def inside(self, table: RoutingTable) -> RoutingTable:
+        return table.renamed(self._numbers, len(self.slots))
+
+    def inside_spread(self, spread: Spread | None) -> Spread | None:
+        return None if spread is None else spread.renamed(self._numbers)
+
+    def outside(self, layout: Layout) -> Layout:
+        table = layout.table.renamed(self.slots, self.of_flow)
+        return replace(layout, table=table, spread=layout.spread.renamed(self.slots))
+
+    @property
+    def _numbers(self) -> I32:
+        number = np.full(self.of_flow, -1, np.int32)  # which a table refuses
+        number[self.slots] = np.arange(len(self.slots), dtype=np.int32)
+        return number
 
 
 def expected_loads(
@@ -292,9 +319,9 @@ def partials_expected(loads: F64, rows: float, tasks: int) -> float:
     return float(min(rows, tasks * known)) if len(loads) else rows
 
 
-def excess(loads: Sequence[int] | Sequence[float]) -> float:
-    """What all slots would do more if each had as much as the busiest."""
-    return max(loads) * len(loads) - sum(loads) if loads else 0.0
+def excess(loads: Sequence[int] | Sequence[float], among: int | None = None) -> float:
+    """What so many slots (default: these) would do more if each had as much as the busiest."""
+    return max(loads) * (among or len(loads)) - sum(loads) if loads else 0.0
 
 
 def _smooth(before: float | None, now: float) -> float:

@@ -126,6 +126,8 @@ class Chooser:
         self._spread = Spread()
         if isinstance(route.dispatch, Shares):
             spread = route.dispatch.spread
+            if route.slots:  # a spread made for other instances must not send rows elsewhere
+                spread = spread.within(route.slots)
             self._spread = replace(spread, slots=self._places(spread.slots))
         self._turn = np.zeros(len(self._spread), np.uint64)
         self._offset = np.uint64(producer * _OFFSET & _MASK)  # tasks begin at different places

@@ -16,7 +16,7 @@ Who owns a key never depends on the dispatch, so neither do migration and recove
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -94,6 +94,19 @@ class Spread:
         ends = self.upto[mine].astype(np.float64) / _FULL
         parts = np.diff(ends, prepend=0.0)
         return {int(slot): float(part) for slot, part in zip(self.slots[mine], parts, strict=True)}
+
+    def renamed(self, name: I32) -> Spread:
+        """The same shares where slot s is called name[s]."""
+        return replace(self, slots=name[self.slots])
+
+    def within(self, slots: Sequence[int]) -> Spread:
+        """The shares in these slots only; a key that has none there is not spread any more."""
+        keeps = np.isin(self.slots, slots)
+        if keeps.all():
+            return self
+        shares = {int(h): self.shares_of(int(h)) for h in self.h}
+        left = {h: [(s, x) for s, x in by.items() if s in slots] for h, by in shares.items()}
+        return Spread.of({h: weights for h, weights in left.items() if weights})
 
     def find(self, h: U64) -> I64:
         """The number of each key in this spread, -1 for keys that are not spread."""

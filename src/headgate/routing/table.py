@@ -151,6 +151,11 @@ class RoutingTable:
             pins = _rebalance(pins, len(mine))
         return self._changed(slots=slots, bucket_slots=order[owners], pinned_slots=order[pins])
 
+    def renamed(self, name: I32, slots: int) -> RoutingTable:
+        """The same table where slot s is called name[s], of so many; nothing has moved."""
+        buckets, pins = name[self.bucket_slots], name[self.pinned_slots]
+        return replace(self, slots=slots, bucket_slots=buckets, pinned_slots=pins)
+
     def same_routes(self, other: RoutingTable) -> bool:
         return (
             self.slots == other.slots

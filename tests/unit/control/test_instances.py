@@ -10,6 +10,8 @@ from headgate.commit.planning import Decision
 from headgate.control.loop import DecisionLoop
 from headgate.control.placement import HeadgatePlacement, KeyPlacement, task_of
 from headgate.control.units import UnitPlacement
+from headgate.planner.hot_keys import expected_loads
+from headgate.routing.route import Here, Shares, Spread
 from unit.control.instance_world import Instances, World, groups, loop_of, program
 
 SLOTS = 4
@@ -114,3 +116,68 @@ def test_slots_that_an_operator_gains_are_filled_with_the_next_plan() -> None:
     world.run(1)
 
     assert world.spent().max() < 1.3 * world.spent().mean()
+
+
+# --- hot keys -------------------------------------------------------------------------------
+HOT = np.concatenate([ROWS, np.full((2_000, 2), 5)])  # key 5 of both operators has half the rows
+
+
+def spread_of(decision: Decision, operator: str) -> Spread:
+    assert decision.dispatch is not None
+    dispatch = decision.dispatch[operator]
+    assert isinstance(dispatch, Shares)
+    return dispatch.spread
+
+
+def test_a_hot_key_is_cut_over_the_slots_of_its_operator() -> None:
+    world = World(loop_of(None, SLOTS, "cut"), SLOTS, OVERLAP, HOT)
+    world.run(2)
+
+    for operator, h in world.hashes.items():
+        keys, rows = np.unique(h, return_counts=True)
+        spread, own = spread_of(world.decisions[-1], operator), list(OVERLAP[operator])
+        table = world.tables[operator]
+        loads = expected_loads(keys, rows * 1.0, float(len(h)), table, spread)
+        assert len(spread.cut) >= 1 and loads[own].max() < 1.02 * loads[own].mean()
+        assert loads.sum() == pytest.approx(loads[own].sum())
+
+
+def test_keys_placed_by_load_keep_to_the_slots_of_their_operator() -> None:
+    world = World(loop_of(None, SLOTS, "dkg"), SLOTS, OVERLAP, ROWS)
+    world.run(3)
+
+    for operator in ("a", "b"):
+        assert world.loads(operator).max() < 1.15 * world.loads(operator).mean()
+
+
+def test_other_instances_make_a_layout_void_and_keys_are_cut_anew() -> None:
+    world = World(loop_of(None, SLOTS, "cut"), SLOTS, {}, HOT)
+    world.run(2)
+    world.follow(Decision(instances={"b": (1, 3)}))
+    world.run(1)  # which checks that no share is elsewhere
+
+    assert set(spread_of(world.decisions[-1], "b").slots) == {1, 3}
+    assert spread_of(world.decisions[-1], "a") is spread_of(world.decisions[-2], "a")
+
+
+@pytest.mark.parametrize("grouping", ["cut", "dkg"])
+def test_one_instance_has_nothing_to_lay_out(grouping: str) -> None:
+    world = World(loop_of(None, SLOTS, grouping), SLOTS, {"a": (2,), "b": (0,)}, HOT)
+    world.run(3)
+
+    assert not any(d.tables or d.plan for d in world.decisions)
+
+
+def folded(instances: Instances) -> bool:
+    """Is b, which has few keys, folded where its rows are?"""
+    few = np.stack([ROWS[:, 0], ROWS[:, 1] % 7], axis=1)
+    world = World(loop_of(hg.Manager("hash"), SLOTS, "auto"), SLOTS, instances, few)
+    world.run(3)
+    dispatch = world.decisions[-1].dispatch
+    return dispatch is not None and isinstance(dispatch.get("b"), Here)
+
+
+def test_rows_are_not_folded_in_fewer_slots_than_their_operator_has() -> None:
+    """One slot of a would do all the work of b's four."""
+    assert folded({}) and folded({"b": (1,)})
+    assert not folded({"a": (1,)})

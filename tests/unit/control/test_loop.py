@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+import headgate as hg
 from headgate.commit.facts import EpochFacts, PlanFacts, StateSize, TuningFacts
-from headgate.commit.planning import Observed
+from headgate.commit.planning import Decision, Observed
 from headgate.control.loop import DecisionLoop
 from headgate.control.placement import HeadgatePlacement, KeyPlacement, PlacementSettings
 from headgate.control.policy import Proposal, View, compare
@@ -17,9 +18,11 @@ from headgate.control.settings import Manager
 from headgate.control.units import UnitPlacement
 from headgate.planner.placing import Task
 from headgate.planner.tuning.rescaler import Wanted
+from headgate.routing.route import Here, Shares, Spread
 from headgate.routing.space_saving import PairSketch
 from headgate.routing.table import RoutingTable, hash_table
 from headgate.slot.statistics import TaskStatistics
+from headgate.testing import ListSource, run
 
 SLOTS, BUCKETS = 4, 64
 TABLES = {"op": hash_table(SLOTS, BUCKETS)}
@@ -218,3 +221,101 @@ def test_fewer_slots_are_drained_first() -> None:
     decision = loop.step([world._observed()], TABLES)
 
     assert decision.slots is None and placing.is_draining
+
+
+# --- slots without an instance --------------------------------------------------------------
+def test_what_names_a_slot_without_an_instance_is_left_out_and_the_plan_says_so() -> None:
+    """Whoever proposes it; the rest of the decision holds."""
+    tables = {op: hash_table(SLOTS, BUCKETS, (0, 1)) for op in ("op", "other")}
+    everywhere = hash_table(SLOTS, BUCKETS)
+    fine = tables["other"].with_buckets(np.zeros(BUCKETS, np.int32))
+    spread = {"op": Shares(Spread.of({7: [(0, 1.0), (3, 1.0)]})), "other": Here()}
+    placing = Says(
+        Proposal({"op": everywhere, "other": fine}, spread, PlanFacts(why="mine")), Proposal()
+    )
+    loop = loop_of(placing)
+    facts = {"instances": {"op": (0, 1), "other": (0, 1)}}
+
+    decision = loop.step([seen(0, **facts)], tables)
+
+    assert set(decision.tables) == {"other"} and decision.dispatch == {"other": Here()}
+    assert decision.plan is not None and decision.plan.why == (
+        "mine; the table of op is left out: it names slots 2, 3, and op has an instance in slots "
+        "0, 1 only; the spread of op is left out: it names slot 3, and op has an instance in slots "
+        "0, 1 only"
+    )
+    again = loop.step([seen(1, **facts)], tables)
+    assert again.plan is None and again.dispatch == {"other": Here()}, "it is told once"
+
+
+def test_tables_follow_instances_that_change_with_them() -> None:
+    tables = {op: hash_table(SLOTS, BUCKETS, (0, 1)) for op in ("op", "other")}
+    there, elsewhere = hash_table(SLOTS, BUCKETS, (2, 3)), hash_table(SLOTS, BUCKETS, (0,))
+    chosen = {"op": (3, 2), "other": (1,)}
+    placing = Says(Proposal({"op": there, "other": elsewhere}, instances=chosen))
+
+    decision = loop_of(placing).step([seen(instances={"op": (0, 1), "other": (0, 1)})], tables)
+
+    assert decision.instances == {"op": (2, 3), "other": (1,)}
+    assert set(decision.tables) == {"op"}
+
+
+@pytest.mark.parametrize("wanted", [(), (0, SLOTS), (-1,)])
+def test_instances_in_slots_that_do_not_exist_are_refused(wanted: tuple[int, ...]) -> None:
+    loop = loop_of(Says(Proposal(instances={"op": wanted})))
+
+    decision = loop.step([seen()], TABLES)
+
+    assert not decision.instances and decision.plan is not None
+    assert "op keeps its instances" in str(decision.plan.why)
+
+
+def test_tables_of_another_shape_or_of_nobody_are_refused() -> None:
+    wrong = {"op": hash_table(SLOTS, 2 * BUCKETS), "nobody": TABLES["op"]}
+    decision = loop_of(Says(Proposal(wrong))).step([seen()], TABLES)
+
+    assert not decision.tables and decision.plan is not None
+    assert str(decision.plan.why).count("no operator has such a table") == 2
+
+
+def test_epochs_that_ran_with_other_instances_are_nobodys_business() -> None:
+    placing = Says()
+    before, after = {"op": (0, 1)}, {"op": (2,)}
+    tables = {"op": hash_table(SLOTS, BUCKETS, (2,))}
+    loop_of(placing).step([seen(0, instances=before), seen(1, instances=after)], tables)
+
+    assert placing.seen == [1]
+
+
+def test_after_a_change_of_slots_an_operator_is_where_it_owns_keys() -> None:
+    """What the last epoch says of its instances holds for another number of slots."""
+    tables = {"op": hash_table(2, BUCKETS, (1,))}
+    placing = Says(Proposal({"op": hash_table(2, BUCKETS)}))
+
+    decision = loop_of(placing).step([seen(instances={"op": (1, 3)})], tables)
+
+    assert not decision.tables
+
+
+class Decider:
+    """Somebody else's code, which knows nothing of instances."""
+
+    statistics_bytes = 1 << 16
+    born_local: frozenset[str] = frozenset()
+
+    def step(self, observed: Sequence[Observed], tables: Any) -> Decision:
+        return Decision({op: hash_table(SLOTS, BUCKETS) for op in tables}, PlanFacts(why="mine"))
+
+
+def test_a_flow_goes_on_whatever_somebody_elses_decider_says() -> None:
+    flow = hg.Flow("f")
+    epochs = [[{"k": k} for k in range(40)]] * 4
+    rows = flow.source(ListSource("k bigint", epochs)).key_by("k", grouping="hash")
+    rows.process(hg.Count(), name="op", parallelism=2).to_memory("out")
+
+    done = run(flow, slots=SLOTS, buckets=BUCKETS, manager=Decider())
+
+    assert {row["k"]: row["count"] for row in done.state("op")} == dict.fromkeys(range(40), 4)
+    plans = [r for r in done.journal if r["kind"] == "plan"]
+    assert plans and all("the table of op is left out" in r["why"] for r in plans)
+    assert not any("failed" in r for r in plans)

@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headgate.errors import UnknownSlot
 from headgate.planner.hot_keys import (
     GOOD,
     KNOWN_SHARE,
     SLIVER,
     Layout,
+    Places,
     expected_loads,
     lay_out_split,
     lay_out_whole,
@@ -152,3 +154,32 @@ def test_light_keys_follow_their_bucket_and_only_what_must_move_does() -> None:
     light = ~made.table.is_pinned(h)
     assert (made.table.route(h)[light] == follow[light]).all()
     assert light.sum() >= 3_900
+
+
+@given(
+    problem=problems(),
+    slots=st.sets(st.integers(0, 12), min_size=9),
+    way=st.sampled_from(sorted(WAYS)),
+)
+@examples(40)
+def test_an_operator_in_some_slots_is_laid_out_as_if_there_were_no_others(problem, slots, way):
+    h, rows, total, table = problem
+    own = np.array(sorted(slots)[: table.slots], np.int32)
+    places = Places(own, 13)
+    there = table.renamed(own, 13)
+    inside = places.inside(there)
+    assert inside.same_routes(table)
+
+    made, found = (
+        WAYS[way](h, rows, total, table),
+        places.outside(WAYS[way](h, rows, total, inside)),
+    )
+
+    assert np.array_equal(found.table.bucket_slots, own[made.table.bucket_slots])
+    assert np.array_equal(found.table.pinned_slots, own[made.table.pinned_slots])
+    assert np.array_equal(found.spread.slots, own[made.spread.slots])
+    back = places.inside_spread(found.spread)
+    assert back is not None and np.array_equal(back.slots, made.spread.slots)
+    if table.slots < 13:
+        with pytest.raises(UnknownSlot):
+            places.inside(hash_table(13, BUCKETS))

@@ -248,3 +248,20 @@ def test_slots_without_an_instance_get_no_row_and_the_others_are_as_even(
     found = of_eight.choose(h, np.array(among, np.int32)[owner])
 
     assert found.tolist() == np.array(among)[three].tolist()
+
+
+def test_shares_in_slots_without_an_instance_go_to_the_others() -> None:
+    """A spread that was made for other instances."""
+    h = stream(4_000, 1.6, 4)
+    hot, second = frequent(h, 2)
+    spread = Spread.of({hot: [(0, 2.0), (1, 1.0), (4, 1.0)], second: [(0, 1.0), (2, 1.0)]})
+    owner = np.array((1, 4, 6), np.int32)[hash_table(3).route(h)]
+
+    found = chooser_of("cut", 8, 0, spread, (1, 4, 6)).choose(h, owner)
+
+    assert set(found.tolist()) <= {1, 4, 6}
+    counts = np.bincount(found[h == hot], minlength=8)
+    assert abs(int(counts[1]) - int(counts[4])) <= 3 and counts[6] == 0
+    left = spread.within((1, 4, 6))
+    assert left.shares_of(hot) == {1: 0.5, 4: 0.5} and left.shares_of(second) == {}
+    assert spread.within(range(8)) is spread
