@@ -58,6 +58,43 @@ def test_types_that_spark_has_no_word_for_reach_sinks_as_wider_ones(
     assert len(got) == 1
 
 
+def _listed_files(spark: SparkSession) -> set[str]:
+    """The files whose listing Spark keeps in its driver."""
+    name = "org.apache.spark.sql.execution.datasources.FileStatusCache"
+    java: Any = spark.sparkContext._jvm
+    keeper = java.java.lang.Class.forName(f"{name}$").getField("MODULE$").get(None)
+    shared = next(f for f in keeper.getClass().getDeclaredFields() if "sharedCache" in f.getName())
+    shared.setAccessible(True)
+    kept = shared.get(keeper)
+    if kept is None:
+        return set()
+    cache = next(f for f in kept.getClass().getDeclaredFields() if f.getName().endswith("cache"))
+    cache.setAccessible(True)
+    return {entry.toString() for entry in cache.get(kept).asMap().keySet()}
+
+
+def test_spark_keeps_nothing_of_the_files_that_it_reads_for_sinks(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """An epoch's files are read once; what it remembered of them grew up to 250 MB."""
+    for epoch in range(2):
+        write_epoch(tmp_path / "in", SCHEMA, epoch, [{"k": epoch, "v": 1}])
+    seen: list[int] = []
+    flow = hg.Flow("once")
+    source = flow.source(read_files(spark, tmp_path / "in", SCHEMA), name="in")
+    source.to(lambda frame, epoch: seen.append(frame.count()), name="function")
+    source.to_table("table")
+    source.to_parquet(str(tmp_path / "out"), name="parquet")
+
+    query = flow.start(spark, slots=1, checkpoint=tmp_path / "checkpoint", trigger=ONCE)
+    query.awaitTermination()
+
+    assert seen == [1, 1]
+    assert query.table("table").count() == query.table("parquet").count() == 2
+    listed = [name for name in _listed_files(spark) if str(tmp_path) in name]
+    assert listed and all(f"{tmp_path}/in" in name for name in listed), "sources' files are Spark's"
+
+
 def test_a_table_reads_the_same_while_and_after_its_files_are_merged(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,6 +36,7 @@ from headgate.commit.published import (
 )
 from headgate.commit.publishing import publish, published_glob, staging_uri
 from headgate.errors import DeclarationError
+from headgate.runtime.exchange import with_conf
 from headgate.slot.program import Program
 from headgate.state.storage import Storage
 from headgate.topology.arguments import absolute, spark_uri
@@ -132,6 +133,11 @@ def _frame(spark: SparkSession, node: Node, rows_per_epoch: int | None) -> DataF
     return frame
 
 
+# Spark keeps what it listed of every file it ever read in this way, up to 250 MB of heap, for a
+# second read by the same frame; here every epoch has files of its own.
+UNCACHED = {"spark.sql.hive.filesourcePartitionFileCacheSize": "0"}
+
+
 class Delivery:
     """Calls the sinks of one flow; `uris` is where tasks put the files of each, `memory` holds what
     memory sinks got.
@@ -185,11 +191,12 @@ class Delivery:
             check_published(Storage.at(uri), taken, sink.name, rows)
         if sink.spec.kind == "table" or not taken:  # by name: compaction changes the folder
             return self._read_frame(sink, [f"{uri}/{file.name}" for file in taken])
-        return self._spark.read.schema(_spark_schema(sink)).parquet(
-            spark_uri(uri),
-            pathGlobFilter=published_glob(self._flow, sink.name),
-            recursiveFileLookup=True,  # or a folder x=1 of somebody's would be a partition
-        )
+        with with_conf(self._spark, UNCACHED):
+            return self._spark.read.schema(_spark_schema(sink)).parquet(
+                spark_uri(uri),
+                pathGlobFilter=published_glob(self._flow, sink.name),
+                recursiveFileLookup=True,  # or a folder x=1 of somebody's would be a partition
+            )
 
     def missing(self) -> Iterator[tuple[str, list[str]]]:
         """Parquet sinks, with what they published in the last epochs and is no longer there."""
@@ -209,7 +216,8 @@ class Delivery:
         schema = _spark_schema(sink)
         if not uris:
             return self._spark.createDataFrame([], schema)
-        return self._spark.read.schema(schema).parquet(*map(spark_uri, uris))
+        with with_conf(self._spark, UNCACHED):
+            return self._spark.read.schema(schema).parquet(*map(spark_uri, uris))
 
     def _read(self, sink: Node, files: list[dict[str, Any]]) -> pa.Table:
         storage = Storage.at(self.uris[sink.name])
