@@ -42,7 +42,7 @@ def test_the_demo_ends_with_a_checked_result_and_a_report(tmp_path: Path) -> Non
     assert "WARN" not in done.stderr
     out = tmp_path / "artifacts" / "demo"
     page = (out / "report.html").read_text()
-    assert page.count("<svg") == 7
+    assert page.count("<svg") == 8
     assert "http" not in page
 
     seen = headgate(tmp_path, "inspect", str(out / "checkpoint"), "--json")
