@@ -65,8 +65,8 @@ class Flow(FlowBuilder):
                 arguments) are told, whatever is measured (default: chosen for them, and changed
                 while the flow runs).
             parallelism: How many instances operators have, by name, in place of what they were
-                declared with: `{"score": 12}`. These stay, until `query.rescale`; those of other
-                operators are chosen if a manager is there, or else they have one in every slot.
+                declared with: `{"score": 12}`. These stay, until `query.rescale`; other operators
+                have one in every slot.
             options: What is seldom needed: tables, storage, signing, clocks; see `hg.Options`.
         """
         from headgate.runtime.start import start_flow

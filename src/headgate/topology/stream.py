@@ -245,9 +245,9 @@ class Stream:
     ) -> Stream:
         """Run a stateful operator; the stream must be keyed (`key_by` or `globally`) before.
 
-        `parallelism`: how many slots have an instance of it, at most as many as the flow has slots.
-        It stays while the flow runs (default: chosen, and changed while the flow runs; without
-        that, every slot has one). `flow.start(parallelism={"name": n})` overrides it.
+        `parallelism`: how many slots have an instance of it, at most as many as the flow has slots
+        (default: all of them). It stays until `query.rescale(parallelism={"name": n})`, and
+        `flow.start(parallelism={"name": n})` overrides it.
         """
         self._refuse_dead_letters()
         _check_operator(operator, unknown)
