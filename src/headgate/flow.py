@@ -59,8 +59,8 @@ class Flow(FlowBuilder):
             manager: Measures while the flow runs and moves keys to where their rows are;
                 `hg.Manager(...)` has its settings. None: the routing tables stay as they are,
                 except for operators whose grouping asks for a policy.
-            latency_s: Latency that 95 % of rows should stay within, as far as the flow keeps up
-                with what comes; slots, instances and rows per epoch are chosen for it.
+            latency_s: Mean latency of a row to stay within, as far as the flow keeps up with what
+                comes; slots and rows per epoch are chosen for it.
             rows_per_epoch: What sources that can be told (`Reader`, or a function of two
                 arguments) are told, whatever is measured (default: chosen for them, and changed
                 while the flow runs).

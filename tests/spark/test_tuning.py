@@ -13,8 +13,7 @@ from tests.waiting import PATIENCE_S
 import headgate as hg
 from headgate.control.tuner import RETUNE_EPOCHS, SavedTuning, load_tuning, save_tuning
 from headgate.planner.tuning.cost_model import Calibration, EngineCosts
-from headgate.planner.tuning.epochs import EpochPrediction, EpochSettings
-from headgate.planner.tuning.explained import TunedEpochs
+from headgate.planner.tuning.epochs import EpochPrediction, EpochSettings, TunedEpochs
 from headgate.runtime.auto import AT_START, calibrate
 from headgate.runtime.tune_probe import probe_flow
 from headgate.state.storage import Storage

@@ -33,7 +33,7 @@ from headgate.commit.checkpoint import Checkpoint
 from headgate.commit.facts import TunedStart
 from headgate.control.settings import Scaling
 from headgate.control.tuner import SavedTuning, Tuner, load_tuning, read_calibration, save_tuning
-from headgate.errors import DeclarationError, EngineError
+from headgate.errors import EngineError
 from headgate.planner.tuning.cost_model import Calibration, EngineCosts, Probe, fit, same_engine
 from headgate.runtime.connectors import takes_rows
 from headgate.runtime.elastic import are_ours_to_change
@@ -56,7 +56,7 @@ from headgate.runtime.worker import task_partition
 from headgate.slot.compile import compile_flow
 from headgate.slot.wire import PAYLOAD_BYTES_MAX, BatchTuple, Kind, decode, digest_of, encode
 from headgate.state.storage import Storage
-from headgate.topology.arguments import absolute, duration_us
+from headgate.topology.arguments import absolute
 from headgate.topology.builder import FlowBuilder
 from headgate.typical import BYTE_S, LEVEL_S, MESSAGE_S, TASK_S
 
@@ -127,7 +127,7 @@ def resolve(
         elastic=elastic,
         limits=rows_per_epoch is None and takes_rows(graph),
         rows_per_epoch=rows,
-        interval_s=interval_s(trigger),
+        interval=has_interval(trigger),
         all_there=any((trigger or {}).get(name) for name in ("availableNow", "once")),
     )
     return AutoStart(chosen, rows, tuner, storage, saved, calibrated)
@@ -191,22 +191,17 @@ def known_costs(
     return SavedTuning(TYPICAL, tuned), f"typical costs: {why}"
 
 
-def interval_s(trigger: Mapping[str, Any] | None) -> float:
-    """How long Spark waits from one epoch to the next though there are rows; 0: it does not.
+def has_interval(trigger: Mapping[str, Any] | None) -> bool:
+    """Does Spark wait between epochs though there are rows?
 
     Examples:
-        >>> [interval_s(t) for t in ({"processingTime": "5 seconds"}, {"availableNow": True})]
-        [5.0, 0.0]
-        >>> interval_s({"processingTime": "0 seconds"})
-        0.0
+        >>> [has_interval(t) for t in ({"processingTime": "5 seconds"}, {"availableNow": True})]
+        [True, False]
+        >>> has_interval({"processingTime": "0 seconds"})
+        False
     """
     told = str((trigger or {}).get("processingTime") or "")
-    if not any(digit in told for digit in "123456789"):
-        return 0.0
-    try:
-        return duration_us(told) / 1e6
-    except DeclarationError:  # Spark knows more ways to say it
-        return 1.0
+    return any(digit in told for digit in "123456789")
 
 
 def _probe(spark: SparkSession) -> Calibration:

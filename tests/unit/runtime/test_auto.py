@@ -16,8 +16,7 @@ from headgate.commit.settings import Settings
 from headgate.control.tuner import SavedTuning, load_tuning, save_tuning
 from headgate.errors import DeclarationError
 from headgate.planner.tuning.cost_model import Calibration, EngineCosts
-from headgate.planner.tuning.epochs import EpochPrediction, EpochSettings
-from headgate.planner.tuning.explained import TunedEpochs
+from headgate.planner.tuning.epochs import EpochPrediction, EpochSettings, TunedEpochs
 from headgate.runtime.auto import SAVED, TYPICAL, AutoStart, costs_of, known_costs, resolve
 from headgate.slot.plan import Batching
 from headgate.testing import ListSource
