@@ -59,14 +59,15 @@ class Flow(FlowBuilder):
             manager: Measures while the flow runs and moves keys to where their rows are;
                 `hg.Manager(...)` has its settings. None: the routing tables stay as they are,
                 except for operators whose grouping asks for a policy.
-            latency_s: Mean latency of a row to stay within, as far as the flow keeps up with what
-                comes; slots and rows per epoch are chosen for it.
+            latency_s: Latency that 95 % of rows should stay within, as far as the flow keeps up
+                with what comes; slots, instances and rows per epoch are chosen for it.
             rows_per_epoch: What sources that can be told (`Reader`, or a function of two
                 arguments) are told, whatever is measured (default: chosen for them, and changed
                 while the flow runs).
             parallelism: How many instances operators have, by name, in place of what they were
-                declared with: `{"score": 12}`. These stay, until `query.rescale`; other operators
-                have one in every slot.
+                declared with: `{"score": 12}`. These stay, until `query.rescale`. Those of other
+                operators are chosen with the slots; if `slots` is a number, they are in all of
+                them.
             options: What is seldom needed: tables, storage, signing, clocks; see `hg.Options`.
         """
         from headgate.runtime.start import start_flow

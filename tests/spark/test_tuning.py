@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from tests.spark.feeding import ONCE, write_epoch
-from tests.waiting import PATIENCE_S
+from tests.spark.feeding import ONCE, read_files, write_epoch
+from tests.waiting import PATIENCE_S, wait_until
 
 import headgate as hg
+from headgate.commit.facts_json import to_json
 from headgate.control.tuner import RETUNE_EPOCHS, SavedTuning, load_tuning, save_tuning
 from headgate.planner.tuning.cost_model import Calibration, EngineCosts
-from headgate.planner.tuning.epochs import EpochPrediction, EpochSettings, TunedEpochs
+from headgate.planner.tuning.epochs import EpochPrediction, EpochSettings
+from headgate.planner.tuning.explained import TunedEpochs
 from headgate.runtime.auto import AT_START, calibrate
+from headgate.runtime.query import FlowQuery
 from headgate.runtime.tune_probe import probe_flow
 from headgate.state.storage import Storage
 
@@ -64,7 +66,8 @@ def test_a_flow_is_measured_without_telling_its_sinks(spark: SparkSession, tmp_p
     sizes = [epoch.rows for epoch in epochs]
     assert {10, 40} <= set(sizes)
     assert measured.sizes_differ
-    assert measured.model.flow.step["count"].ppt_s + measured.model.instance_s > 0
+    step = measured.model.flow.step["count"]
+    assert step.ppt_s + step.instance_s > 0
     assert measured.rows_per_s > 0
 
 
@@ -75,6 +78,24 @@ def known(storage: Storage, *, slots: int, rows_per_epoch: int) -> None:
     save_tuning(storage, SavedTuning(KNOWN, tuned))
 
 
+class Thoughtful:
+    """A sink that returns when the flow has thought about its epochs: a busy machine takes longer
+    to decide, and would be done with all rows before.
+    """
+
+    def __init__(self) -> None:
+        self.called: list[int] = []
+        self.query: FlowQuery | None = None
+
+    def __call__(self, rows: DataFrame, epoch: int) -> None:
+        self.called.append(epoch)
+        wait_until(self._has_decided, f"a decision before epoch {epoch + 1}")
+
+    def _has_decided(self) -> bool:
+        planning = None if self.query is None else self.query.coordinator._planning
+        return planning is not None and (planning._under_way is None or planning._under_way.done())
+
+
 def test_a_backlog_gets_larger_epochs_while_the_flow_runs(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -83,26 +104,27 @@ def test_a_backlog_gets_larger_epochs_while_the_flow_runs(
     feed(tmp_path / "in", files)
     storage = Storage.at(str(tmp_path / "ck"))
     known(storage, slots=2, rows_per_epoch=10)
-    called: list[int] = []
+    sink = Thoughtful()
     flow = hg.Flow("tuned")
     reader = hg.Reader("parquet", path=str(tmp_path / "in"), schema=SCHEMA)
     counts = flow.source(reader, name="in").key_by("k").process(hg.Count(), name="count")
-    counts.to(lambda rows, epoch: called.append(epoch), name="out")
+    counts.to(sink, name="out")
 
     query = flow.start(
         spark,
         slots=hg.Scaling(max_slots=2),
         checkpoint=str(tmp_path / "ck"),
         trigger=ONCE,
+        manager=None,
     )
-    first = query.sparkQuery
+    sink.query, first = query, query.sparkQuery
     query.awaitTermination()
 
     journal = query.journal()
     rows = [r["rows"] for r in journal if r["kind"] == "epoch"]
     assert rows[:RETUNE_EPOCHS] == [10] * RETUNE_EPOCHS
     assert sum(rows) == 10 * files and len(rows) < files
-    assert called == list(range(len(rows)))
+    assert sink.called == list(range(len(rows)))
     state = query.state("count")
     assert dict(zip(*state.to_pydict().values(), strict=True)) == dict.fromkeys(range(10), files)
 
@@ -120,7 +142,50 @@ def test_a_backlog_gets_larger_epochs_while_the_flow_runs(
     saved = load_tuning(storage)
     tunings = [r["settings"] for r in journal if r["kind"] == "tuning" and "settings" in r]
     assert saved is not None and saved.tuned is not None
-    assert asdict(saved.tuned)["settings"] == tunings[-1]["settings"]
+    assert to_json(saved.tuned)["settings"] == tunings[-1]["settings"]
+
+
+def test_operators_get_the_instances_that_pay_while_the_flow_runs(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Six slots on two cores: every instance is a task, and so few rows need few of them."""
+    files = RETUNE_EPOCHS + 8
+    feed(tmp_path / "in", files)
+    where, sink = str(tmp_path / "ck"), Thoughtful()
+    dear_tasks = EngineCosts(1e-4, 5e-9, task_s=0.2, epoch_s=0.0, message_bytes_max=8 << 20)
+    save_tuning(Storage.at(where), SavedTuning(Calibration(dear_tasks, (), 0.0)))
+    flow = hg.Flow("tuned")
+    rows = flow.source(read_files(spark, tmp_path / "in", SCHEMA), name="in")
+    first = rows.key_by("k", grouping="hash").process(hg.Count(emit="rows"), name="first")
+    second = first.key_by("k", grouping="hash").process(hg.Count(name="seen"), name="second")
+    third = second.key_by("k", grouping="hash").process(
+        hg.Count(name="told"), name="third", parallelism=2
+    )
+    third.to(sink, name="out")
+
+    query = flow.start(spark, slots=hg.Scaling(6, 6), checkpoint=where, trigger=ONCE, manager=None)
+    sink.query = query
+    query.awaitTermination()
+
+    journal = query.journal()
+    asked = [r for r in journal if r["kind"] == "tuning" and "instances" in r]
+    assert set(asked[0]["instances"]) == {"first", "second"}  # the third's are declared
+    assert "instances of first" in asked[0]["why_instances"]
+    epochs = [r for r in journal if r["kind"] == "epoch"]
+    counts = {op: len(slots) for op, slots in query.instances.items()}
+    assert max(counts["first"], counts["second"]) <= 3 and counts["third"] == 2
+    assert max(epochs[-1]["tasks"]) < max(epochs[0]["tasks"]) == 6
+    moving = [r["moved_rows"] for r in epochs if sum(r["moved_rows"].values())]
+    assert moving and set().union(*moving) == {"first", "second"}
+    batches = [r["batch_rows"] for r in journal if r["kind"] == "tuning" and "batch_rows" in r]
+    assert set(batches[0]) == {"in->first", "first->second", "second->third"}
+    for operator in query.instances:
+        state = query.state(operator).to_pylist()
+        assert {row["k"]: row["count"] for row in state} == dict.fromkeys(range(10), files)
+
+    again = flow.start(spark, slots=hg.Scaling(6, 6), checkpoint=where, trigger=ONCE, manager=None)
+    again.awaitTermination()
+    assert again.instances == query.instances  # what was decided is what it goes on with
 
 
 def test_auto_follows_the_load_with_slots_and_moves_the_state(

@@ -40,7 +40,7 @@ Target = Annotated[
     str, typer.Argument(metavar="APP.PY:FLOW", help="A Flow, or a function (spark) -> Flow.")
 ]
 Latency = Annotated[
-    float | None, typer.Option(min=1e-3, help="Mean latency of a row to stay within.")
+    float | None, typer.Option(min=1e-3, help="Latency that 95 % of rows should stay within.")
 ]
 JsonFile = Annotated[
     Path | None, typer.Option("--json", help="Also write all figures there ('-': stdout).")

@@ -32,7 +32,9 @@ from headgate.commit.facts_json import to_json
 from headgate.control.measured_flow import Measured
 from headgate.control.tuner import GROWTH, SavedTuning, load_tuning, read_calibration, save_tuning
 from headgate.planner.tuning.cost_model import Calibration, Step
-from headgate.planner.tuning.epochs import EpochModel, EpochSettings, TunedEpochs, tune_epochs
+from headgate.planner.tuning.epochs import EpochModel, EpochSettings
+from headgate.planner.tuning.explained import TunedEpochs
+from headgate.planner.tuning.tuned import tune_epochs
 from headgate.state.storage import Storage
 from headgate.topology.arguments import absolute
 
@@ -236,6 +238,7 @@ def print_tuning(console: Console, measured: Measured, tuned: TunedEpochs) -> No
         "operator",
         "instances",
         "µs a row",
+        "waiting",
         "of all work",
         "predicted rows/s",
         "rows per batch",
@@ -245,6 +248,7 @@ def print_tuning(console: Console, measured: Measured, tuned: TunedEpochs) -> No
             Text(step.name, style="bold" if step.name == tuned.bottleneck else ""),
             instances(measured, tuned, step.name),
             f"{step.ppt_s * 1e6:,.2f}",
+            f"{step.wait_s / step.ppt_s:.0%}" if step.ppt_s else "-",
             f"{tuned.work_share.get(step.name, 0.0):.0%}",
             f"{tuned.rates.get(step.name, 0.0):,.0f}",
             batches(measured, tuned, step),
@@ -257,31 +261,26 @@ def print_tuning(console: Console, measured: Measured, tuned: TunedEpochs) -> No
     chosen = f"{counted(settings.slots, 'slot')}, {settings.rows_per_epoch:,} rows per epoch"
     console.print(
         f"\n[bold]{chosen}[/]: predicted {predicted.rows_per_s:,.0f} rows/s, epochs of "
-        f"{predicted.epoch_s:.2f} s ({predicted.fixed_s:.2f} s fixed), rows done after "
-        f"{predicted.latency_s:.2f} s on average. The probe: {measured.rows_per_s:,.0f} rows/s.\n"
+        f"{predicted.epoch_s:.2f} s ({predicted.fixed_s:.2f} s fixed), 95 % of rows done after "
+        f"{predicted.latency_p95_s:.2f} s. The probe: {measured.rows_per_s:,.0f} rows/s.\n"
     )
-    console.print(f"[bold]Bottleneck:[/] {safe(bottleneck(measured, tuned))}")
+    console.print(f"[bold]Bottleneck:[/] {safe(bottleneck(tuned))}")
     console.print("[bold]Why:[/]")
     reasons = Table.grid(padding=(0, 1))
-    for reason in [*tuned.why, *([] if measured.sizes_differ else [ASSUMED])]:
+    for reason in [
+        *tuned.why,
+        *operator_lines(tuned),
+        *([] if measured.sizes_differ else [ASSUMED]),
+    ]:
         reasons.add_row(" -", Text(reason))
     console.print(reasons)
     console.print("[bold]Use it:[/]")
 
 
-def bottleneck(measured: Measured, tuned: TunedEpochs) -> str:
-    """The operator that takes most, where it runs, and what would help."""
-    name, model, predicted = tuned.bottleneck, measured.model, tuned.prediction
-    said = f"{name}, with {tuned.work_share.get(name, 0.0):.0%} of the work per row, in "
-    said += f"{instances(measured, tuned, name)} on {counted(model.cores, 'core')}. "
-    if model.flow.step[name].at_source and model.source_tasks < model.cores:
-        said += "Slots are no help to it; more partitions of the source would be."
-    elif model.flow.step[name].at_source:
-        said += "Slots are no help to it; more cores, or less work per row, would be."
-    elif tuned.settings.slots < model.cores:
-        said += "More slots would not pay for what they cost, as the reasons say."
-    else:
-        said += "All cores have a slot; more of both, or less work per row, would help."
+def bottleneck(tuned: TunedEpochs) -> str:
+    """The operator that epochs spend most time on, what holds it back, and what would help."""
+    said = f"{tuned.bottleneck} {tuned.why_bottleneck}."
+    predicted = tuned.prediction
     fixed = predicted.fixed_s / predicted.epoch_s if predicted.epoch_s > 0 else 0.0
     if fixed > MOSTLY_FIXED:
         said += f" But {fixed:.0%} of an epoch's time is not for rows: larger epochs share it."
@@ -289,10 +288,20 @@ def bottleneck(measured: Measured, tuned: TunedEpochs) -> str:
 
 
 def instances(measured: Measured, tuned: TunedEpochs, name: str) -> str:
-    """An operator has one in every slot; what comes before the first exchange, in source tasks."""
-    if measured.model.flow.step[name].at_source:
+    """Of an operator; what comes before the first exchange is in source tasks."""
+    if measured.model.flow.step[name].in_source_tasks:
         return counted(measured.model.source_tasks, "source task")
-    return counted(tuned.settings.slots, "slot")
+    known = {choice.name: choice.instances for choice in tuned.operators}
+    return f"{known.get(name, tuned.settings.slots)} of {counted(tuned.settings.slots, 'slot')}"
+
+
+def operator_lines(tuned: TunedEpochs) -> list[str]:
+    """What was chosen for every operator that could have had another number of instances."""
+    return [
+        f"{choice.name}, {counted(choice.instances, 'instance')}: {choice.why}"
+        for choice in tuned.operators
+        if "predicted" in choice.why
+    ]
 
 
 def met_bound(tuned: TunedEpochs, free: TunedEpochs, rows_max: int | None, largest: int) -> str:
@@ -318,6 +327,8 @@ def ways(target: str, settings: EpochSettings, takes_rows: bool) -> list[str]:
     if takes_rows:
         python += f", rows_per_epoch={rows:_}"
         flags += f" --rows-per-epoch {rows}"
+    if settings.instances:
+        python += f", parallelism={dict(settings.instances)}"
     lines = [f'flow.start(spark, {python}, checkpoint="...")', f"headgate run {target} {flags}"]
     if not takes_rows:
         lines.append(

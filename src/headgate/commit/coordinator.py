@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from types import MappingProxyType
 
 from headgate.commit import faults
 from headgate.commit.checkpoint import Checkpoint, Collector
@@ -19,7 +20,7 @@ from headgate.commit.continuity import check_epoch, check_sinks, newest_plan, sp
 from headgate.commit.costs_in_use import CostsInUse
 from headgate.commit.epoch_record import EpochResult, epoch_facts, settle
 from headgate.commit.facts import DamageFacts, EpochFacts, PlanFacts, RetryFacts, ScaleFacts
-from headgate.commit.instances import InstancesInUse
+from headgate.commit.instances import Instances, InstancesInUse
 from headgate.commit.journal import Journal
 from headgate.commit.manifest import BEFORE, Manifest, epoch_time, next_manifest
 from headgate.commit.planning import Decision, Observed, Planning
@@ -69,14 +70,8 @@ class Coordinator:
         self._planning = planning
         self._dispatch: Mapping[str, Dispatch] = {}
         self.slots = settings.slots
-        self.batching = batching_of(
-            program.graph,
-            settings.batch_rows,
-            settings.sharing,
-            message_s=settings.message_s,
-            byte_s=settings.byte_s,
-        )
-        self._wanted: deque[tuple[int, str]] = deque(maxlen=1)  # other threads ask
+        self._batch(settings.chosen_batch_rows)
+        self._wanted: deque[tuple[int, str, Instances]] = deque(maxlen=1)  # other threads ask
         self._parallelism: deque[Mapping[str, int]] = deque()  # so do they for this
         self.carry_out: Callable[[Decision], None] = self._resize_as_decided
         self.is_changing: Callable[[], bool] = lambda: False
@@ -108,7 +103,13 @@ class Coordinator:
         self._collector = Collector(checkpoint, settings.keep_manifests)
         stored = (self.last or BEFORE).instances
         kept = {op: slots for op, slots in stored.items() if op not in settings.tables}
-        placed = InstancesInUse(program, settings.slots, kept, keep=planning is not None)
+        placed = InstancesInUse(
+            program,
+            settings.slots,
+            kept,
+            keep=planning is not None,
+            chosen=settings.chosen_instances if self.last is None else {},
+        )
         self._routing = TablesInUse(
             program,
             checkpoint.tables,
@@ -131,9 +132,13 @@ class Coordinator:
         """Who owns which key, by operator, in the coming epoch."""
         return self._routing.tables
 
-    def resize(self, slots: int, why: str = "asked for") -> None:
-        """Run with so many slots from the next epoch on; state moves with that epoch."""
-        self._wanted.append((check_count(slots, "slots=", error=EngineError), why))
+    def resize(
+        self, slots: int, why: str = "asked for", instances: Instances = MappingProxyType({})
+    ) -> None:
+        """Run with so many slots from the next epoch on, and with instances of operators in these
+        of them, if mentioned; state moves with that epoch.
+        """
+        self._wanted.append((check_count(slots, "slots=", error=EngineError), why, instances))
 
     @property
     def instances(self) -> dict[str, tuple[int, ...]]:
@@ -351,9 +356,11 @@ class Coordinator:
             else self._planning.take(self.slots, self._routing.placed.slots_of)
         )
         if decision is not None:
-            if decision.instances:
+            if decision.instances and decision.slots is None:
                 self._routing.placed.choose(decision.instances)
                 self._resize()
+            if decision.tuning is not None and decision.tuning.batch_rows:
+                self._batch(decision.tuning.batch_rows)
             strays = self._routing.use(decision.tables)
             if strays:
                 why = f"tables of {', '.join(strays)} name slots without an instance of it"
@@ -368,7 +375,18 @@ class Coordinator:
     def _resize_as_decided(self, decision: Decision) -> None:
         """What an engine without executors of its own does about a decision."""
         if decision.slots is not None:
-            self.resize(decision.slots, decision.scaling)
+            self.resize(decision.slots, decision.scaling, decision.instances)
+
+    def _batch(self, chosen: Mapping[str, int]) -> None:
+        """Send batches of so many rows from the next epoch on, where the user says nothing."""
+        settings, given = self.settings, self.settings.batch_rows
+        self.batching = batching_of(
+            self.program.graph,
+            given if isinstance(given, int) else {**chosen, **(given or {})},
+            settings.sharing,
+            message_s=settings.message_s,
+            byte_s=settings.byte_s,
+        )
 
     def _tell(self, epoch: int, decision: Decision) -> None:
         if decision.tuning is not None:
@@ -385,11 +403,14 @@ class Coordinator:
         A plan for the old number of slots is void, and one for slots that an operator no longer has
         too.
         """
-        slots, why = self._wanted.pop() if self._wanted else (self.slots, "")
+        slots, why, instances = self._wanted.pop() if self._wanted else (self.slots, "", {})
         if slots != self.slots:
             self.journal.append(ScaleFacts(epoch, self.slots, slots, why))
             self.slots = slots
             self._resize(slots)
+            if instances:
+                self._routing.placed.choose(instances)
+                self._resize()
         while self._parallelism:
             self._routing.placed.ask(self._parallelism.popleft())
             self._resize()

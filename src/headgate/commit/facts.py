@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Self
 from headgate.commit.facts_json import INLINE, SPARSE, Json, Sparse, from_json, to_json
 from headgate.commit.latency import LatencyFacts
 from headgate.planner.tuning.cost_model import EngineCosts
-from headgate.planner.tuning.epochs import TunedEpochs
+from headgate.planner.tuning.explained import TunedEpochs
 
 SCHEMA = 1
 
@@ -305,6 +305,11 @@ class TuningFacts(Facts):
     settings: Sparse[TunedEpochs] = None
     rows_per_epoch: Sparse[int] = None
     why_rows: Sparse[str] = None
+    # the slots of operators whose instances change
+    instances: Sparse[Mapping[str, tuple[int, ...]]] = None
+    why_instances: Sparse[str] = None
+    # rows of a batch, by stream
+    batch_rows: Sparse[Mapping[str, int]] = None
 
 
 KINDS: Mapping[str, type[Facts]] = {kind.kind: kind for kind in Facts.__subclasses__()}

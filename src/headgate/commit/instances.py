@@ -26,7 +26,7 @@ class InstancesInUse:
     """The slots of every operator that has an instance in some slots only (`slots_of`).
 
     `stored` are those of the last epoch. `keep`: somebody decides about them, and begins with what
-    was decided before.
+    was decided before; `chosen` are the numbers to begin with in the very first epoch.
     """
 
     def __init__(
@@ -36,6 +36,7 @@ class InstancesInUse:
         stored: Instances = MappingProxyType({}),
         *,
         keep: bool = False,
+        chosen: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self._graph, self.slots = program.graph, slots
         self._talks = talking_operators(program)
@@ -51,7 +52,8 @@ class InstancesInUse:
         self.slots_of: Instances = {
             op: placed for op, placed in stored.items() if op in self._groupings
         }
-        self._decided = {op: len(placed) for op, placed in self.slots_of.items() if keep}
+        self._decided = {op: count for op, count in chosen.items() if op in self._groupings}
+        self._decided |= {op: len(placed) for op, placed in self.slots_of.items() if keep}
         self.place(slots)
 
     def all(self) -> dict[str, tuple[int, ...]]:

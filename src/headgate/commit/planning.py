@@ -45,8 +45,9 @@ class Decision:
     the decision before: promised and achieved. `slots` is how many there should be, if that is to
     change, and `scaling` why; the engine may need some epochs to get ready for it. `dispatch` is
     how rows of some operators find their slots in the plans to come; None: as they did.
-    `tuning` has the limit that sources should get, and what a later start should begin with.
-    `instances` holds the slots of the operators whose instances change; their tables follow.
+    `tuning` has the limit that sources should get, rows of batches, and what a later start should
+    begin with. `instances` holds the slots of the operators whose instances change; their tables
+    follow. With another number of `slots` they are among those, and come with them.
     """
 
     tables: Mapping[str, RoutingTable] = field(default_factory=dict)

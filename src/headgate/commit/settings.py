@@ -26,7 +26,8 @@ class Options:
             of slots. An operator without one keeps the table it had, or is hashed.
         racks: Rack of each host, for a manager that should prefer near slots to far ones.
         batch_rows: Rows per batch tuple, for all edges or by "producer->consumer" (default: as
-            declared with `batched`, else as many as fit). Results do not depend on it.
+            declared with `batched`, else chosen while the flow runs; at first as many as fit).
+            Results do not depend on it.
         sharing: Batches for consumers with different keys: "distinct", "shared", or the cheaper.
         calibration: What the engine charges, for choosing slots and rows per epoch: a file of
             `headgate calibrate`, what `calibrate` returned, or "probe" to measure it now, by a
@@ -86,6 +87,8 @@ class Settings(Options):
 
     `last_epoch` is the one with which the input ends, and all windows close (None: it does not).
     `identity` is how a new checkpoint tells keys apart (None: with a secret of its own).
+    `chosen_batch_rows` and `chosen_instances` are what an optimizer begins with, by edge and by
+    operator, where the user says nothing.
     """
 
     slots: int
@@ -94,6 +97,8 @@ class Settings(Options):
     byte_s: float = BYTE_S
     last_epoch: int | None = None
     identity: Identity | None = None
+    chosen_batch_rows: Mapping[str, int] = field(default_factory=dict)
+    chosen_instances: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()

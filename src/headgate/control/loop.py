@@ -10,6 +10,10 @@ heard. Of policies that ask in the same turn, more slots win over fewer: what on
 another must not take away. Slots to give back are drained first, where the placement can do that
 within its budget.
 
+**Instances and batches** are the tuner's to choose. Instances in the slots there are hold from the
+next epoch on; those of another number of slots come with it. What a placement proposes in the same
+turn for operators whose instances change was made for the old ones, and is left out.
+
 **Nothing outside of an operator's slots.** An operator may have instances in some slots only. A
 table or shares of it that name another slot are left out of the decision, whoever proposed them,
 and the plan says so.
@@ -66,6 +70,7 @@ class DecisionLoop:
         self._policies = [policy for policy in policies if policy is not None]
         self.statistics_bytes = statistics_bytes if self._policies else 0
         self._slots = 0
+        self._instances: Mapping[str, tuple[int, ...]] = {}
         self._dispatch: dict[int, Mapping[str, Dispatch]] = {}  # by number of the policy
         self._promised: Mapping[Figure, float] = {}
 
@@ -84,8 +89,10 @@ class DecisionLoop:
             self._promised, self._dispatch = {}, {}
             for policy in self._policies:
                 policy.slots_changed(slots)
-        self._slots = slots
         view = View(tables, slots, _instances(observed[-1].facts, tables, slots))
+        if view.instances != self._instances:
+            self._promised = {}  # for keys that had other owners
+        self._slots, self._instances = slots, view.instances
         recent = [epoch for epoch in observed if epoch.facts.slots == slots]
         recent = [epoch for epoch in recent if epoch.facts.instances == view.instances]
         proposals = [policy.propose(recent, view) for policy in self._policies]
@@ -98,8 +105,8 @@ class DecisionLoop:
         }
         wanted = self._slots_wanted(proposals, tuning, slots)
         if wanted is not None:
-            decision = replace(decision, slots=wanted.count, scaling=wanted.why)
-        return decision
+            decision = replace(decision, slots=wanted.count, scaling=wanted.why, instances={})
+        return _with_tuned_instances(decision)
 
     # --- inside ----------------------------------------------------------------------------
     def _join(self, proposals: Sequence[Proposal]) -> Decision:
@@ -226,6 +233,25 @@ def _within_instances(decision: Decision, view: View) -> Decision:
         instances=instances,
         dispatch=None if decision.dispatch is None else dispatch,
         plan=replace(plan, why=why),
+    )
+
+
+def _with_tuned_instances(decision: Decision) -> Decision:
+    """The decision with the instances that the tuner asks for, if they are of the slots to come."""
+    tuning = decision.tuning
+    if tuning is None or not tuning.instances or tuning.slots != decision.slots:
+        return decision
+    tuned = tuning.instances
+    return replace(
+        decision,
+        instances={**decision.instances, **tuned},
+        tables={op: table for op, table in decision.tables.items() if op not in tuned},
+        dispatch=decision.dispatch
+        and {
+            op: by
+            for op, by in decision.dispatch.items()
+            if op not in tuned or not isinstance(by, Shares)
+        },
     )
 
 

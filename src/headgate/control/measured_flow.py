@@ -1,59 +1,44 @@
-"""A flow as the optimizer sees it, from the facts of its last epochs: costs, demand, and pace.
+"""A flow as the optimizer sees it, from the facts of its last epochs: what everything costs.
 
-**Costs.** Times per operator come from the tasks (advisory: a task run twice counts twice), rows
-and bytes per edge from the control records. Where epochs differ in size, a line through them tells
-what an epoch takes without rows from what rows take, for the whole and for every operator; else the
-calibration says it, and at most what an epoch took beside its tasks: the engine may have been cold
-or busy then. What tasks take beyond their operators is work on rows too: in slots it is charged to
-the operators there, by their rows. The rest (reading, Arrow, the shuffle) is charged to the
-sources, so that predicted and measured epochs agree.
+Times per operator come from the tasks (advisory: a task run twice counts twice), rows and bytes per
+edge from the control records. Where the system tells, an operator's time is what it had of cores
+and what it waited for others; standing in line for a core is nobody's work. Where epochs differ in
+size, a line through them tells what an epoch takes without rows from what rows take, for the whole
+and for every operator; else the calibration says it, and at most what an epoch took beside its
+tasks: the engine may have been cold or busy then.
 
-**Pace.** A limited source with a backlog and a steady stream look alike: epochs without a break,
-all of about one size. What tells them apart, the surest first:
-
-- a run that ends with what was there when it began (`availableNow`): all rows wait;
-- the source says so: when an epoch was planned, its latest offset was not the one taken (`kafka`
-  does; the facts of the next epoch have it as `last_rows_wait`);
-- epochs meet the limit that the sources were given, or stay far below it;
-- rows do not follow time. A stream brings as many rows per second, a limit as many per epoch. That
-  shows where epochs differ in length, and counts only where it is clear.
-
-Otherwise nobody knows, and that is the answer too.
+What tasks take beyond their operators is work on rows too: in slots it is charged to the operators
+there, by their rows. What levels took, over what the model says of them, shows how uneven slots
+are, how crowded the processors, and what a task costs before its first row. The rest (reading,
+Arrow, the shuffle) is charged to the sources, as far as rows can be the reason for it. So predicted
+and measured epochs agree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from headgate.arrays import F64
 from headgate.commit.facts import EngineFacts, EpochFacts
+from headgate.control.pace import apart_s, overhead_s
 from headgate.errors import DeclarationError
 from headgate.planner.tuning.cost_model import EngineCosts, FlowModel, Step, Stream
 from headgate.planner.tuning.epochs import EpochModel
-from headgate.planner.tuning.rescaler import Load
 from headgate.slot.plan import edge_name
-from headgate.slot.program import Program
+from headgate.slot.program import Program, is_ordered
+from headgate.topology.graph import Node
 
 APART = 2.0  # large epochs must have so many times the rows of small ones
 FEW = 0.1  # of the epochs, which are larger or smaller than those
 WARM_UP = 2  # epochs in which workers start and caches fill
-GROWTH_MOST = 2.0  # times the rows of an epoch: its cost per row says nothing about more
-LEFT_LEAST = 0.25  # of the time, for slots: what source tasks may take of it at most in the demand
-
-FULL = 0.9  # epochs this near to a limit have met it
-FAR_BELOW = 0.5  # epochs with less than this share of a limit do not meet it
-BESIDE_S = 1.0  # at most, between two jobs of a flow that never waits, if Spark does not tell
-IDLE_MOST = 0.1  # of the time that a busy flow may seem to wait
-RECENT = 16  # epochs that say how it is now; whether rows follow time, all of them say
-EPOCHS_MIN = 12  # to say so
-STRAYS_MIN = 0.08  # of an epoch's rows: less may be chance
-EVEN_STRAYS_MIN = 0.03  # the same where all epochs have one and the same number of rows
-CLEARLY = 2.0  # times as far
+STRETCH_MOST = 4.0  # times what even slots would take
+BEFORE_MOST_S = 0.05  # what a task takes before its first row, unless epochs show that it is more
+DOUBT = 0.2  # weight of "no stretch, and nothing before the first row" against what is measured
+CORRECTION = (0.5, 2.0)  # what predicted epochs may be off by, and still be worth anything
 
 
 @dataclass(frozen=True)
@@ -62,7 +47,7 @@ class Measured:
 
     `rows_per_s` is what busy epochs got through, `arriving_per_s` what came in, waiting included.
     `beside_s` of the model's fixed cost passes between two jobs. `sizes_differ`: what epochs cost
-    without rows was measured, and not taken from the calibration.
+    without rows was measured, and not taken from the calibration. `rows` is a mean epoch's.
     """
 
     model: EpochModel
@@ -71,10 +56,11 @@ class Measured:
     arriving_per_s: float
     sizes_differ: bool
     beside_s: float = 0.0
+    rows: float = 0.0
 
-    def job_fixed_s(self, slots: int) -> float:
+    def job_fixed_s(self, slots: int, instances: Mapping[str, int] | None = None) -> float:
         """Seconds of an epoch's job without rows."""
-        return self.model.fixed_s(slots) - self.beside_s
+        return self.model.fixed_s(slots, instances) - self.beside_s
 
 
 def measure_flow(
@@ -84,41 +70,50 @@ def measure_flow(
     cores: int,
     *,
     elastic: bool = False,
+    given: Mapping[str, int] | None = None,
+    every_s: float = 0.0,
 ) -> Measured:
     """What these epochs say, the first ones left out if there are enough.
 
-    `elastic`: executors follow the slots, so that other slots have other cores.
+    `elastic`: executors follow the slots, so that other slots have other cores. `given`: instances
+    that operators were given, beside those declared. `every_s`: the trigger's interval.
     """
     seen = [e for e in epochs if e.rows > 0]
-    slots, had = (seen[-1].slots, seen[-1].engine.cores) if seen else (0, None)
-    seen = [e for e in seen if e.slots == slots and e.engine.cores == had and e.attempts == 1]
+    if seen:
+        last = seen[-1]
+        seen = [e for e in seen if _alike(e, last) and e.attempts == 1]
     if len(seen) > WARM_UP + 1:
         seen = seen[WARM_UP:]
+    seen = [e for e in seen if not e.moving_ms] or seen
     if not seen:
         raise DeclarationError(
             "no epoch with rows has run, so nothing could be measured; feed the flow and try again"
         )
     sizes = [e.rows for e in seen]
     rows, seconds = sum(sizes), sum(e.engine.seconds for e in seen)
-    flow, instance_s = _flow(program, seen, rows / seconds if seconds else 0.0)
+    view = _View(program, seen, given or {})
     model = EpochModel(
-        flow,
+        view.flow(rows / seconds if seconds else 0.0),
         costs,
         program.levels,
         cores,
+        cpus=seen[-1].engine.cpus,
         source_tasks=max(1, round(float(np.median([e.source_tasks for e in seen])))),
-        slots_seen=slots,
-        instance_s=instance_s,
+        slots_seen=last.slots,
+        instances_seen=instances_of(last),
         elastic=elastic,
+        every_s=every_s,
+        full_levels=view.full_levels,
     )
-    model = _with_fixed_of(model, seen, slots)
-    model = _with_work_of_tasks(model, seen, slots)
-    model = _with_engine_work(model, seen, slots)
+    model = _with_fixed_of(model, seen)
+    model = _with_work_of_tasks(model, seen)
+    model = _with_levels_of(model, seen)
+    model = _with_engine_work(model, seen)
     beside_s = overhead_s(seen)
-    costs = replace(model.costs, epoch_s=model.costs.epoch_s + beside_s)
+    costs = replace(model.costs, epoch_s=model.costs.epoch_s + beside_s / model.correction)
     epoch_s = seconds / len(seen) + beside_s
     rate = rows / len(seen) / epoch_s if epoch_s else 0.0
-    passed = _apart_s(seen[0], seen[-1])
+    passed = apart_s(seen[0], seen[-1])
     return Measured(
         model=replace(model, costs=costs),
         epochs=len(seen),
@@ -126,73 +121,161 @@ def measure_flow(
         arriving_per_s=(sum(sizes[:-1]) / passed if passed > 0 else 0.0) or rate,
         sizes_differ=tells_apart(sizes),
         beside_s=beside_s,
+        rows=rows / len(seen),
     )
 
 
-def _flow(program: Program, seen: Sequence[EpochFacts], rate: float) -> tuple[FlowModel, float]:
-    """Steps and streams, and what the operators of a slot take in an epoch without rows."""
-    graph, total = program.graph, sum(e.rows for e in seen)
-    nodes = {node.name: node for node in graph.nodes}
-    at_source = {
-        n for n, x in nodes.items() if x.kind == "source" or program.rows_level.get(x.id) == 0
-    }
-    counts = [{**e.operator_rows, **e.source_rows, **e.sink_rows} for e in seen]
-    rows_in = {name: float(sum(count.get(name, 0) for count in counts)) for name in nodes}
-    lines = {
-        name: line_of([e.rows for e in seen], [sum(e.operator_ms.get(name, ())) for e in seen])
-        for name in nodes
-    }
-    spent_s = {name: line.row_s * total / 1e3 for name, line in lines.items()}
-    instance_ms = sum(line.fixed_s for name, line in lines.items() if name not in at_source)
-    inner = sum(spent_s[name] for name in at_source if nodes[name].kind != "source")
-    steps = []
-    for name, node in nodes.items():
-        source = node.kind == "source"
-        if not source and not graph.inputs(node.id):
-            continue  # dead letters come from everywhere and cost next to nothing
-        # A source's time holds that of what runs in its tasks.
-        spent = max(0.0, spent_s[name] - inner) if source else spent_s[name]
-        share = rows_in[name] / total if total else 0.0
-        steps.append(
-            Step(
-                name,
-                spent / rows_in[name] if rows_in[name] else 0.0,
-                rate * share if source else None,
-                at_source=name in at_source,
-            )
-        )
-    streams = []
-    for edge in graph.edges:
-        producer, consumer = graph.nodes[edge.producer].name, graph.nodes[edge.consumer].name
-        known = [e.edges[name] for e in seen if (name := edge_name(graph, edge)) in e.edges]
-        crossed, remote = float(sum(c.rows for c in known)), sum(c.remote_rows for c in known)
-        if not known:  # inside a task rows are not counted: of several inputs each gets its part
-            crossed = rows_in[consumer] / len(graph.inputs(edge.consumer))
-        size = sum(c.local_bytes + c.remote_bytes for c in known)
-        streams.append(
-            Stream(
-                producer,
-                consumer,
-                rows_per_row=crossed / rows_in[producer] if rows_in[producer] else 0.0,
-                row_bytes=size / crossed if crossed else 0.0,
-                remote_share=remote / crossed if crossed else 0.0,
-                sends=edge.exchanges,
-                between_slots=edge.exchanges and producer not in at_source,
-            )
-        )
-    return FlowModel(tuple(steps), tuple(streams)), instance_ms / 1e3 / seen[-1].slots
+def instances_of(epoch: EpochFacts) -> dict[str, int]:
+    """How many instances the operators have that are in some slots only."""
+    return {op: len(slots) for op, slots in epoch.instances.items()}
 
 
-def _with_fixed_of(model: EpochModel, seen: Sequence[EpochFacts], slots: int) -> EpochModel:
+def _alike(one: EpochFacts, other: EpochFacts) -> bool:
+    """Did they run on the same cores, with the same slots and instances?"""
+    same = one.slots == other.slots and one.engine.cores == other.engine.cores
+    return same and one.instances == other.instances
+
+
+class _View:
+    """The flow's graph with what was counted on it."""
+
+    def __init__(
+        self, program: Program, seen: Sequence[EpochFacts], given: Mapping[str, int]
+    ) -> None:
+        self._program, self._seen, self._given = program, seen, given
+        self._nodes = {node.name: node for node in program.graph.nodes}
+        self._folded = {
+            n.name for n in program.stateful if program.graph.key_grouping(n.id) == "partial"
+        } | set(seen[-1].split)
+        counts = [{**e.operator_rows, **e.source_rows, **e.sink_rows} for e in seen]
+        self._rows = {n: float(sum(count.get(n, 0) for count in counts)) for n in self._nodes}
+        self._at_source = self._in_source_tasks()
+
+    @property
+    def full_levels(self) -> frozenset[int]:
+        """Where owners of folded rows merge them: every slot has some."""
+        depth = self._program.depth
+        return frozenset(max(1, depth[self._nodes[name].id]) for name in self._folded)
+
+    def flow(self, rate: float) -> FlowModel:
+        graph, total = self._program.graph, sum(e.rows for e in self._seen)
+        times = {name: self._times(name) for name in self._nodes}
+        inside = _sum(times[n] for n in self._at_source if self._nodes[n].kind != "source")
+        steps = []
+        for name, node in self._nodes.items():
+            source = node.kind == "source"
+            if not source and not graph.inputs(node.id):
+                continue  # dead letters come from everywhere and cost next to nothing
+            # A source's time holds that of what runs in its tasks.
+            spent = times[name].less(inside) if source else times[name]
+            rows, share = self._rows[name], self._rows[name] / total if total else 0.0
+            per_row = total / rows if rows else 0.0
+            steps.append(
+                Step(
+                    name,
+                    spent.row_s * per_row,
+                    rate * share if source else None,
+                    at_source=name in self._at_source,
+                    wait_s=spent.wait_s * per_row,
+                    instance_s=0.0 if name in self._at_source else spent.instance_s,
+                    instances=self._fixed(node),
+                    everywhere=self._is_everywhere(node),
+                    ordered=is_ordered(node),
+                )
+            )
+        return FlowModel(tuple(steps), tuple(self._streams()))
+
+    # --- inside ----------------------------------------------------------------------------
+    def _in_source_tasks(self) -> set[str]:
+        graph, found = self._program.graph, set[str]()
+        for node in self._program.order:
+            inputs = graph.inputs(node.id)
+            before = all(graph.nodes[e.producer].name in found for e in inputs)
+            early = self._program.rows_level.get(node.id) == 0
+            if node.kind == "source" or early or (node.name in self._folded and inputs and before):
+                found.add(node.name)
+        return found
+
+    def _fixed(self, node: Node) -> int | None:
+        """Instances that are not to be chosen."""
+        kinds = {e.grouping.kind for e in self._program.graph.inputs(node.id)}
+        if "global" in kinds:
+            return 1
+        return self._given.get(node.name, node.parallelism)
+
+    def _is_everywhere(self, node: Node) -> bool:
+        kinds = {e.grouping.kind for e in self._program.graph.inputs(node.id)}
+        return node.name in self._folded or "all" in kinds
+
+    def _times(self, name: str) -> _OperatorTimes:
+        """An operator's seconds per source row, on cores and waiting, and those of an instance."""
+        rows = [e.rows for e in self._seen]
+        by_slot = [e.operator_ms.get(name, ()) for e in self._seen]
+        count = max(1, *(sum(ms > 0 for ms in slots) for slots in by_slot))
+        if all(e.operator_cpu_ms for e in self._seen):
+            cpu = line_of(rows, [e.operator_cpu_ms.get(name, 0.0) / 1e3 for e in self._seen])
+            wait = line_of(rows, [e.operator_wait_ms.get(name, 0.0) / 1e3 for e in self._seen])
+        else:  # who did not tell may have waited for a core: that is work of the machine
+            cpu = line_of(rows, [sum(slots) / 1e3 for slots in by_slot])
+            wait = EpochLine(0.0, 0.0)
+        fixed_s = cpu.fixed_s + wait.fixed_s
+        return _OperatorTimes(cpu.row_s + wait.row_s, wait.row_s, fixed_s / count)
+
+    def _streams(self) -> list[Stream]:
+        graph, found = self._program.graph, []
+        for edge in graph.edges:
+            producer, consumer = graph.nodes[edge.producer].name, graph.nodes[edge.consumer].name
+            known = [
+                e.edges[name] for e in self._seen if (name := edge_name(graph, edge)) in e.edges
+            ]
+            crossed, remote = float(sum(c.rows for c in known)), sum(c.remote_rows for c in known)
+            if not known:  # in a task rows are not counted: of several inputs each gets its part
+                crossed = self._rows[consumer] / len(graph.inputs(edge.consumer))
+            size = sum(c.local_bytes + c.remote_bytes for c in known)
+            before = self._rows[producer]
+            sends = edge.exchanges and consumer not in self._folded
+            found.append(
+                Stream(
+                    producer,
+                    consumer,
+                    rows_per_row=crossed / before if before else 0.0,
+                    row_bytes=size / crossed if crossed else 0.0,
+                    remote_share=remote / crossed if crossed else 0.0,
+                    sends=sends,
+                    between_slots=sends and producer not in self._at_source,
+                )
+            )
+        return found
+
+
+class _OperatorTimes(NamedTuple):
+    """Seconds per source row, what of it waits, and of an instance without rows."""
+
+    row_s: float
+    wait_s: float
+    instance_s: float
+
+    def less(self, others: _OperatorTimes) -> _OperatorTimes:
+        row_s = max(0.0, self.row_s - others.row_s)
+        return _OperatorTimes(row_s, min(row_s, max(0.0, self.wait_s - others.wait_s)), 0.0)
+
+
+def _sum(times: Iterable[_OperatorTimes]) -> _OperatorTimes:
+    every = [_OperatorTimes(0.0, 0.0, 0.0), *times]
+    return _OperatorTimes(*(float(sum(part)) for part in zip(*every, strict=True)))
+
+
+def _with_fixed_of(model: EpochModel, seen: Sequence[EpochFacts]) -> EpochModel:
     """The engine's fixed costs as this flow's epochs show them; their proportions are those of the
     calibration, whose engine may have been colder or busier.
     """
-    charged = replace(model, instance_s=0.0).fixed_s(slots)
+    slots, instances = model.slots_seen, model.instances_seen
+    charged = model.engine_s(slots, instances)
     if charged == 0:
         return model
     sizes, times = [e.rows for e in seen], [e.engine.seconds for e in seen]
     if tells_apart(sizes):
-        found = line_of(sizes, times).fixed_s - (model.fixed_s(slots) - charged)
+        found = line_of(sizes, times).fixed_s - (model.fixed_s(slots, instances) - charged)
     else:
         beside_tasks = [e.engine.seconds - in_tasks_s(e.engine) for e in seen]
         found = min(charged, float(np.quantile(beside_tasks, 0.25)))
@@ -206,23 +289,68 @@ def in_tasks_s(engine: EngineFacts) -> float:
     return min(engine.seconds, float(sum(engine.levels_ms.values())) / 1e3)
 
 
-def _with_work_of_tasks(model: EpochModel, seen: Sequence[EpochFacts], slots: int) -> EpochModel:
+def _with_work_of_tasks(model: EpochModel, seen: Sequence[EpochFacts]) -> EpochModel:
     """Slots' tasks do more than call operators: they open, check, order and route rows."""
     if not all(e.engine.task_ms for e in seen):
         return model
-    in_tasks = [sum(ms for level, ms in e.engine.task_ms.items() if level) / 1e3 for e in seen]
-    beyond = line_of([e.rows for e in seen], in_tasks).row_s - model.work_s(slots)[1]
-    inside = {step.name for step in model.flow.steps if not step.at_source}
-    rows = sum(model.rows_into(name) for name in inside)
-    return _charged(model, inside, beyond / rows) if beyond > 0 and rows else model
+    told = all(e.engine.task_cpu_ms for e in seen)
+    spent = [e.engine.task_cpu_ms if told else e.engine.task_ms for e in seen]
+    in_tasks = [sum(ms for level, ms in by_level.items() if level) / 1e3 for by_level in spent]
+    rows = [float(e.rows) for e in seen]
+    times = model.seen(rows)
+    count = model.times(model.slots_seen).exactly(model.instances_seen)
+    known = (times.cpu_s if told else times.busiest_s * count).sum(axis=0)
+    beyond = line_of(rows, in_tasks).row_s - line_of(rows, known).row_s
+    inside = {step.name for step in model.flow.steps if not step.in_source_tasks}
+    total = sum(model.rows_into(name) for name in inside)
+    return _charged(model, inside, beyond / total) if beyond > 0 and total else model
 
 
-def _with_engine_work(model: EpochModel, seen: Sequence[EpochFacts], slots: int) -> EpochModel:
-    """Charge what is not explained yet to the sources, per row."""
-    spent = sum(max(0.0, e.engine.seconds - model.fixed_s(slots)) for e in seen)
-    extra = max(0.0, spent / sum(e.rows for e in seen) - model.row_s(slots))
+def _with_levels_of(model: EpochModel, seen: Sequence[EpochFacts]) -> EpochModel:
+    """How much longer levels take than even slots would, and what they take before the first row.
+
+    The two are told apart by levels and epochs with more and with less work. In doubt it is a bit
+    of both: what is not known is drawn to no stretch, and no time before the first row.
+    """
+    levels = model.times(model.slots_seen).levels
+    if not levels or not all(e.engine.levels_ms for e in seen):
+        return model
+    rows = [float(e.rows) for e in seen]
+    x = model.seen(rows).levels_s.ravel()
+    y = np.array([[e.engine.levels_ms.get(n, 0.0) / 1e3 for e in seen] for n in levels]).ravel()
+    if not (x > 0).any():
+        return model
+    from scipy.optimize import nnls  # late: only who tunes needs it
+
+    unit, many = float(x.max()), np.sqrt(len(x))
+    lines = [np.stack([np.ones_like(x), x / unit], axis=1) / many, DOUBT * np.eye(2)]
+    (before_s, stretch), _ = nnls(np.concatenate(lines), np.append(y / many, [0.0, DOUBT * unit]))
+    if not tells_apart(rows):
+        before_s = min(before_s, BEFORE_MOST_S)
+    stretch = min(max(stretch / unit, 1.0), STRETCH_MOST)
+    costs = replace(model.costs, level_s=model.costs.level_s + float(before_s))
+    return replace(model, costs=costs, stretch=float(stretch))
+
+
+def _with_engine_work(model: EpochModel, seen: Sequence[EpochFacts]) -> EpochModel:
+    """Charge what is not explained yet to the sources, per row; too much is taken off of all.
+
+    Where epochs of one size do not tell rows from the rest, work on rows outside of tasks is no
+    more than inside, and what is left passes in every epoch: a few rows do not take a second.
+    """
+    rows = [e.rows for e in seen]
+    spent, predicted = sum(e.engine.seconds for e in seen), float(model.seen(rows).epoch_s.sum())
+    if spent < predicted:
+        low, high = CORRECTION
+        return replace(model, correction=min(max(spent / predicted, low), high))
+    on_rows = spent - predicted
+    if not tells_apart(rows) and all(e.engine.levels_ms for e in seen):
+        on_rows = min(on_rows, sum(in_tasks_s(e.engine) for e in seen))
+    fixed_s = (spent - predicted - on_rows) / len(seen)
+    model = replace(model, costs=replace(model.costs, epoch_s=model.costs.epoch_s + fixed_s))
     sources = {step.name for step in model.flow.steps if step.is_source}
-    return _charged(model, sources, extra * min(model.source_tasks, model.cores))
+    tasks = min(model.source_tasks, model.cpus_for(model.slots_seen))
+    return _charged(model, sources, on_rows / sum(rows) * tasks)
 
 
 def _charged(model: EpochModel, names: set[str], row_s: float) -> EpochModel:
@@ -232,28 +360,6 @@ def _charged(model: EpochModel, names: set[str], row_s: float) -> EpochModel:
         for step in model.flow.steps
     )
     return replace(model, flow=replace(model.flow, steps=steps))
-
-
-def load_between(before: EpochFacts, after: EpochFacts, fixed_s: float, cores: int) -> Load | None:
-    """Rows that came while an epoch ran and until the next began, and what a row cost in it.
-
-    `fixed_s` of its time was for no row, but what tasks took was. Slots have the time that source
-    tasks leave: these run first, whatever the slots, and if they are what fills an epoch, more
-    slots are no help. None if nothing can be said.
-    """
-    seconds = _apart_s(before, after)
-    if seconds <= 0 or (before.rows == 0 and after.rows > 0):
-        return None
-    if after.rows == 0:
-        return Load(0.0, 0.0)
-    engine = before.engine
-    on_rows = max(in_tasks_s(engine), engine.seconds - fixed_s)
-    longest = sum(engine.levels_ms.values())
-    in_slots = 1.0 - engine.levels_ms.get(0, 0.0) / longest if longest > 0 else 1.0
-    left = max(LEFT_LEAST, 1.0 - on_rows * (1.0 - in_slots) / seconds)
-    work = on_rows * in_slots * min(before.slots, cores)
-    alike = max(before.rows, after.rows / GROWTH_MOST)
-    return Load(after.rows / seconds, work / alike / left)
 
 
 class EpochLine(NamedTuple):
@@ -271,7 +377,7 @@ def tells_apart(rows: Sequence[float]) -> bool:
     return bool(large >= APART * small)
 
 
-def line_of(rows: Sequence[float], seconds: Sequence[float]) -> EpochLine:
+def line_of(rows: Sequence[float], seconds: Sequence[float] | F64) -> EpochLine:
     """The line through epochs, errors counted in shares of the epoch's own time."""
     x, y = np.asarray(rows, dtype=float), np.asarray(seconds, dtype=float)
     if not tells_apart(rows) or not (y > 0).any():
@@ -282,119 +388,3 @@ def line_of(rows: Sequence[float], seconds: Sequence[float]) -> EpochLine:
     unit = x.max()
     found, _ = nnls(np.stack([weight, weight * x / unit], axis=1), weight * y)
     return EpochLine(float(found[0]), float(found[1] / unit))
-
-
-# --- pace -----------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Pace:
-    """Do rows wait for epochs (None: nobody knows), and how much of the time do epochs for rows?"""
-
-    rows_wait: bool | None
-    idle_share: float
-
-    @property
-    def is_busy(self) -> bool:
-        """Does an epoch follow the other, without waiting for rows or for a trigger?"""
-        return self.idle_share <= IDLE_MOST
-
-
-def pace_of(
-    epochs: Sequence[EpochFacts],
-    *,
-    limit: int | None = None,
-    interval: bool = False,
-    all_there: bool = False,
-) -> Pace:
-    """What the last epochs say, all of them run with the same limit.
-
-    Args:
-        limit: Rows per epoch that sources were given, if any.
-        interval: A trigger with an interval: idle time is then no sign of idle sources.
-        all_there: All rows were there when the run began.
-    """
-    seen = [e for e in epochs if e.rows > 0]
-    recent = seen[-RECENT:]
-    idle = _idle_share(recent)
-    reported = [w for e in recent if (w := e.trigger.last_rows_wait) is not None]
-    if all_there or reported:
-        return Pace(all_there or 2 * sum(reported) > len(reported), idle)
-    if idle > IDLE_MOST and not interval:
-        return Pace(False, idle)
-    waits = _wait_by_size(seen)
-    if limit is not None and recent:
-        met = [FULL * limit <= e.rows <= limit / FULL for e in recent]
-        if sum(met) >= 0.75 * len(met):
-            return Pace(True, idle)
-        # Sources that count in files may miss a limit by a third.
-        if waits is None and float(np.median([e.rows for e in recent])) < FAR_BELOW * limit:
-            waits = False
-    return Pace(waits, idle)
-
-
-def overhead_s(seen: Sequence[EpochFacts]) -> float:
-    """Commit, sinks and Spark's own bookkeeping: what passes between the jobs of a busy flow.
-
-    Spark tells how long a trigger took; where it did not, the shorter gaps count, since waiting for
-    rows looks the same.
-    """
-    known = [
-        after.trigger.last_trigger_ms / 1e3 - before.engine.seconds
-        for before, after in _consecutive(seen)
-        if after.trigger.last_trigger_ms is not None
-    ]
-    if known:
-        return max(0.0, float(np.median(known)))
-    gaps = _gaps_s(seen)
-    return min(BESIDE_S, float(np.quantile(gaps, 0.25))) if gaps else 0.0
-
-
-def _idle_share(seen: Sequence[EpochFacts]) -> float:
-    """Of the time, what is neither an epoch's job nor the work between two."""
-    gaps, passed = _gaps_s(seen), sum(_apart_s(*pair) for pair in _consecutive(seen))
-    return max(0.0, sum(gaps) - overhead_s(seen) * len(gaps)) / passed if passed > 0 else 0.0
-
-
-def _gaps_s(seen: Sequence[EpochFacts]) -> list[float]:
-    """From the end of a job to the beginning of the next epoch."""
-    return [max(0.0, _apart_s(a, b) - a.engine.seconds) for a, b in _consecutive(seen)]
-
-
-def _consecutive(seen: Sequence[EpochFacts]) -> list[tuple[EpochFacts, EpochFacts]]:
-    return [(a, b) for a, b in pairwise(seen) if b.epoch == a.epoch + 1]
-
-
-def _apart_s(before: EpochFacts, after: EpochFacts) -> float:
-    return (after.now_ms - before.now_ms) / 1e3
-
-
-def _wait_by_size(seen: Sequence[EpochFacts]) -> bool | None:
-    """What do the rows that have come by an epoch follow: the time, or the number of epochs?
-
-    Behind a limit every epoch adds as many rows, however long it took; in a stream rows keep to the
-    time, give or take what one epoch may hold. So the sums are compared with straight lines over
-    both. Rows wait if the sums stray clearly more from time, and do not if more from the count.
-    Sums forgive what single sizes do not: clocks read late, and files that come whole.
-
-    Less is enough if no epoch differs from another by a row. A limit does that, and a stream only
-    if it comes in files of one size at just the pace of the epochs; more slots do that no harm.
-    """
-    breaks = [i for i, (a, b) in enumerate(pairwise(seen), 1) if b.epoch != a.epoch + 1]
-    epochs = seen[max(breaks, default=0) + 1 :]  # the first came in a time that is not known
-    if len(epochs) < EPOCHS_MIN:
-        return None
-    sums = np.cumsum([float(e.rows) for e in epochs]) / np.mean([e.rows for e in epochs])
-    from_time = _strays(np.array([float(e.now_ms) for e in epochs]), sums)
-    from_count = _strays(np.arange(len(epochs), dtype=np.float64), sums)
-    even = len({e.rows for e in epochs}) == 1
-    if from_time >= max(EVEN_STRAYS_MIN if even else STRAYS_MIN, CLEARLY * from_count):
-        return True
-    return False if from_count >= max(STRAYS_MIN, from_time) else None
-
-
-def _strays(x: F64, y: F64) -> float:
-    """How far y is from its line over x, as a standard deviation."""
-    if np.ptp(x) == 0:
-        return 0.0
-    x = (x - x.mean()) / np.ptp(x)
-    y = y - y.mean()
-    return float((y - x * (x @ y) / (x @ x)).std())

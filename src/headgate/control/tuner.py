@@ -1,13 +1,18 @@
-"""Tune a flow while it runs: what its epochs say in, slots and rows per epoch out.
+"""Tune a flow while it runs: what its epochs say in; slots, instances, rows and batches out.
 
 After every epoch the tuner works out the demand from rows, time and an epoch's fixed cost, and the
 rescaler decides about slots. Every `RETUNE_EPOCHS` it measures the whole flow again, and asks the
 optimizer what it would choose now. Where rows wait, any number of slots is busy: there the
-optimizer decides, and the rescaler stands still. Rows per epoch are a limit, and a limit is felt
-only where rows wait, so only there are sources given another one, which restarts Spark's query.
+optimizer decides, and the rescaler stands still. Instances of every operator follow where they pay
+(`instance_advisor`), and batches where they differ clearly. Rows per epoch are a limit, and a limit
+is felt only where rows wait, so only there are sources given another one, which restarts Spark's
+query.
 
-Under a constant load all this comes to rest: the tuner remembers what it tried, and does not repeat
-a limit that changed nothing. Pure but for its memory; the caller carries out what it says.
+A latency target is held against what is measured (p95), as far as rows do not wait: the model's
+latencies are taken for as much too short, or too long, as those of the epochs were.
+
+Under a constant load all this comes to rest: the tuner remembers what it tried (`tuning_history`).
+Pure but for its memory; the caller carries out what it says.
 
 What was measured and chosen is kept in the checkpoint (`tuning.json`). Advice, not truth: where the
 file is missing or damaged, the flow is measured again.
@@ -17,6 +22,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,12 +30,18 @@ from statistics import median
 
 from headgate.commit.facts import EpochFacts, TuningFacts
 from headgate.commit.facts_json import from_json, to_json
-from headgate.control.measured_flow import Measured, Pace, load_between, measure_flow, pace_of
+from headgate.control.demand import held_levels, load_between
+from headgate.control.instance_advisor import InstanceAdvisor
+from headgate.control.measured_flow import Measured, instances_of, measure_flow
+from headgate.control.pace import Pace, measured_p95_s, pace_of
 from headgate.control.settings import Scaling
+from headgate.control.tuning_history import EpochSizeAdvisor, Experience, ScalingHistory
 from headgate.errors import DeclarationError
 from headgate.planner.tuning.cost_model import Calibration, EngineCosts, FlowModel
-from headgate.planner.tuning.epochs import EpochModel, EpochSettings, TunedEpochs, tune_epochs
+from headgate.planner.tuning.epochs import EpochModel, EpochSettings
+from headgate.planner.tuning.explained import TunedEpochs, explain
 from headgate.planner.tuning.rescaler import RescaleOptions, Rescaler, Wanted
+from headgate.planner.tuning.tuned import Choice, Goal, choose
 from headgate.slot.program import Program
 from headgate.state.digest import DamagedFile, seal, unseal
 from headgate.state.storage import Storage
@@ -40,13 +52,8 @@ CLEARLY = 0.2  # settings that differ by less than this share are the same
 PAYS = 0.1  # more rows per second, or less latency, that other slots must promise
 GROWTH = 8  # times the rows of the epochs that were measured: beyond that the model is a guess
 SETTLED = 3  # epochs with other slots than those asked for, while nobody changes them
-
-ROWS_PAY = 0.03  # more rows per second that larger epochs must promise
-SAME = 0.8  # epochs that have this share of another's rows are of its size
-FAR_OFF = 0.5  # epochs with twice the rows that they should have
-ALIKE = 0.9  # a rate is lower than another if it is below this share of it
-RATES_KEPT = 20  # of which the highest counts
-REFUSED_EPOCHS = 64  # without asking again, after the first time; then twice as long
+TWICE = 2  # times the rows: batches that differ by less are the same
+LATE = (0.5, 4.0)  # what measured latency may be of predicted one, and still be believed
 
 
 class Tuner:
@@ -55,11 +62,14 @@ class Tuner:
     Args:
         cores: Of the start; every epoch says how many there are.
         scaling: Limits within which slots may change; None: they stay.
+        latency_s: Target for the 95th percentile of a row's latency.
         elastic: Executors come and go with the slots.
         limits: Rows per epoch may change, as sources take a limit.
         rows_per_epoch: The limit that sources have.
-        interval: The trigger has one.
+        interval_s: The trigger's interval, if it has one.
         all_there: The run ends with the rows there were when it began.
+        instances: How many instances operators have may change, unless they were declared with one.
+        batches: Streams whose batches may change; `batch_rows` are those they have.
     """
 
     def __init__(
@@ -74,24 +84,31 @@ class Tuner:
         elastic: bool = False,
         limits: bool = False,
         rows_per_epoch: int | None = None,
-        interval: bool = False,
+        interval_s: float = 0.0,
         all_there: bool = False,
+        instances: bool = False,
+        batches: Collection[str] = (),
+        batch_rows: Mapping[str, int] | None = None,
     ) -> None:
         if latency_s is not None and not latency_s > 0:
             raise DeclarationError(f"latency_s={latency_s}; give a latency above zero")
         max_slots = cores if scaling is None else scaling.most
         self._program, self._costs, self._cores = program, costs, cores
-        self._latency_s, self._elastic = latency_s, elastic
+        self._latency_s, self._elastic, self._interval_s = latency_s, elastic, interval_s
         self._min_slots = self._least = 1 if scaling is None else scaling.min_slots
         options = RescaleOptions(most=max_slots)
         self._rescaler = None if scaling is None else Rescaler(slots, options)
-        self._history = ScalingHistory(max_slots)
+        self._history, self._experience = ScalingHistory(max_slots), Experience()
+        self._instances = InstanceAdvisor(self._experience)
+        self._chooses_instances, self._batches = instances, frozenset(batches)
+        self._batch_rows = dict(batch_rows or {})
         self._sizes = EpochSizeAdvisor(rows_per_epoch, latency_s) if limits else None
-        self._pace_of = partial(pace_of, interval=interval, all_there=all_there)
+        self._pace_of = partial(pace_of, interval=interval_s > 0, all_there=all_there)
         self._epochs: deque[EpochFacts] = deque(maxlen=2 * RETUNE_EPOCHS)
         self._same_limit: deque[EpochFacts] = deque(maxlen=4 * RETUNE_EPOCHS)
         self._found: Measured | None = None
-        self._chosen: TunedEpochs | None = None
+        self._best: EpochSettings | None = None
+        self._chosen: EpochSettings | None = None  # for a later start
         self._rows_wait = False
         self._held = False  # there is a backlog, and the optimizer has chosen the slots for it
         self._epochs_since = self._epochs_astray = 0
@@ -105,17 +122,17 @@ class Tuner:
         """
         if epoch.engine.job_ms is None or epoch.attempts > 1:
             return None
-        if self._epochs and self._epochs[-1].slots != epoch.slots:
+        if self._epochs and not _same_places(self._epochs[-1], epoch):
             self._epochs_since = 0  # the epochs behind a move say how it went
         self._epochs.append(epoch)
         self._same_limit.append(epoch)
-        note = self._settle(epoch, changing)
+        note = self._settle(epoch, changing) or self._instances.observe(epoch)
         wanted = self._rescale(epoch)
         nothing = TuningFacts(epoch.epoch)
         if wanted is not None:
             advice = replace(nothing, slots=wanted.count, why=wanted.why)
         else:
-            advice = self._retune(nothing)
+            advice = self._retune(nothing, changing)
         advice = replace(advice, note=note or advice.note)
         return None if advice == nothing else advice
 
@@ -143,15 +160,18 @@ class Tuner:
         if rescaler is None or slots != rescaler.instances or len(self._same_limit) < 2:
             return None  # a decision is under way, or the epochs have just got another limit
         before = self._same_limit[-2]
-        if before.slots != slots or epoch.epoch != before.epoch + 1:
+        moved = not _same_places(before, epoch) or before.moving_ms
+        if moved or epoch.epoch != before.epoch + 1:
             return None  # an epoch that moves state says nothing about the next ones
         cores = self._cores_of(before)
         if self._found is not None:
-            fixed_s = self._found.job_fixed_s(slots)
+            fixed_s = self._found.job_fixed_s(slots, instances_of(before))
         else:  # until the flow is measured, what the calibration says
-            bare = EpochModel(FlowModel((), ()), self._costs, self._program.levels, cores)
+            levels = self._program.levels
+            full = frozenset(range(1, levels + 1))
+            bare = EpochModel(FlowModel((), ()), self._costs, levels, cores, full_levels=full)
             fixed_s = bare.fixed_s(slots)
-        load = load_between(before, epoch, fixed_s, cores)
+        load = load_between(before, epoch, fixed_s, cores, held_levels(self._program, before))
         if load is None:
             return None
         self._history.rates.append(load.rate)
@@ -173,57 +193,99 @@ class Tuner:
     def _cores_of(self, epoch: EpochFacts) -> int:
         return self._cores if epoch.engine.cores is None else epoch.engine.cores
 
-    def _retune(self, advice: TuningFacts) -> TuningFacts:
+    def _retune(self, advice: TuningFacts, changing: bool) -> TuningFacts:
         """Measure the flow again if it is time, and see what the optimizer would choose."""
         self._epochs_since += 1
         if self._epochs_since < RETUNE_EPOCHS:
             return advice
         self._epochs_since = 0
+        found, pace = self._measure()
+        if found is None or not (self._rows_wait or found.arriving_per_s > 0):
+            return advice  # an idle stream, or epochs too short for the clock: nobody knows
+        model, last = found.model, self._epochs[-1]
+        recent = [e.rows for e in [*self._epochs][-RETUNE_EPOCHS:] if e.rows]
+        typical = round(median(recent or [1]))
+        now = EpochSettings(last.slots, typical, {}, instances_of(last) or model.alike(last.slots))
+        if found.rows_per_s > 0:
+            self._experience.record(now, found.rows, found.rows / found.rows_per_s)
+        free = Goal(
+            rate=None if self._rows_wait else found.arriving_per_s,
+            latency_s=self._target_s(found, now),
+            max_slots=self._history.most(last.epoch),
+            rows_max=GROWTH * typical,
+            per_operator=self._chooses_instances,
+        )
+        felt = free if self._sizes is not None else replace(free, rows_max=typical)
+        best = self._expected(model, felt)
+        stays = replace(felt, slots=last.slots, instances=now.instances)
+        staying = self._expected(model, stays)
+        wanted = self._other_slots(pace, best, staying)
+        if wanted is not None:
+            chosen, advice = best, replace(advice, slots=wanted.count, why=wanted.why)
+        else:
+            chosen = staying
+        if self._chooses_instances and not changing:
+            advice, chosen = self._other_instances(advice, model, felt, chosen, typical)
+        if self._sizes is not None and self._rows_wait:
+            rows, note = self._sizes.ask(model, typical, chosen.settings, chosen.prediction)
+            advice = replace(advice, note=note)
+            if rows is not None:
+                advice = replace(advice, rows_per_epoch=rows.count, why_rows=rows.why)
+                self._same_limit.clear()
+        advice = self._other_batches(advice, chosen.settings)
+        return replace(advice, settings=self._worth_saving(model, free, felt, best))
+
+    def _worth_saving(
+        self, model: EpochModel, free: Goal, felt: Goal, best: Choice
+    ) -> TunedEpochs | None:
+        """What a later start should begin with, if it is not what was told last."""
+        if self._best is not None and _alike(self._best, best.settings):
+            return None
+        self._best = best.settings
+        tuned = best if felt == free else self._expected(model, free)
+        if self._chosen is not None and _alike(self._chosen, tuned.settings):
+            return None
+        self._chosen = tuned.settings
+        return explain(model, tuned.settings, tuned.prediction, tuned.why)
+
+    def _measure(self) -> tuple[Measured | None, Pace]:
+        """Costs and pace of the last epochs; no costs of an idle stream."""
         epochs, last = list(self._epochs), self._epochs[-1]
         slots, cores = last.slots, self._cores_of(last)
         if self._elastic and cores < slots:
             self._history.record_refusal(cores, last.epoch)
-        follow = self._elastic and cores >= slots
-        try:
-            found = measure_flow(self._program, epochs, self._costs, cores, elastic=follow)
-        except DeclarationError:
-            return advice  # an idle stream
-        self._found = found
         limit = None if self._sizes is None else self._sizes.limit
         pace = self._pace_of(self._same_limit, limit=limit)
+        measure = partial(measure_flow, self._program, epochs, self._costs, cores)
+        given, follow = self._instances.given, self._elastic and cores >= slots
+        try:
+            found = measure(elastic=follow, given=given, every_s=self._interval_s)
+        except DeclarationError:
+            return None, pace
         if pace.rows_wait is not None:
             self._rows_wait = pace.rows_wait
-        if not (self._rows_wait or found.arriving_per_s > 0):
-            return advice  # epochs too short for the clock: nobody knows what comes
-        typical = round(median([e.rows for e in epochs[-RETUNE_EPOCHS:] if e.rows] or [1]))
-        choose = partial(
-            tune_epochs,
-            found.model,
-            rate=None if self._rows_wait else found.arriving_per_s,
-            latency_s=self._latency_s,
-            max_slots=self._history.most(last.epoch),
-        )
-        tuned = choose(rows_max=GROWTH * typical)
-        choose = partial(choose, rows_max=GROWTH * typical if self._sizes is not None else typical)
-        best, staying = choose(), choose(slots=slots)
-        wanted = self._other_slots(pace, found, best, staying)
-        if wanted is not None:
-            advice = replace(advice, slots=wanted.count, why=wanted.why)
-        if self._sizes is not None and self._rows_wait:
-            rows, note = self._sizes.ask(found.model, typical, staying if wanted is None else best)
-            advice = replace(advice, note=note)
-            if rows is not None:
-                advice = replace(advice, rows_per_epoch=rows.count, why_rows=rows.why)
-                self._history.speeds.clear()
-                self._same_limit.clear()
-        if self._chosen is None or not _alike(self._chosen.settings, tuned.settings):
-            self._chosen = tuned
-            advice = replace(advice, settings=tuned)
-        return advice
+        self._found = found
+        return found, pace
 
-    def _other_slots(
-        self, pace: Pace, found: Measured, best: TunedEpochs, staying: TunedEpochs
-    ) -> Wanted | None:
+    def _expected(self, model: EpochModel, goal: Goal) -> Choice:
+        """What is best, and what to expect of it after all that was tried."""
+        found = choose(model, goal)
+        factor = self._experience.factor(model, found.settings)
+        return replace(found, prediction=found.prediction.slower(factor))
+
+    def _target_s(self, found: Measured, now: EpochSettings) -> float | None:
+        """The latency to go for by the model, which is as far off as it was for these epochs."""
+        if self._latency_s is None or self._rows_wait:
+            return self._latency_s
+        measured_s = measured_p95_s([*self._epochs][-RETUNE_EPOCHS:])
+        rows = max(1, round(found.model.steady_rows(now, found.arriving_per_s)))
+        predicted_s = found.model.predict(replace(now, rows_per_epoch=rows)).latency_p95_s
+        if measured_s is None or predicted_s <= 0:
+            return self._latency_s
+        low, high = LATE
+        return self._latency_s / min(max(measured_s / predicted_s, low), high)
+
+    def _other_slots(self, pace: Pace, best: Choice, staying: Choice) -> Wanted | None:
         """Where rows wait, the optimizer's slots, and those stay; else what a latency needs."""
         now, slots = staying.settings.slots, max(best.settings.slots, self._min_slots)
         if self._rescaler is None or self._rescaler.instances != now:
@@ -231,29 +293,55 @@ class Tuner:
         self._held = self._rows_wait and pace.is_busy
         self._least = self._min_slots
         if not self._held:
-            self._history.speeds.clear()
             return self._in_time(best, staying)
-        self._history.speeds[now] = found.rows_per_s
         rate, stays = best.prediction.rows_per_s, staying.prediction.rows_per_s
-        rate = min(rate, self._history.speeds.get(slots, rate))
         if slots == now or rate <= (1 + PAYS) * stays:
             return None
         why = f"rows wait; {rate:,.0f} rows/s of them are expected with {slots} slots, with {now} "
         return self._move(now, Wanted(slots, f"{why}{stays:,.0f}"))
 
-    def _in_time(self, best: TunedEpochs, staying: TunedEpochs) -> Wanted | None:
+    def _in_time(self, best: Choice, staying: Choice) -> Wanted | None:
         """More slots if these are too late; and never fewer than the latency takes."""
         now, slots = staying.settings.slots, best.settings.slots
         if self._latency_s is None:
             return None
-        sooner, late = best.prediction.latency_s, staying.prediction.latency_s
+        sooner, late = best.prediction.latency_p95_s, staying.prediction.latency_p95_s
         self._least = max(self._min_slots, min(now, slots))
-        in_time = late <= (1 + PAYS) * self._latency_s  # nearly is no reason to move state
+        in_time = staying.in_time or late <= (1 + PAYS) * self._latency_s  # nearly is no reason
         if slots <= now or in_time or sooner > (1 - PAYS) * late:
             return None
         self._least = slots
         why = f"rows are expected to take {sooner:.2g} s with {slots} slots, with {now} {late:.2g}"
         return self._move(now, Wanted(slots, f"{why} s"))
+
+    def _other_instances(
+        self, advice: TuningFacts, model: EpochModel, goal: Goal, chosen: Choice, rows: int
+    ) -> tuple[TuningFacts, Choice]:
+        """Those of other slots come with them; in the slots there are, if they pay."""
+        last = self._epochs[-1]
+        if advice.slots is not None:
+            if advice.slots == chosen.settings.slots:
+                placed = self._instances.placed(model, last, chosen.settings)
+                advice = replace(advice, instances=placed or None)
+            return advice, chosen
+        here = self._expected(model, replace(goal, slots=last.slots, instances=None))
+        asked = self._instances.ask(model, last, here.settings, rows)
+        if asked is None:
+            return advice, chosen
+        return replace(advice, instances=asked.slots, why_instances=asked.why), here
+
+    def _other_batches(self, advice: TuningFacts, settings: EpochSettings) -> TuningFacts:
+        """Batches that differ clearly from those chosen last, or that none were chosen for yet."""
+        wanted = {s: rows for s, rows in settings.batch_rows.items() if s in self._batches}
+        before = self._batch_rows
+        apart = [
+            not before.get(s, 0) <= TWICE * rows or not rows <= TWICE * before.get(s, 0)
+            for s, rows in wanted.items()
+        ]
+        if not any(apart):
+            return advice
+        self._batch_rows = wanted
+        return replace(advice, batch_rows=wanted)
 
     def _move(self, now: int, wanted: Wanted) -> Wanted:
         assert self._rescaler is not None
@@ -266,91 +354,12 @@ class Tuner:
 
 def _alike(one: EpochSettings, other: EpochSettings) -> bool:
     few, many = sorted((one.rows_per_epoch, other.rows_per_epoch))
-    return one.slots == other.slots and few >= (1 - CLEARLY) * many
+    same = one.slots == other.slots and one.instances == other.instances
+    return same and few >= (1 - CLEARLY) * many
 
 
-class EpochSizeAdvisor:
-    """When sources should get another limit of rows per epoch: seldom, and not in vain.
-
-    A limit is felt only where rows wait for epochs. There larger epochs share their fixed cost
-    among more rows. Smaller ones are for a latency that was asked for, or if they were far too
-    large. A new limit takes a restart of the query, so one that would change little is not worth
-    it, nor is one in the other direction than the last unless it is far off. A source that ignored
-    its last limit gets no other.
-    """
-
-    def __init__(self, limit: int | None, latency_s: float | None = None) -> None:
-        self.limit, self._latency_s = limit, latency_s
-        self._rows_before: int | None = None  # of an epoch, when the limit was given
-        self._grew: bool | None = None
-        self._source_ignores_limit = False
-
-    def ask(self, model: EpochModel, rows: int, tuned: TunedEpochs) -> tuple[Wanted | None, str]:
-        """Rows wait, and epochs have so many: another limit, and a note for the journal."""
-        note, before, self._rows_before = "", self._rows_before, None
-        if self.limit is not None and _same_size(rows, self.limit):
-            self._source_ignores_limit = False
-        elif before is not None and _same_size(rows, before):
-            self._source_ignores_limit = True
-            note = f"sources were told {self.limit:,} rows per epoch, and still bring {rows:,}; "
-            note += "they are not told again"
-        wanted, expected = tuned.settings.rows_per_epoch, tuned.prediction
-        as_is = model.predict(replace(tuned.settings, rows_per_epoch=rows))
-        grows = wanted > rows
-        if grows:
-            worth = expected.rows_per_s >= (1 + ROWS_PAY) * as_is.rows_per_s
-        else:
-            late = self._latency_s is not None and as_is.latency_s > self._latency_s
-            worth = wanted <= (SAME if late else FAR_OFF) * rows
-        back = self._grew is not None and self._grew != grows
-        far = min(wanted, rows) <= FAR_OFF * max(wanted, rows)
-        if self._source_ignores_limit or not worth or (back and not far):
-            return None, note
-        self.limit, self._rows_before, self._grew = wanted, rows, grows
-        why = f"rows wait, and epochs have {rows:,} rows; with {wanted:,} one takes "
-        why += f"{expected.epoch_s:.2g} s, and {expected.rows_per_s:,.0f} rows/s get through"
-        return Wanted(wanted, why), note
-
-
-def _same_size(one: int, other: int) -> bool:
-    return min(one, other) >= SAME * max(one, other)
-
-
-class ScalingHistory:
-    """What the slot counts tried so far came to, so that no change is made twice in vain.
-
-    Headgate does not return to a slot count that could not sustain the current rate. It does not
-    ask again for slots that did not come for a while, each time for longer. And it does not move a
-    backlog to a count that was seen to be no faster.
-    """
-
-    def __init__(self, max_slots: int) -> None:
-        self._max_slots = max_slots
-        self.rates: deque[float] = deque(maxlen=RATES_KEPT)  # rows per second of recent epochs
-        self.speeds: dict[int, float] = {}  # what slots got through of the backlog there is
-        self._too_few: dict[int, float] = {}
-        self._refused: tuple[int, int] | None = None  # slots that were had, until which epoch
-        self._patience = REFUSED_EPOCHS
-
-    def record_too_few(self, slots: int) -> None:
-        """More than these are needed for the present rate."""
-        self._too_few[slots] = max(self.rates, default=0.0)
-
-    @property
-    def least(self) -> int:
-        """Fewer slots than these were too few for such a rate."""
-        rate = max(self.rates, default=0.0)
-        return 1 + max((n for n, seen in self._too_few.items() if rate >= ALIKE * seen), default=0)
-
-    def record_refusal(self, had: int, epoch: int) -> None:
-        """More than `had` were asked for and did not come."""
-        self._refused = had, epoch + self._patience
-        self._patience *= 2
-
-    def most(self, epoch: int) -> int:
-        if self._refused is not None and epoch < self._refused[1]:
-            return max(1, min(self._max_slots, self._refused[0]))
-        return self._max_slots
+def _same_places(one: EpochFacts, other: EpochFacts) -> bool:
+    return one.slots == other.slots and one.instances == other.instances
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,11 @@
-"""What a start leaves open: slots and rows per epoch that the optimizer chooses, by measured costs.
+"""What a start leaves open: what the optimizer chooses, by measured costs.
+
+That is slots, instances of every operator, rows per epoch and rows per batch.
 
 What the engine charges is a prior at first (`TYPICAL`), or measured, for some seconds, and saved
 with the checkpoint; `Options.calibration` says which. The first start runs a slot per core; later
-ones begin with what was measured, within what there is now. Slots change while the flow runs.
+ones begin with what was measured, within what there is now. Slots, instances and batches change
+while the flow runs.
 Rows per epoch are a property of the source, which Spark fixes when a query starts: a source that
 takes a limit (`Reader`, or a function of (spark, rows_per_epoch)) gets it at the start, and by a
 hand-over to a new query while the flow runs. Others keep their own limit, and the journal says what
@@ -33,9 +36,8 @@ from headgate.commit.checkpoint import Checkpoint
 from headgate.commit.facts import TunedStart
 from headgate.control.settings import Scaling
 from headgate.control.tuner import SavedTuning, Tuner, load_tuning, read_calibration, save_tuning
-from headgate.errors import EngineError
+from headgate.errors import DeclarationError, EngineError
 from headgate.planner.tuning.cost_model import Calibration, EngineCosts, Probe, fit, same_engine
-from headgate.runtime.connectors import takes_rows
 from headgate.runtime.elastic import are_ours_to_change
 from headgate.runtime.engine import EPOCH_CONF
 from headgate.runtime.exchange import (
@@ -53,11 +55,12 @@ from headgate.runtime.exchange import (
     with_conf,
 )
 from headgate.runtime.worker import task_partition
-from headgate.slot.compile import compile_flow
+from headgate.slot.plan import BatchRows, edge_name
+from headgate.slot.program import Program
 from headgate.slot.wire import PAYLOAD_BYTES_MAX, BatchTuple, Kind, decode, digest_of, encode
 from headgate.state.storage import Storage
-from headgate.topology.arguments import absolute
-from headgate.topology.builder import FlowBuilder
+from headgate.topology.arguments import absolute, duration_us
+from headgate.topology.graph import FlowGraph
 from headgate.typical import BYTE_S, LEVEL_S, MESSAGE_S, TASK_S
 
 Say = Callable[[str], object]
@@ -70,6 +73,8 @@ class AutoStart:
 
     slots: int
     rows_per_epoch: int | None
+    batch_rows: Mapping[str, int]
+    instances: Mapping[str, int]
     tuner: Tuner
     storage: Storage
     saved: SavedTuning
@@ -87,17 +92,21 @@ class AutoStart:
 
 
 def resolve(
-    flow: FlowBuilder,
+    program: Program,
     spark: SparkSession,
     *,
     checkpoint: str,
     slots: int | Scaling,
+    batch_rows: BatchRows = None,
     latency_s: float | None = None,
     rows_per_epoch: int | None = None,
+    chooses_rows: bool = False,
     trigger: Mapping[str, Any] | None = None,
     calibration: Calibration | str | PathLike[str] | None = None,
 ) -> AutoStart:
-    """Choose what is left to choose: slots within limits, rows per epoch unless they are given."""
+    """Choose what is left to choose: slots within limits, and instances of operators with them;
+    rows of batches unless they are given, and rows per epoch if sources can be told.
+    """
     storage = Checkpoint(absolute(checkpoint)).storage
     cores, elastic = cores_of(spark), are_ours_to_change(spark)
     limits = slots if isinstance(slots, Scaling) else None
@@ -113,24 +122,37 @@ def resolve(
     tuned, chosen = saved.tuned, slots
     if isinstance(chosen, Scaling):
         chosen = chosen.within(cores if tuned is None else min(tuned.settings.slots, cores))
-    graph = flow.graph()
-    rows = rows_per_epoch
-    if rows is None and tuned is not None:
-        rows = tuned.settings.rows_per_epoch
+    rows, instances, batches = rows_per_epoch, dict[str, int](), dict[str, int]()
+    free = open_batches(program.graph, batch_rows)
+    if tuned is not None:
+        rows = tuned.settings.rows_per_epoch if rows is None else rows
+        batches = {e: count for e, count in tuned.settings.batch_rows.items() if e in free}
+        instances = dict(tuned.settings.instances) if limits is not None else {}
     tuner = Tuner(
-        compile_flow(graph),
+        program,
         saved.calibration.costs,
         cores=cores,
         slots=chosen,
         scaling=limits,
         latency_s=latency_s,
         elastic=elastic,
-        limits=rows_per_epoch is None and takes_rows(graph),
+        limits=chooses_rows,
         rows_per_epoch=rows,
-        interval=has_interval(trigger),
+        interval_s=interval_s(trigger),
         all_there=any((trigger or {}).get(name) for name in ("availableNow", "once")),
+        instances=limits is not None,
+        batches=free,
+        batch_rows=batches,
     )
-    return AutoStart(chosen, rows, tuner, storage, saved, calibrated)
+    return AutoStart(chosen, rows, batches, instances, tuner, storage, saved, calibrated)
+
+
+def open_batches(graph: FlowGraph, given: BatchRows) -> frozenset[str]:
+    """The edges of whose batches nobody has said how many rows they should have."""
+    if isinstance(given, int):
+        return frozenset()
+    free = (e for e in graph.edges if e.exchanges and e.grouping.batch_rows is None)
+    return frozenset(edge_name(graph, e) for e in free) - frozenset(given or ())
 
 
 SAVED = "the checkpoint's"
@@ -191,17 +213,22 @@ def known_costs(
     return SavedTuning(TYPICAL, tuned), f"typical costs: {why}"
 
 
-def has_interval(trigger: Mapping[str, Any] | None) -> bool:
-    """Does Spark wait between epochs though there are rows?
+def interval_s(trigger: Mapping[str, Any] | None) -> float:
+    """How long Spark waits from one epoch to the next though there are rows; 0: it does not.
 
     Examples:
-        >>> [has_interval(t) for t in ({"processingTime": "5 seconds"}, {"availableNow": True})]
-        [True, False]
-        >>> has_interval({"processingTime": "0 seconds"})
-        False
+        >>> [interval_s(t) for t in ({"processingTime": "5 seconds"}, {"availableNow": True})]
+        [5.0, 0.0]
+        >>> interval_s({"processingTime": "0 seconds"})
+        0.0
     """
     told = str((trigger or {}).get("processingTime") or "")
-    return any(digit in told for digit in "123456789")
+    if not any(digit in told for digit in "123456789"):
+        return 0.0
+    try:
+        return duration_us(told) / 1e6
+    except DeclarationError:  # Spark knows more ways to say it
+        return 1.0
 
 
 def _probe(spark: SparkSession) -> Calibration:

@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -28,6 +29,7 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 
 from headgate.commit.coordinator import Coordinator
 from headgate.commit.facts import ElasticFacts
+from headgate.commit.instances import Instances
 from headgate.errors import EngineError
 from headgate.runtime.engine import SparkEngine
 from headgate.runtime.exchange import (
@@ -64,16 +66,18 @@ class Elastic:
     def __init__(self, coordinator: Coordinator, engine: SparkEngine) -> None:
         self._coordinator, self._engine = coordinator, engine
         self._lock = threading.Lock()
-        self._wish: tuple[int, str] | None = None
+        self._wish: tuple[int, str, Instances] | None = None
         self._thread: threading.Thread | None = None
         self._epoch_over = threading.Condition()
         self._closed = False
 
-    def request(self, slots: int, why: str) -> None:
-        """Run with so many slots as soon as can be; returns at once."""
+    def request(self, slots: int, why: str, instances: Instances = MappingProxyType({})) -> None:
+        """Run with so many slots as soon as can be, and instances of operators in these of them;
+        returns at once.
+        """
         slots = check_count(slots, "slots=", error=EngineError)
         with self._lock:
-            self._wish = (slots, why)
+            self._wish = (slots, why, instances)
             if self._thread is None:
                 name = f"headgate-elastic-{self._coordinator.program.graph.name}"
                 self._thread = threading.Thread(target=self._work, name=name, daemon=True)
@@ -111,7 +115,7 @@ class Elastic:
                 reason = f"{type(problem).__name__}: {problem}"[:500]
                 self._coordinator.journal.append(ElasticFacts(wish[0], failed=reason))
 
-    def _change(self, slots: int, why: str) -> None:
+    def _change(self, slots: int, why: str, instances: Instances) -> None:
         coordinator, before = self._coordinator, self._coordinator.slots
         if slots == before:
             return
@@ -123,7 +127,7 @@ class Elastic:
             self._engine.anchor(slots)
         finally:
             self._engine.source_tasks_max = None
-        coordinator.resize(slots, why)
+        coordinator.resize(slots, why, instances)
         if slots < before:
             facts = replace(facts, released=self._release(slots))
         coordinator.journal.append(facts)

@@ -82,12 +82,14 @@ def start_flow(
     auto = None
     if chooses or options.calibration is not None:
         auto = resolve(
-            flow,
+            program,
             spark,
             checkpoint=checkpoint,
             slots=limits,
+            batch_rows=options.batch_rows,
             latency_s=latency_s,
             rows_per_epoch=rows_per_epoch,
+            chooses_rows=chooses_rows,
             trigger=trigger,
             calibration=options.calibration,
         )
@@ -110,6 +112,8 @@ def start_flow(
         message_s=costs.message_s,
         byte_s=costs.byte_s,
         last_epoch=None if streaming else 0,
+        chosen_batch_rows={} if auto is None else auto.batch_rows,
+        chosen_instances={} if auto is None else auto.instances,
     )
 
     def check(last: Manifest | None) -> None:

@@ -19,7 +19,8 @@ from headgate.control.settings import slots_for
 from headgate.control.tuner import SavedTuning, load_tuning, read_calibration, save_tuning
 from headgate.errors import UnknownSlot
 from headgate.planner.tuning.cost_model import Calibration, EngineCosts
-from headgate.planner.tuning.epochs import EpochPrediction, EpochSettings, TunedEpochs
+from headgate.planner.tuning.epochs import EpochPrediction, EpochSettings
+from headgate.planner.tuning.explained import TunedEpochs
 from headgate.routing.table import save_tables
 from headgate.state.storage import Storage
 

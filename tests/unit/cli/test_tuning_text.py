@@ -12,6 +12,7 @@ from headgate.cli.tune import (
     batches,
     bottleneck,
     instances,
+    operator_lines,
     print_costs,
     print_doubt,
     print_tuning,
@@ -20,7 +21,8 @@ from headgate.cli.tune import (
 from headgate.commit.facts import EngineFacts, epochs_of
 from headgate.control.measured_flow import Measured, measure_flow
 from headgate.planner.tuning.cost_model import Calibration, EngineCosts, FlowModel, Step, Stream
-from headgate.planner.tuning.epochs import EpochModel, EpochPrediction, EpochSettings, TunedEpochs
+from headgate.planner.tuning.epochs import EpochModel, EpochPrediction, EpochSettings
+from headgate.planner.tuning.explained import OperatorChoice, TunedEpochs
 from headgate.slot.compile import compile_flow
 from headgate.testing import ListSource, run
 
@@ -71,7 +73,9 @@ def shown(measured: Measured, tuned: TunedEpochs) -> str:
 
 def test_an_operator_has_an_instance_in_every_slot_or_source_task() -> None:
     assert instances(MEASURED, TUNED, "parse") == "1 source task"
-    assert instances(MEASURED, TUNED, "agg") == "2 slots"
+    assert instances(MEASURED, TUNED, "agg") == "2 of 2 slots"
+    few = replace(TUNED, operators=(OperatorChoice("agg", 1, 0.0, 0.0, ""),))
+    assert instances(MEASURED, few, "agg") == "1 of 2 slots"
 
 
 def test_batches_are_told_only_where_rows_are_sent() -> None:
@@ -81,18 +85,19 @@ def test_batches_are_told_only_where_rows_are_sent() -> None:
 
 
 def test_the_bottleneck_is_named_with_what_would_help() -> None:
-    said = bottleneck(MEASURED, TUNED)
-    assert said.startswith("agg, with 75% of the work per row, in 2 slots on 2 cores.")
-    assert "more of both" in said
+    known = replace(TUNED, why_bottleneck="takes 45% of an epoch in 2 instances: more may help")
+    assert bottleneck(known) == "agg takes 45% of an epoch in 2 instances: more may help."
 
-    fewer = replace(TUNED, settings=replace(TUNED.settings, slots=1))
-    assert "More slots would not pay" in bottleneck(MEASURED, fewer)
-    at_source = replace(TUNED, bottleneck="parse")
-    assert "more partitions of the source" in bottleneck(MEASURED, at_source)
-    tasks = replace(MEASURED, model=replace(MODEL, source_tasks=2))
-    assert "more cores, or less work per row" in bottleneck(tasks, at_source)
-    short = replace(TUNED, prediction=replace(TUNED.prediction, fixed_s=1.2))
-    assert "75% of an epoch's time is not for rows" in bottleneck(MEASURED, short)
+    short = replace(known, prediction=replace(TUNED.prediction, fixed_s=1.2))
+    assert "75% of an epoch's time is not for rows" in bottleneck(short)
+
+
+def test_operators_that_could_have_had_other_numbers_are_explained() -> None:
+    compared = OperatorChoice("agg", 3, 9.0, 0.5, "predicted 9 rows/s, with 1 5")
+    told = replace(TUNED, operators=(compared, OperatorChoice("out", 3, 9.0, 0.0, "runs where")))
+
+    assert operator_lines(told) == ["agg, 3 instances: predicted 9 rows/s, with 1 5"]
+    assert "agg, 3 instances: predicted 9 rows/s" in shown(MEASURED, told)
 
 
 def test_lines_to_copy_hold_the_numbers() -> None:
@@ -100,6 +105,11 @@ def test_lines_to_copy_hold_the_numbers() -> None:
         'flow.start(spark, slots=2, rows_per_epoch=160_000, checkpoint="...")',
         "headgate run app.py:flow --slots 2 --rows-per-epoch 160000",
     ]
+    few = replace(TUNED.settings, instances={"agg": 1})
+    assert ways("app.py:flow", few, True)[0] == (
+        "flow.start(spark, slots=2, rows_per_epoch=160_000, parallelism={'agg': 1}, "
+        'checkpoint="...")'
+    )
 
 
 def test_a_source_that_cannot_be_told_is_not_told() -> None:

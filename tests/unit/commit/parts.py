@@ -9,6 +9,7 @@ from typing import Any
 from headgate import Count, Flow
 from headgate.commit.checkpoint import Checkpoint
 from headgate.commit.coordinator import Coordinator, EpochResult
+from headgate.commit.planning import Planning
 from headgate.commit.settings import Settings
 from headgate.slot.compile import compile_flow
 from headgate.slot.plan import Control, EpochPlan
@@ -57,6 +58,7 @@ def coordinator(
     of: Program | None = None,
     deliver: Any = None,
     clock: Callable[[], int] | None = None,
+    planning: Planning | None = None,
     **settings: Any,
 ) -> Coordinator:
     return Coordinator(
@@ -66,4 +68,5 @@ def coordinator(
         deliver or Calls(),
         clock_ms=clock or ManualClock(),
         sink_uris={},
+        planning=planning,
     )

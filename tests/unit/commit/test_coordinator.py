@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,9 @@ from tests.unit.commit.parts import Calls, coordinator, program, quiet
 from headgate import Count, Flow
 from headgate.commit import faults
 from headgate.commit.coordinator import ATTEMPTS_MAX, EngineAborted, EpochResult
+from headgate.commit.facts import TuningFacts
 from headgate.commit.journal import Journal
+from headgate.commit.planning import Decision, Planning
 from headgate.commit.publishing import publish, staging_uri
 from headgate.commit.settings import Settings
 from headgate.errors import (
@@ -394,6 +397,48 @@ def test_slots_change_between_two_epochs_of_one_run(tmp_path: Path) -> None:
         (1, 2, 4, "a test"),
         (3, 4, 2, "a test"),
     ]
+
+
+def test_instances_come_with_the_slots_they_are_for(tmp_path: Path) -> None:
+    at = coordinator(tmp_path)
+    at.run_epoch(0, "q", quiet)
+    at.resize(4, "a test", {"count": (1, 3)})
+    plans: list[EpochPlan] = []
+
+    at.run_epoch(1, "q", lambda plan: plans.append(plan) or quiet(plan))
+
+    assert (plans[0].slots, plans[0].slots_of("count")) == (4, (1, 3))
+    table = plans[0].routes["count"].table
+    assert {*table.bucket_slots.tolist()} == {1, 3}
+    assert plans[0].moves["count"].old_slots == 2
+    assert at.last is not None and at.last.instances == {"count": (1, 3)}
+
+
+def test_batches_are_as_chosen_where_the_user_says_nothing(tmp_path: Path) -> None:
+    edge = "in->count"
+    chosen = {"chosen_batch_rows": {edge: 500}}
+
+    def rows(**options: Any) -> list[int]:
+        return [*coordinator(tmp_path, **options).batching.rows.values()]
+
+    assert rows() == [] and rows(**chosen) == [500]
+    assert rows(**chosen, batch_rows={edge: 9}) == [9] == rows(**chosen, batch_rows=9)
+
+
+def test_a_decision_about_batches_holds_from_the_next_epoch_on(tmp_path: Path) -> None:
+    decided = Decision(tuning=TuningFacts(0, batch_rows={"in->count": 70}))
+    loop = SimpleNamespace(
+        statistics_bytes=0, born_local=frozenset(), step=lambda observed, tables: decided
+    )
+    at = coordinator(tmp_path, planning=Planning(loop, beside=False))
+    plans: list[EpochPlan] = []
+
+    for epoch in range(2):
+        at.run_epoch(epoch, "q", lambda plan: plans.append(plan) or quiet(plan))
+
+    assert [[*plan.batching.rows.values()] for plan in plans] == [[], [70]]
+    [told] = [r for r in at.journal.read() if r["kind"] == "tuning"]
+    assert told["batch_rows"] == {"in->count": 70}
 
 
 def test_of_two_sizes_asked_for_the_last_counts(tmp_path: Path) -> None:

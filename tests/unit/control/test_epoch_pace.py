@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.commit.facts import EngineFacts, EpochFacts, LastTrigger
-from headgate.control.measured_flow import overhead_s, pace_of
+from headgate.commit.latency import LatencyFacts
+from headgate.control.pace import measured_p95_s, overhead_s, pace_of
 
 BESIDE_S = 0.2
 
@@ -141,3 +142,19 @@ def test_what_lies_between_jobs_is_what_spark_says_or_the_shorter_gaps():
     assert overhead_s(waiting) == pytest.approx(BESIDE_S)
     assert overhead_s(silent) == 1.0  # at most
     assert overhead_s(epochs(limit=1_000, tells=False)) == pytest.approx(BESIDE_S)
+
+
+def late(epoch: int, p95_ms: float, since: str, commit_ms: float | None = 400.0) -> EpochFacts:
+    latency = LatencyFacts(p95_ms, p95_ms, p95_ms, p95_ms, since, 10, commit_ms=commit_ms)
+    return EpochFacts(epoch, rows=10, now_ms=1_000 * epoch, latency=latency)
+
+
+def test_latency_is_what_sources_say_or_the_wait_for_an_epoch_and_the_epoch():
+    assert measured_p95_s([late(n, 900.0, "arrival") for n in range(4)]) == pytest.approx(0.9)
+    assert measured_p95_s([late(n, 400.0, "trigger") for n in range(4)]) == pytest.approx(1.35)
+
+
+def test_without_a_latency_there_is_none():
+    assert measured_p95_s([]) is None
+    assert measured_p95_s([EpochFacts(n, rows=1) for n in range(3)]) is None
+    assert measured_p95_s([late(n, 900.0, "arrival", commit_ms=None) for n in range(3)]) is None

@@ -319,3 +319,47 @@ def test_a_flow_goes_on_whatever_somebody_elses_decider_says() -> None:
     plans = [r for r in done.journal if r["kind"] == "plan"]
     assert plans and all("the table of op is left out" in r["why"] for r in plans)
     assert not any("failed" in r for r in plans)
+
+
+def test_instances_that_the_tuner_asks_for_hold_at_once_and_tables_of_old_ones_do_not() -> None:
+    table = hash_table(SLOTS, BUCKETS)
+    other = {**TABLES, "other": table}
+    spread = {"op": Shares(Spread.of({7: [(0, 1.0), (1, 1.0)]})), "other": Here()}
+    placing = Says(Proposal({"op": table, "other": table}, dispatch=spread))
+    asked = TuningFacts(0, instances={"op": (0, 1)}, batch_rows={"a->b": 7})
+    loop = loop_of(placing, Sizes(asked))
+
+    decision = loop.step([seen()], other)
+
+    assert decision.instances == {"op": (0, 1)}
+    assert set(decision.tables) == {"other"}
+    assert decision.dispatch == {"other": Here()}
+    assert decision.tuning is not None and decision.tuning.batch_rows == {"a->b": 7}
+
+
+def test_instances_of_other_slots_come_with_these_slots() -> None:
+    asked = TuningFacts(0, slots=6, why="rows wait", instances={"op": (0, 5)})
+
+    decision = loop_of(sizing=Sizes(asked)).step([seen()], TABLES)
+
+    assert (decision.slots, decision.instances) == (6, {"op": (0, 5)})
+
+
+def test_instances_for_slots_that_somebody_else_outbids_are_left_out() -> None:
+    asked = TuningFacts(0, slots=6, why="rows wait", instances={"op": (0, 5)})
+    placing = Says(Proposal(slots=Wanted(8, "uneven")))
+
+    decision = loop_of(placing, Sizes(asked)).step([seen()], TABLES)
+
+    assert (decision.slots, decision.instances) == (8, {})
+
+
+def test_a_promise_for_other_instances_is_not_held_against_anybody() -> None:
+    placing = Says(
+        Proposal(plan=PlanFacts(why="a"), promised={"locality": 0.8}),
+        Proposal(achieved={"locality": 0.2}),
+    )
+    loop = loop_of(placing)
+    loop.step([seen()], TABLES)
+
+    assert loop.step([seen(1, instances={"op": (0, 1)})], TABLES).outcome is None

@@ -9,15 +9,15 @@ import pytest
 
 import headgate as hg
 from headgate.commit.facts import EdgeFacts, EngineFacts, EpochFacts, TuningFacts
-from headgate.control.measured_flow import load_between
+from headgate.control.demand import load_between
 from headgate.control.tuner import (
-    REFUSED_EPOCHS,
     RETUNE_EPOCHS,
     SavedTuning,
     Tuner,
     load_tuning,
     save_tuning,
 )
+from headgate.control.tuning_history import REFUSED_EPOCHS
 from headgate.errors import DeclarationError
 from headgate.planner.tuning.cost_model import (
     Calibration,
@@ -27,7 +27,8 @@ from headgate.planner.tuning.cost_model import (
     Step,
     Stream,
 )
-from headgate.planner.tuning.epochs import EpochModel, tune_epochs
+from headgate.planner.tuning.epochs import EpochModel
+from headgate.planner.tuning.tuned import tune_epochs
 from headgate.slot.compile import compile_flow
 from headgate.state.storage import Storage
 from headgate.testing import ListSource
@@ -265,7 +266,7 @@ def test_rows_per_epoch_stay_where_another_limit_would_not_be_felt(options, ever
 
 
 def test_epochs_too_large_for_the_latency_asked_for_become_smaller():
-    watching = tuner(scaling=None, limits=True, all_there=True, latency_s=3.0)
+    watching = tuner(scaling=None, limits=True, all_there=True, latency_s=4.0)
 
     said = epochs(watching, RETUNE_EPOCHS, slots=2, busy_ms=4_000.0, every_ms=4_500)
 

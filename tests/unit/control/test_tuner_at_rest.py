@@ -11,7 +11,8 @@ from itertools import pairwise
 
 import pytest
 
-from headgate.control.tuner import REFUSED_EPOCHS, RETUNE_EPOCHS
+from headgate.control.tuner import RETUNE_EPOCHS
+from headgate.control.tuning_history import REFUSED_EPOCHS
 from unit.control.flow_world import Engine, Lived, Source, live
 from unit.control.test_tuner import tuner
 
@@ -35,7 +36,7 @@ def run(
     epochs: int = EPOCHS,
     **options: object,
 ) -> Lived:
-    known = {"limits": source.told, "elastic": engine.elastic, "interval": engine.every_s > 0}
+    known = {"limits": source.told, "elastic": engine.elastic, "interval_s": engine.every_s}
     watching = tuner(slots=slots, **({"cores": engine.cores} | known | options))
     return live(watching, source, engine, slots=slots, epochs=epochs, seed=seed)
 

@@ -16,8 +16,10 @@ from headgate.commit.settings import Settings
 from headgate.control.tuner import SavedTuning, load_tuning, save_tuning
 from headgate.errors import DeclarationError
 from headgate.planner.tuning.cost_model import Calibration, EngineCosts
-from headgate.planner.tuning.epochs import EpochPrediction, EpochSettings, TunedEpochs
+from headgate.planner.tuning.epochs import EpochPrediction, EpochSettings
+from headgate.planner.tuning.explained import TunedEpochs
 from headgate.runtime.auto import SAVED, TYPICAL, AutoStart, costs_of, known_costs, resolve
+from headgate.slot.compile import compile_flow
 from headgate.slot.plan import Batching
 from headgate.testing import ListSource
 
@@ -29,8 +31,8 @@ def calibration(engine: str = HERE) -> Calibration:
     return Calibration(COSTS, (), 0.0, engine)
 
 
-def tuned(slots: int) -> TunedEpochs:
-    settings = EpochSettings(slots, 1_000, {})
+def tuned(slots: int, **settings_of: Any) -> TunedEpochs:
+    settings = EpochSettings(slots, 1_000, **({"batch_rows": {}} | settings_of))
     return TunedEpochs(settings, EpochPrediction(1, 1, 1, 1, 1), {}, "op", ())
 
 
@@ -55,7 +57,8 @@ def start(folder: Path, slots: int | hg.Scaling | None = None, **options: Any) -
     rows = flow.source(ListSource("k bigint", []), name="in")
     rows.key_by("k").process(hg.Count(), name="op").to_memory("out")
     chosen = slots or hg.Scaling(max_slots=2)
-    return resolve(flow, two_cores(), checkpoint=str(folder), slots=chosen, **options)
+    program = compile_flow(flow.graph())
+    return resolve(program, two_cores(), checkpoint=str(folder), slots=chosen, **options)
 
 
 @pytest.mark.parametrize(
@@ -70,6 +73,19 @@ def test_saved_slots_are_taken_as_far_as_there_is_room(tmp_path, saved, limits, 
     assert found.slots == begins
     assert found.rows_per_epoch == 1_000
     assert found.facts().calibrated == SAVED
+
+
+def test_saved_instances_and_batches_are_what_a_start_begins_with(tmp_path):
+    saved = tuned(2, batch_rows={"in->op": 500, "in->gone": 7}, instances={"op": 1})
+    save_tuning(Checkpoint(str(tmp_path)).storage, SavedTuning(calibration(), saved))
+
+    found = start(tmp_path, hg.Scaling(max_slots=2))
+
+    assert found.instances == {"op": 1} and found.batch_rows == {"in->op": 500}
+    given = start(tmp_path, hg.Scaling(max_slots=2), batch_rows={"in->op": 9})
+    assert given.batch_rows == {}  # the user's word stands
+    assert start(tmp_path, hg.Scaling(max_slots=2), batch_rows=9).batch_rows == {}
+    assert start(tmp_path, 2).instances == {}  # so does it about slots: all operators are in them
 
 
 def test_slots_that_are_given_are_not_asked_to_fit(tmp_path):

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headgate.planner.tuning.epochs import EpochModel, EpochSettings, TunedEpochs, tune_epochs
+from headgate.planner.tuning.epochs import EpochModel, EpochSettings
+from headgate.planner.tuning.explained import TunedEpochs
+from headgate.planner.tuning.tuned import tune_epochs
 from headgate_lab.bench.flow_runs import LOAD, Setting
 from headgate_lab.bench.tune_flows import BenchFlow
 
@@ -36,7 +38,8 @@ def choose(model: EpochModel, *, rows_max: int, max_slots: int | None = None) ->
     """Settings for a backlog: as fast as it gets."""
     tuned = tune_epochs(model, rows_max=rows_max, max_slots=max_slots)
     chosen = tuned.settings
-    setting = Setting(chosen.slots, dict(chosen.batch_rows), chosen.rows_per_epoch)
+    batch, instances = dict(chosen.batch_rows), dict(chosen.instances)
+    setting = Setting(chosen.slots, batch, chosen.rows_per_epoch, instances)
     return Chosen(setting, tuned)
 
 
@@ -66,7 +69,8 @@ def expect(model: EpochModel, setting: Setting) -> Expected:
     batch = setting.batch
     if isinstance(batch, int):
         batch = {stream.name: batch for stream in model.flow.streams}
-    settings = EpochSettings(setting.slots, setting.rows_per_epoch, batch or {})
+    counts = {**model.alike(setting.slots), **setting.parallelism}
+    settings = EpochSettings(setting.slots, setting.rows_per_epoch, batch or {}, counts)
     told = model.predict(settings)
     return Expected(told.rows_per_s, told.epoch_s, 1e3 * p95_s(told.epoch_s), told.fixed_s)
 

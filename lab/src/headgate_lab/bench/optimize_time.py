@@ -12,7 +12,8 @@ from collections.abc import Callable
 import numpy as np
 
 from headgate.planner.tuning.cost_model import EngineCosts, FlowModel, Step, Stream
-from headgate.planner.tuning.epochs import EpochModel, tune_epochs
+from headgate.planner.tuning.epochs import EpochModel
+from headgate.planner.tuning.tuned import tune_epochs
 
 OPERATORS = (25, 50, 100, 200)
 _TIMES = 5

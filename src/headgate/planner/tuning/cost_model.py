@@ -61,6 +61,11 @@ class Step:
 
     The ppt of a source is what reading a row takes; it counts where reading takes a core from
     others (`epochs`), not where a source ships while it waits for its next row.
+
+    The last five are for engines that run in epochs: `wait_s` of the ppt needs no core;
+    `instance_s` is what every instance takes in an epoch, however few its rows; `instances` is how
+    many it has where that is not to be chosen; `everywhere`: every slot has one, whatever is
+    chosen; `ordered`: it puts out nothing before it has all its rows.
     """
 
     name: str
@@ -68,10 +73,19 @@ class Step:
     source_rate: float | None = None
     source_dop: int = 1
     at_source: bool = False  # it runs in source tasks, before the first exchange
+    wait_s: float = 0.0
+    instance_s: float = 0.0
+    instances: int | None = None
+    everywhere: bool = False
+    ordered: bool = False
 
     @property
     def is_source(self) -> bool:
         return self.source_rate is not None
+
+    @property
+    def in_source_tasks(self) -> bool:
+        return self.is_source or self.at_source
 
 
 @dataclass(frozen=True)

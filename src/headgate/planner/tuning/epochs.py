@@ -1,347 +1,208 @@
-"""What an epoch costs, and the optimizer over slots, rows per epoch and rows per batch tuple.
+"""What an epoch costs: a flow on an engine that runs in epochs, with slots and instances.
 
-A slot hosts an instance of every operator and runs them one after the other, so the work that
-counts is the sum over all operators. What runs before the first exchange runs in source tasks, as
-many as the source has partitions, whatever the number of slots. Rows go from slot to slot by key:
-the fewer slots, the more of them stay.
+An operator behind an exchange has instances in some slots or in all (`groups`); an epoch goes level
+by level, and a level takes as long as its busiest slot (`epoch_times`). What runs before the first
+exchange runs in source tasks, as many as the source has partitions, whatever the slots. Rows go
+from slot to slot by key: the fewer instances, the more of them stay.
 
-There is one degree of parallelism, the slots, and an epoch is itself a batch: its rows share its
-fixed cost F, as the rows of a message share n. So the equations of Sax et al. 2013 hold one floor
-up: the smallest epoch that keeps up (equation 2 with n = F), and the fewest slots for which there
-is one (equation 4, source tasks included). Nothing leaves a task before an epoch's level is over,
-so a batch tuple smaller than B_max makes no row earlier: batches are as large as they may be.
+An epoch is itself a batch: its rows share its fixed cost F, as the rows of a message share n. So
+the equations of Sax et al. 2013 hold one floor up: the smallest epoch that keeps up (equation 2,
+with n = F), and the fewest instances for which there is one (equation 4).
 
-A latency target is met by other slots and smaller epochs, but never at the price of falling behind:
-rows that are not processed are later than any target.
+**Latency.** A row comes at any time while an epoch runs, waits for the rest of it, and is committed
+with the next: from one epoch to two of them, evenly spread, if epochs follow each other. So the
+mean is 1.5 epochs and the 95th percentile 1.95. A trigger's interval makes the wait longer.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import cached_property
+from typing import Annotated
+
+import numpy as np
 
 from headgate.errors import DeclarationError
-from headgate.planner.tuning.cost_model import ROUNDING, EngineCosts, FlowModel, Stream, rows_of
+from headgate.planner.tuning.cost_model import EngineCosts, FlowModel
+from headgate.planner.tuning.epoch_times import EpochTimes, Times
+from headgate.planner.tuning.groups import Groups
 
 WAITS = 1.5  # epochs: a row waits for half of one on average, then for the whole of its own
-HEADROOM = 0.8  # share of a known rate that slots should be busy with; the rest is for bursts
-EFFICIENCY = 0.95  # share of an epoch's time for rows, without a rate to keep up with
-FEWER = 0.95  # without a rate, the fewest slots predicted to give this share of the best rate
-ROWS_MAX = 1e9  # where rows seem to cost nothing; what slots should hold bounds it
-EPOCH_BYTES_MAX = 256 << 20  # rows of one epoch in one slot, as they come from the sources
+P95 = 0.95
 
 
 @dataclass(frozen=True)
 class EpochSettings:
-    """What can be set on Spark: slots, rows per epoch, rows per batch tuple of each stream."""
+    """What can be set on Spark: slots, rows per epoch, rows per batch tuple of each stream.
+
+    `instances` of operators that have one in some slots only; the others have one in every slot.
+    """
 
     slots: int
     rows_per_epoch: int
     batch_rows: Mapping[str, int]
+    instances: Annotated[Mapping[str, int], "sparse"] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class EpochPrediction:
-    """One epoch of so many rows: its seconds, the rate it gives, and a row's mean latency."""
+    """One epoch of so many rows: its seconds, the rate it gives, a row's mean and 95 % latency."""
 
     epoch_s: float
     rows_per_s: float
     latency_s: float
     fixed_s: float
     messages: float
+    latency_p95_s: Annotated[float, "sparse"] = 0.0
+
+    def slower(self, factor: float) -> EpochPrediction:
+        """With epochs so many times as long."""
+        return replace(
+            self,
+            epoch_s=self.epoch_s * factor,
+            rows_per_s=self.rows_per_s / factor,
+            latency_s=self.latency_s * factor,
+            latency_p95_s=self.latency_p95_s * factor,
+        )
 
 
 @dataclass(frozen=True)
 class EpochModel:
-    """A flow on an engine with epochs: `levels` shuffles each, tasks on `cores`."""
+    """A flow on an engine with epochs: `levels` shuffles each, `cores` tasks at once.
+
+    Args:
+        cpus: Processors that the tasks share (default: one for each task).
+        source_tasks: As many as the source has partitions.
+        slots_seen: With which remote shares were measured; 0: they hold for any number.
+        instances_seen: Of operators that had one in some slots only, then.
+        elastic: Executors follow the slots; `cores` and `cpus` are those of `slots_seen`.
+        every_s: The trigger's interval.
+        full_levels: Levels in which every slot has a task, whatever is chosen.
+        stretch: What busiest slots took, over what even ones would have.
+        correction: What epochs took, over what was predicted of them.
+    """
 
     flow: FlowModel
     costs: EngineCosts
     levels: int
     cores: int
     _: KW_ONLY
+    cpus: int | None = None
     source_tasks: int = 1
-    slots_seen: int = 0  # with which remote shares were measured; 0: they hold for any number
-    instance_s: float = 0.0  # what the operators of one slot take, however few rows there are
-    elastic: bool = False  # executors follow the slots; `cores` are those of `slots_seen`
+    slots_seen: int = 0
+    instances_seen: Mapping[str, int] = field(default_factory=dict)
+    elastic: bool = False
+    every_s: float = 0.0
+    full_levels: frozenset[int] = frozenset()
+    stretch: float = 1.0
+    correction: float = 1.0
 
     def __post_init__(self) -> None:
         if self.levels < 1 or self.cores < 1:
             raise DeclarationError("an epoch has at least one level, and runs on at least one core")
 
+    @cached_property
+    def groups(self) -> Groups:
+        return Groups(self.flow, self.levels)
+
     def rows_into(self, name: str) -> float:
         """Rows into a step per row of the sources."""
-        return self.flow.rate_in[name] / (self.flow.source_rate or 1.0)
+        return self.groups.rows_into[name]
+
+    def seen_of(self, group: str) -> int:
+        """Instances of a group when it was measured."""
+        return self.instances_seen.get(group, self.slots_seen)
 
     def cores_for(self, slots: int) -> int:
-        """Cores that so many slots would have: where executors follow, at least one each."""
+        """Tasks at once with so many slots: where executors follow, at least one each."""
         if not self.elastic:
             return self.cores
         share = slots / self.slots_seen if self.slots_seen else 1.0
         return max(slots, math.ceil(self.cores * min(1.0, share)))
 
-    def at_once(self, slots: int) -> int:
-        """Slots that can be at work at the same time."""
-        return min(slots, self.cores_for(slots))
+    def cpus_for(self, slots: int) -> int:
+        """Processors that so many slots would share."""
+        if self.cpus is None:
+            return self.cores_for(slots)
+        if not self.elastic:
+            return min(self.cpus, self.cores)
+        return max(1, round(self.cores_for(slots) * min(1.0, self.cpus / self.cores)))
 
-    def shipped(self, stream: Stream, slots: int) -> float:
-        """Rows that leave their slot on a stream, per row of the sources."""
-        rows = self.rows_into(stream.producer)
-        if self.slots_seen == 0 or not stream.between_slots:
-            return rows * stream.shipped_per_row
-        share = 1.0 - 1.0 / slots
-        if self.slots_seen > 1:  # what tables keep at home beyond chance stays there
-            share *= min(1.0, stream.remote_share / (1.0 - 1.0 / self.slots_seen))
-        return rows * stream.rows_per_row * share
+    def times(self, slots: int) -> EpochTimes:
+        if slots not in self._known:
+            self._known[slots] = EpochTimes(self, slots)
+        return self._known[slots]
 
-    def per_row(self, slots: int | None = None) -> dict[str, float]:
-        """Core seconds of each operator per source row: processing, and shipping by the byte."""
-        slots = slots or self.slots_seen
-        return {
-            name: self.rows_into(name) * self.flow.step[name].ppt_s
-            + sum(self.shipped(s, slots) * s.row_bytes for s in self.flow.outputs[name])
-            * self.costs.byte_s
-            for name in self.flow.order
+    @cached_property
+    def _known(self) -> dict[int, EpochTimes]:
+        return {}
+
+    def alike(self, slots: int) -> dict[str, int]:
+        """An instance of every operator in every slot, as far as that is not given."""
+        times = self.times(slots)
+        return dict(zip(times.names, times.column({})[:, 0].tolist(), strict=True))
+
+    def work_shares(self, settings: EpochSettings) -> dict[str, float]:
+        """What each step has of all time that is spent on rows, waiting included."""
+        groups = self.groups
+        spent = {
+            name: groups.rows_into[name] * self.flow.step[name].ppt_s for name in self.flow.order
         }
+        times = self.times(settings.slots)
+        sent = times.bytes_sent(times.exactly(settings.instances))
+        for stream in self.flow.streams:
+            spent[stream.producer] += sent.get(stream.name, 0.0) * self.costs.byte_s
+        total = sum(spent.values())
+        return {name: each / total if total else 0.0 for name, each in spent.items()}
 
-    def work_s(self, slots: int) -> tuple[float, float]:
-        """Core seconds per source row, in source tasks and in slots.
-
-        Sender and receiver pay half each for a byte that is shipped.
-        """
-        per_row, step = self.per_row(slots), self.flow.step
-        source = sum(spent for name, spent in per_row.items() if step[name].at_source)
-        out = [s for s in self.flow.streams if step[s.producer].at_source]
-        source -= sum(self.shipped(s, slots) * s.row_bytes for s in out) * self.costs.byte_s / 2
-        return source, sum(per_row.values()) - source
-
-    def row_s(self, slots: int) -> float:
-        """Seconds that a source row adds to an epoch: each part on as many cores as it can use."""
-        source, slot = self.work_s(slots)
-        return source / min(self.source_tasks, self.cores_for(slots)) + slot / self.at_once(slots)
-
-    def messages(self, slots: int, rows: float, batch_rows: Mapping[str, int]) -> float:
-        """Batch tuples of an epoch: per stream and pair of tasks as many as its rows fill."""
-        count = 0.0
-        for s in self.flow.streams:
-            sent = rows * self.shipped(s, slots)
-            batch = rows_of(self.costs, s, batch_rows.get(s.name, math.inf))
-            count += max(min(float(slots * slots), sent), sent / batch)
-        return count
-
-    def fixed_s(self, slots: int) -> float:
+    def fixed_s(self, slots: int, instances: Mapping[str, int] | None = None) -> float:
         """An epoch without rows: the driver's part, the rounds of tasks, and the tasks."""
-        costs = self.costs
-        tasks = self.levels * slots + self.source_tasks
-        fixed = costs.epoch_s + (self.levels + 1) * costs.level_s
-        fixed += tasks * costs.task_s / self.cores_for(slots)
-        return fixed + slots * self.instance_s / self.at_once(slots)
+        times = self.times(slots)
+        return float(times.of(times.exactly(instances or {}), 0.0, {}).epoch_s[0])
+
+    def engine_s(self, slots: int, instances: Mapping[str, int] | None = None) -> float:
+        """The engine's part of that, without what instances take."""
+        times = self.times(slots)
+        return float(times.of(times.exactly(instances or {}), 0.0, {}).fixed_s[0])
+
+    def seen(self, rows: Sequence[float]) -> Times:
+        """Epochs of so many rows each, with the slots and instances they were measured with."""
+        times = self.times(self.slots_seen)
+        column = times.exactly(self.instances_seen)
+        return times.of(np.repeat(column, len(rows), axis=1), np.asarray(rows, float), {})
 
     def predict(self, settings: EpochSettings) -> EpochPrediction:
-        """Seconds, rate and latency of epochs with these settings."""
-        slots, rows = settings.slots, settings.rows_per_epoch
-        messages = self.messages(slots, rows, settings.batch_rows)
-        fixed = self.fixed_s(slots)
-        shipping = messages * self.costs.message_s / self.at_once(slots)
-        epoch_s = fixed + rows * self.row_s(slots) + shipping
+        """Seconds, rate and latency of epochs with these settings, one after the other."""
+        rows, times = settings.rows_per_epoch, self.times(settings.slots)
+        column = times.exactly(settings.instances)
+        told = times.of(np.repeat(column, 2, axis=1), np.array([rows, 0.0]), settings.batch_rows)
+        epoch_s, fixed_s = told.epoch_s.tolist()
         rate = rows / epoch_s if epoch_s > 0 else math.inf
-        return EpochPrediction(epoch_s, rate, WAITS * epoch_s, fixed, messages)
+        return self.predicted(epoch_s, rate, fixed_s, float(told.messages[0]))
 
+    def predicted(
+        self, epoch_s: float, rate: float, fixed_s: float, messages: float
+    ) -> EpochPrediction:
+        """With the latency of rows that come at any time."""
+        apart = max(epoch_s, self.every_s)
+        mean, p95 = apart * (WAITS - 1) + epoch_s, apart * P95 + epoch_s
+        return EpochPrediction(epoch_s, rate, mean, fixed_s, messages, p95)
 
-@dataclass(frozen=True)
-class TunedEpochs:
-    """Settings with what is predicted of them, and the reasons.
-
-    Per operator: its share of the work, and rows per second that come to it.
-    """
-
-    settings: EpochSettings
-    prediction: EpochPrediction
-    work_share: Mapping[str, float]
-    bottleneck: str
-    why: tuple[str, ...]
-    rates: Mapping[str, float] = field(default_factory=dict)
-
-
-def tune_epochs(
-    model: EpochModel,
-    *,
-    rate: float | None = None,
-    latency_s: float | None = None,
-    max_slots: int | None = None,
-    slots: int | None = None,
-    rows_max: int | None = None,
-    epoch_bytes_max: int = EPOCH_BYTES_MAX,
-) -> TunedEpochs:
-    """Slots, rows per epoch and batch rows; linear in the flow's size, and in slots.
-
-    Args:
-        rate: Source rows per second to keep up with; without one, as fast as the cores allow.
-        latency_s: Target for the mean latency of a row. No epoch is made so small for it that the
-            flow falls behind the rate; without a rate it may cost a fifth of the throughput.
-        max_slots: At most so many (default: one per core, more would only add tasks). Without a
-            rate, the fewest that give nearly as much as the best.
-        slots: Do not choose slots, these are given.
-        rows_max: No epoch is to have more rows, for reasons that the model does not know.
-        epoch_bytes_max: Source bytes of one epoch in one slot.
-    """
-    goal = _Goal(rate, latency_s, rows_max, epoch_bytes_max)
-    for name, value in {**vars(goal), "max_slots": max_slots, "slots": slots}.items():
-        least = 0.0 if name in ("rate", "latency_s") else 1.0
-        if value is not None and not (math.isfinite(value) and value >= least and value > 0):
-            wanted = f"at least {least:g}" if least else "a number above 0"
-            raise DeclarationError(
-                f"{name} is {value}, and must be {wanted}; leave it out if there is none"
-            )
-    most = max_slots or model.cores
-    if slots is not None:
-        chosen, why = _try(model, slots, goal), list[str]()
-    elif rate is not None:
-        chosen, why = _fewest_that_keep_up(model, most, goal)
-    else:
-        chosen, why = _fastest(model, most if model.elastic else min(most, model.cores), goal)
-    why += chosen.why
-    if not chosen.in_time:
-        best = chosen.prediction.latency_s
-        why.append(f"a mean latency of {latency_s:g} s cannot be met; the best is {best:.2g} s")
-    per_row = model.per_row(chosen.settings.slots)
-    total = sum(per_row.values())
-    heaviest = max(per_row, key=lambda name: per_row[name])
-    share = {name: spent / total if total else 0.0 for name, spent in per_row.items()}
-    where = " (in source tasks)" if model.flow.step[heaviest].at_source else ""
-    why.append(f"{heaviest}{where} has {share[heaviest]:.0%} of the work per row")
-    rates = {n: model.rows_into(n) * chosen.prediction.rows_per_s for n in model.flow.order}
-    return TunedEpochs(chosen.settings, chosen.prediction, share, heaviest, tuple(why), rates)
-
-
-@dataclass(frozen=True)
-class _Goal:
-    """What an epoch has to satisfy."""
-
-    rate: float | None
-    latency_s: float | None
-    rows_max: int | None
-    epoch_bytes_max: int
-
-
-@dataclass(frozen=True)
-class _Tried:
-    """The best epoch for some number of slots. `busy` is the share of its time the rate takes."""
-
-    settings: EpochSettings
-    prediction: EpochPrediction
-    busy: float
-    in_time: bool
-    why: list[str]
-
-    @property
-    def keeps_up(self) -> bool:
-        return self.busy <= 1 + ROUNDING
-
-    @property
-    def has_room(self) -> bool:
-        return self.busy <= HEADROOM + ROUNDING
-
-
-def _try(model: EpochModel, slots: int, goal: _Goal) -> _Tried:
-    """Rows per epoch for so many slots, and batches as large as they may be."""
-    sending = [s for s in model.flow.streams if s.sends]
-    batch = {s.name: model.costs.batch_rows_max(s.row_bytes) for s in sending}
-    sent = {s.name: model.shipped(s, slots) for s in sending}
-    message_s = model.costs.message_s / model.at_once(slots)
-    pairs = slots * slots * sum(rows > 0 for rows in sent.values())
-    full = sum(rows / batch[name] for name, rows in sent.items())
-    fixed_s = model.fixed_s(slots) + pairs * message_s
-    wanted, reason = _rows(fixed_s, model.row_s(slots) + full * message_s, goal)
-    row_bytes = sum(
-        model.rows_into(s.producer) * s.rows_per_row * s.row_bytes
-        for s in model.flow.streams
-        if model.flow.step[s.producer].is_source
-    )
-    rows, cut = max(1, int(slots * goal.epoch_bytes_max / max(row_bytes, 1.0))), ""
-    if goal.rows_max is not None and goal.rows_max <= min(wanted - 1, rows):
-        rows, cut = goal.rows_max, "as asked for"
-    elif rows < wanted:
-        cut = "what slots should hold at once"
-    rows = rows if cut else wanted
-    settings = EpochSettings(slots, rows, batch)
-    predicted = model.predict(settings)
-    why = [f"{'without a limit ' if cut else ''}{wanted:,} rows per epoch: {reason}"]
-    why += [f"an epoch is cut to {rows:,} rows, {cut}"] if cut else []
-    busy = 0.0 if goal.rate is None else goal.rate / predicted.rows_per_s
-    late = goal.latency_s is not None and predicted.latency_s > goal.latency_s * (1 + ROUNDING)
-    tried = _Tried(settings, predicted, busy, not late, why)
-    if not tried.keeps_up:
-        why.append(f"falls behind: {predicted.rows_per_s:,.0f} of {goal.rate:,.0f} rows/s")
-    return tried
-
-
-def _rows(fixed_s: float, row_s: float, goal: _Goal) -> tuple[int, str]:
-    """The smallest epoch that keeps up; with nothing to keep up with, one that wastes little."""
-
-    def spending(share: float) -> float:
-        """Rows of an epoch that spends this share of its time on them."""
-        return share / (1 - share) * fixed_s / row_s if row_s > 0 else ROWS_MAX
-
-    rows, why = spending(EFFICIENCY), f"{EFFICIENCY:.0%} of an epoch's time is for rows"
-    if goal.rate is not None:
-        left = HEADROOM / goal.rate - row_s
-        if left > ROUNDING * row_s:
-            rows = fixed_s / left
-            why = f"the smallest epoch that keeps up with {goal.rate:,.0f} rows/s"
-        else:
-            many = f"{goal.rate:,.0f} rows/s are more than the slots can do"
-            why = f"{why}; {many} with {1 - HEADROOM:.0%} to spare"
-    elif goal.latency_s is not None and row_s > 0:
-        within, least = (goal.latency_s / WAITS - fixed_s) / row_s, spending(HEADROOM)
-        if least <= within < rows:
-            rows, why = math.floor(within), f"the largest epoch within {goal.latency_s:g} s"
-        elif within < least:
-            rows, why = least, f"{HEADROOM:.0%} of an epoch's time is for rows, latency or not"
-    return max(1, math.ceil(rows * (1 - ROUNDING))), why
-
-
-def _fewest_that_keep_up(model: EpochModel, most: int, goal: _Goal) -> tuple[_Tried, list[str]]:
-    """In time and with room for bursts; or with room, the soonest; without room, the fast ones."""
-    tried: list[_Tried] = []
-    for slots in range(1, most + 1):
-        tried.append(_try(model, slots, goal))
-        if tried[-1].has_room and tried[-1].in_time:
-            break
-    enough = [t for t in tried if t.has_room]
-    if not enough:
-        barely = [t for t in tried if t.keeps_up]
-        return _fewest_of_the_fast(model, [t for t in barely if t.in_time] or barely or tried, most)
-    soonest = min(t.prediction.latency_s for t in enough)
-    late = (t for t in enough if t.prediction.latency_s <= soonest / FEWER)
-    chosen = next((t for t in enough if t.in_time), None) or next(late)
-    slots = chosen.settings.slots
-    source_us, slot_us = (1e6 * spent for spent in model.work_s(slots))
-    return chosen, [
-        f"{slots} slots: {slot_us:,.3g} us per row in slots, {source_us:,.3g} in "
-        f"{model.source_tasks} source tasks, busy at most {HEADROOM:.0%}"
-    ]
-
-
-def _fastest(model: EpochModel, most: int, goal: _Goal) -> tuple[_Tried, list[str]]:
-    """As fast as the cores allow, in time if that costs no more than a fifth of it."""
-    tried = [_try(model, slots, goal) for slots in range(1, most + 1)]
-    best = max(t.prediction.rows_per_s for t in tried)
-    in_time = [t for t in tried if t.in_time and t.prediction.rows_per_s >= HEADROOM * best]
-    return _fewest_of_the_fast(model, in_time or tried, most)
-
-
-def _fewest_of_the_fast(
-    model: EpochModel, tried: list[_Tried], most: int
-) -> tuple[_Tried, list[str]]:
-    """As few slots as nearly the best takes: each costs more than any model sees."""
-    best = max(t.prediction.rows_per_s for t in tried)
-    chosen = next(t for t in tried if t.prediction.rows_per_s >= FEWER * best)
-    slots, rate = chosen.settings.slots, chosen.prediction.rows_per_s
-    source, slot = model.work_s(slots)
-    share = slot / (source + slot) if source + slot else 0.0
-    return chosen, [
-        f"{slots} of {most} slots: predicted {rate:,.0f} rows/s, at best {best:,.0f}; "
-        f"{share:.0%} of the work is done in slots"
-    ]
+    def steady_rows(self, settings: EpochSettings, rate: float) -> float:
+        """Rows of an epoch that takes what came while the one before it ran, if it keeps up."""
+        times, most = self.times(settings.slots), float(settings.rows_per_epoch)
+        two = np.repeat(times.exactly(settings.instances), 2, axis=1)
+        rows = min(most, max(1.0, rate * self.every_s))
+        for _ in range(8):  # along the line that time is over rows, nearly
+            here = rows * np.array([1.0, 1.1])
+            first, second = times.of(two, here, settings.batch_rows).epoch_s.tolist()
+            row_s = (second - first) / (0.1 * rows)
+            left = 1.0 / rate - row_s
+            found = (first - row_s * rows) / left if left > 0 else most
+            found = min(most, max(1.0, found, rate * self.every_s))
+            if abs(found - rows) <= 1e-3 * rows:
+                break
+            rows = found
+        return found

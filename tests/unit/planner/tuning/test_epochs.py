@@ -1,325 +1,198 @@
-"""One floor up: an epoch is a batch, a slot an instance of everything."""
+"""What epochs take: tasks, levels, instances, and how late rows are."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
+from itertools import pairwise
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import DeclarationError
 from headgate.planner.tuning.cost_model import EngineCosts, FlowModel, Step, Stream
-from headgate.planner.tuning.epochs import HEADROOM, EpochModel, tune_epochs
+from headgate.planner.tuning.epochs import EpochModel, EpochSettings
 
-SPARK = EngineCosts(
-    message_s=2e-4, byte_s=5e-9, task_s=0.02, epoch_s=0.3, message_bytes_max=8 << 20
-)
-
-
-def two_counts(ppt_s: float = 5e-7) -> FlowModel:
-    return FlowModel(
-        (Step("source", source_rate=1e6), Step("first", ppt_s), Step("second", ppt_s)),
-        (Stream("source", "first", 1, 16), Stream("first", "second", 1, 16)),
-    )
+FREE = EngineCosts(0.0, 0.0)
+SPARK = EngineCosts(2e-5, 16e-9, task_s=0.02, epoch_s=0.3, level_s=0.05, message_bytes_max=8 << 20)
 
 
-def at_source_tasks(flow: FlowModel, *names: str) -> FlowModel:
-    steps = tuple(replace(step, at_source=step.name in names) for step in flow.steps)
-    return replace(flow, steps=steps)
-
-
-def model(ppt_s: float = 5e-7, cores: int = 2) -> EpochModel:
-    return EpochModel(two_counts(ppt_s), SPARK, levels=2, cores=cores)
-
-
-def test_without_a_rate_every_core_gets_a_slot_and_epochs_are_efficient():
-    tuned = tune_epochs(model(cores=4))
-
-    told = tuned.prediction
-    assert tuned.settings.slots == 4
-    assert told.fixed_s / told.epoch_s == pytest.approx(0.05, abs=0.02)
-    assert told.rows_per_s > 0.9 * 4 / sum(model(cores=4).per_row().values())
-
-
-@given(rate=st.floats(100, 1e7), ppt=st.floats(1e-8, 1e-5), cores=st.integers(1, 16))
-@example(rate=4425686.0, ppt=1e-08, cores=2)  # one slot is enough but for the messages
-def test_the_fewest_slots_and_the_smallest_epoch_that_keep_up(rate, ppt, cores):
-    engine = model(ppt, cores)
-    tuned = tune_epochs(engine, rate=rate, epoch_bytes_max=1 << 50)
-    slots = tuned.settings.slots
-
-    streams = engine.flow.streams
-    message_s = sum(SPARK.message_s / SPARK.batch_rows_max(s.row_bytes) for s in streams)
-    row_s = sum(engine.per_row().values()) + message_s
-    assert slots <= cores
-    assert slots == cores or rate * row_s < slots * HEADROOM
-    assert slots == 1 or rate * row_s >= (slots - 1) * HEADROOM * (1 - 1e-6)
-    if rate * row_s < min(slots, cores) * HEADROOM * 0.999:
-        assert tuned.prediction.rows_per_s >= rate
-        half = replace(tuned.settings, rows_per_epoch=max(1, tuned.settings.rows_per_epoch // 2))
-        assert engine.predict(half).rows_per_s < rate / HEADROOM * 1.001
-
-
-@given(target=st.floats(0.01, 60))
-def test_a_latency_target_bounds_the_epoch_and_costs_no_more_than_a_fifth(target):
-    tuned, free = tune_epochs(model(), latency_s=target), tune_epochs(model())
-
-    missed = any("cannot be met; the best is" in line for line in tuned.why)
-    assert missed == (tuned.prediction.latency_s > target * (1 + 1e-6))
-    assert tuned.prediction.rows_per_s >= HEADROOM * free.prediction.rows_per_s * (1 - 1e-6)
-
-
-@given(
-    rate=st.floats(100, 1e7),
-    target=st.floats(0.01, 60),
-    ppt=st.floats(1e-8, 1e-5),
-    read=st.floats(0, 1e-5),
-    cores=st.integers(1, 8),
-)
-def test_a_latency_target_never_makes_a_flow_fall_behind(rate, target, ppt, read, cores):
-    """Against every slot count by itself: the fewest that keep up in time, or the soonest."""
-    source = Step("source", read, source_rate=1e6, at_source=True)
-    flow = replace(two_counts(ppt), steps=(source, *two_counts(ppt).steps[1:]))
-    engine = replace(model(ppt, cores), flow=flow)
-
-    tune = partial(tune_epochs, engine, rate=rate, latency_s=target, epoch_bytes_max=1 << 50)
-
-    chosen, every = tune(), [tune(slots=n) for n in range(1, cores + 1)]
-
-    enough = [t for t in every if t.prediction.rows_per_s >= rate / HEADROOM * (1 - 1e-6)]
-    in_time = [t for t in enough if t.prediction.latency_s <= target]
-    if in_time:
-        assert chosen.settings == in_time[0].settings
-    elif enough:
-        soonest = min(t.prediction.latency_s for t in enough)
-        assert chosen.prediction.rows_per_s >= rate
-        assert chosen.prediction.latency_s <= soonest / 0.95 * (1 + 1e-6)
-        assert any("cannot be met; the best is" in line for line in chosen.why)
-
-
-@pytest.mark.parametrize("latency_s", [0.5, 0.46, 0.4, 0.01])
-def test_a_target_out_of_reach_leaves_the_epoch_that_keeps_up(latency_s):
-    """0.3 s without a row: 647 rows would be in time for 0.46 s, at a fifth of the rate."""
-    flow = FlowModel((Step("source", source_rate=1e4), Step("op", 1e-5)), (Stream("source", "op"),))
-    engine = EpochModel(flow, replace(SPARK, byte_s=0.0, task_s=0.0), levels=1, cores=1)
-
-    tuned = tune_epochs(engine, rate=1e4, latency_s=latency_s)
-
-    assert tuned.settings == tune_epochs(engine, rate=1e4).settings
-    assert tuned.prediction.rows_per_s >= 1e4 / HEADROOM * (1 - 1e-6)
-    assert any("cannot be met; the best is 0.51 s" in line for line in tuned.why)
-
-
-def test_slots_are_searched_for_the_target_too():
-    """One slot keeps up in 0.515 s, two in 0.481 s."""
-    flow = FlowModel((Step("source", source_rate=1e4), Step("op", 1e-5)), (Stream("source", "op"),))
-    engine = EpochModel(flow, replace(SPARK, byte_s=0.0, task_s=0.0), levels=1, cores=2)
-
-    assert tune_epochs(engine, rate=1e4).settings.slots == 1
-    assert tune_epochs(engine, rate=1e4, latency_s=0.49).settings.slots == 2
-
-
-def test_slots_have_only_the_time_that_source_tasks_leave():
-    """Reading takes 40 us of the 80 that there are for a row, so one slot of 70 us is too slow."""
-    flow = FlowModel(
-        (Step("source", 4e-5, source_rate=1e4, at_source=True), Step("op", 7e-5)),
-        (Stream("source", "op"),),
-    )
-    costs = replace(SPARK, byte_s=0.0, task_s=0.0)
-    engine = EpochModel(flow, costs, 1, 4, source_tasks=1)
-
-    tuned = tune_epochs(engine, rate=1e4)
-
-    assert tuned.settings.slots == 2
-    assert tuned.prediction.rows_per_s >= 1e4 / HEADROOM * (1 - 1e-6)
-
-
-def test_a_rate_that_no_slots_can_keep_up_with_gets_the_fast_ones():
-    tuned = tune_epochs(model(cores=4), rate=1e9, latency_s=0.01)
-
-    assert tuned.settings.slots == tune_epochs(model(cores=4)).settings.slots
-    assert any("more than the slots can do" in line for line in tuned.why)
-    assert any("cannot be met" in line for line in tuned.why)
-
-
-def test_where_executors_follow_slots_so_do_cores():
-    """Two slots on two cores; for eight slots six more cores would come, and go again."""
-    fixed = replace(model(5e-6, cores=2), slots_seen=2)
-    engine = replace(fixed, elastic=True)
-
-    assert [fixed.cores_for(n) for n in (1, 2, 8)] == [2, 2, 2]
-    assert [engine.cores_for(n) for n in (1, 2, 8)] == [1, 2, 8]
-    assert tune_epochs(fixed, max_slots=8).settings.slots == 2
-    grown = tune_epochs(engine, max_slots=8)
-    assert grown.settings.slots == 8
-    assert grown.prediction.rows_per_s > 3.5 * tune_epochs(fixed).prediction.rows_per_s
-    spare = replace(engine, cores=8)
-    assert [spare.cores_for(n) for n in (1, 2, 4, 10)] == [4, 8, 8, 10]
-
-
-def test_batch_rows_are_told_for_streams_that_send():
-    flow = two_counts()
-    inside = replace(flow.streams[1], sends=False)
-    engine = replace(model(), flow=replace(flow, streams=(flow.streams[0], inside)))
-
-    assert set(tune_epochs(engine).settings.batch_rows) == {"source->first"}
-
-
-@given(rows=st.integers(1, 10**7), batch=st.integers(1, 10**5), slots=st.integers(1, 8))
-def test_smaller_batches_never_pay_in_an_epoch(rows, batch, slots):
-    tuned = tune_epochs(model(), slots=slots)
-    given_rows = replace(tuned.settings, rows_per_epoch=rows)
-    small = replace(given_rows, batch_rows={"source->first": batch, "first->second": batch})
-
-    engine = model()
-    assert engine.predict(small).epoch_s >= engine.predict(given_rows).epoch_s * (1 - 1e-9)
-
-
-def test_an_epoch_stays_within_what_slots_should_hold():
-    tuned = tune_epochs(model(), epoch_bytes_max=16_000)
-
-    assert tuned.settings.rows_per_epoch == 2_000
-    assert any("should hold at once" in line for line in tuned.why)
-
-
-def test_of_two_cuts_the_smaller_one_is_told():
-    tuned = tune_epochs(model(), epoch_bytes_max=16_000, rows_max=1_000)
-
-    assert tuned.settings.rows_per_epoch == 1_000
-    assert [line for line in tuned.why if "is cut to" in line] == [
-        "an epoch is cut to 1,000 rows, as asked for"
+def chain(*steps: Step, between: bool = True) -> FlowModel:
+    """A source and these steps, each behind an exchange."""
+    names = ["source", *(step.name for step in steps)]
+    streams = [
+        Stream(a, b, 1, 20, between_slots=between and a != "source") for a, b in pairwise(names)
     ]
+    return FlowModel((Step("source", source_rate=1.0, at_source=True), *steps), tuple(streams))
 
 
-@given(
-    rate=st.floats(100, 1e7),
-    ppt=st.floats(1e-8, 1e-4),
-    cores=st.integers(1, 8),
-    rows_max=st.none() | st.integers(1, 10**6),
-    held=st.sampled_from([1_000, 10**5, 1 << 50]),
-    target=st.none() | st.floats(0.01, 60),
-)
-@example(rate=1000, ppt=1e-5, cores=1, rows_max=5, held=1 << 50, target=None)
-@example(rate=1000, ppt=1e-5, cores=1, rows_max=None, held=1_000, target=None)
-@example(rate=9.5e3, ppt=5e-5, cores=1, rows_max=None, held=1 << 50, target=None)  # 95 % busy
-@example(rate=2e4, ppt=1e-5, cores=8, rows_max=9_000, held=1 << 50, target=None)
-def test_reasons_agree_with_what_is_predicted(rate, ppt, cores, rows_max, held, target):
-    """Against every slot count by itself, for epochs that are cut."""
-    tune = partial(tune_epochs, model(ppt, cores), rate=rate, latency_s=target)
-    tune = partial(tune, rows_max=rows_max, epoch_bytes_max=held)
-
-    chosen, every = tune(), [tune(slots=n) for n in range(1, cores + 1)]
-
-    why, reached = " ".join(chosen.why), chosen.prediction.rows_per_s
-    assert ("falls behind: " in why) == (reached < rate * (1 - 1e-6))
-    assert f"{chosen.settings.rows_per_epoch:,} rows" in why
-    assert ("without a limit" in why) == ("is cut to" in why)
-    if "busy at most 80%" in why:
-        assert reached >= rate / HEADROOM * 0.99
-    fastest = max(t.prediction.rows_per_s for t in every)
-    if reached < rate / HEADROOM * (1 - 1e-6) and target is None:
-        assert reached >= 0.95 * fastest * (1 - 1e-6)
-    for enough in (rate, rate / HEADROOM):
-        if any(t.prediction.rows_per_s >= enough * (1 + 1e-6) for t in every):
-            assert reached >= enough * (1 - 1e-6)
+def model(flow: FlowModel, costs: EngineCosts = FREE, **options: object) -> EpochModel:
+    chosen = {"cores": 12, "levels": len(flow.steps) - 1} | options
+    return EpochModel(flow, costs, **chosen)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("rate", 0.0),
-        ("rate", -1.0),
-        ("rate", float("nan")),
-        ("latency_s", 0.0),
-        ("max_slots", 0),
-        ("slots", 0),
-        ("rows_max", 0),
-        ("epoch_bytes_max", 0),
-    ],
-)
-def test_arguments_of_nothing_are_refused_by_name(name, value):
-    with pytest.raises(DeclarationError, match=f"{name} is {value}, and must be"):
-        tune_epochs(model(), **{name: value})
+def seconds(engine: EpochModel, slots: int, rows: int = 1000, **instances: int) -> float:
+    return engine.predict(EpochSettings(slots, rows, {}, instances)).epoch_s
 
 
-def test_work_in_source_tasks_asks_for_no_slots():
-    """Parsing is most of the work, and its parallelism is the source's: one slot is enough."""
+def test_work_on_cores_is_bounded_by_processors_and_waiting_is_not():
+    works = model(chain(Step("op", 1e-3)), cpus=2)
+    waits = model(chain(Step("op", 1e-3, wait_s=1e-3)), cpus=2)
+
+    assert [seconds(works, n) for n in (1, 2, 4, 12)] == pytest.approx([1.0, 0.5, 0.5, 0.5])
+    assert [seconds(waits, n) for n in (1, 2, 4, 12)] == pytest.approx([1.0, 0.5, 0.25, 1 / 12])
+
+
+def test_a_level_takes_as_long_as_its_busiest_slot():
+    """Rows that leave meet the second operator one level later; those of one slot stay."""
+    flow = chain(Step("a", 1e-3), Step("b", 2e-3))
+    engine = model(flow, slots_seen=4)
+
+    assert seconds(engine, 4, a=4, b=4) == pytest.approx(3.0 / 4)
+    assert seconds(engine, 1) == pytest.approx(3.0)
+    assert seconds(engine, 4, a=4, b=1) == pytest.approx(0.25 + 2.0)
+
+
+def test_few_instances_are_kept_apart_from_the_many_behind_them():
+    """Else one slot would process what stays in it while the others wait for the rest."""
+    flow = chain(Step("a", 1e-3), Step("b", 2e-3))
+    engine = model(flow, slots_seen=4)
+
+    assert seconds(engine, 4, a=1, b=4) == pytest.approx(1.0 + 2.0 / 4 + 3 / 4 * 2.0 / 4)
+    assert seconds(engine, 5, a=1, b=4) == pytest.approx(1.0 + 2.0 / 4)
+    for slots, share in ((4, True), (5, False)):
+        times = engine.times(slots)
+        talks = times.talks(times.exactly({"a": 1, "b": 4}))
+        assert (("a", "b") in talks) == share
+
+
+def test_groups_of_one_level_that_fit_side_by_side_do_not_wait_for_each_other():
     flow = FlowModel(
-        (
-            Step("source", 1e-6, source_rate=1e6, at_source=True),
-            Step("parse", 4e-6, at_source=True),
-            Step("count", 1e-8),
-        ),
-        (Stream("source", "parse", 1, 0), Stream("parse", "count", 0.01, 16)),
+        (Step("source", source_rate=1.0), Step("a", 1e-3), Step("b", 1e-3)),
+        (Stream("source", "a"), Stream("source", "b")),
     )
-    engine = EpochModel(flow, SPARK, 1, 4, source_tasks=4)
+    engine = model(flow, levels=1)
 
-    tuned = tune_epochs(engine)
+    assert seconds(engine, 4) == pytest.approx(0.5)
+    assert seconds(engine, 4, a=2, b=2) == pytest.approx(1.0)  # a level of two slots, both in each
+    assert seconds(engine, 4, a=3, b=1) == pytest.approx(1 / 3 + 1.0)
+    all_over = Stream("source", "c")
+    third = FlowModel((*flow.steps, Step("c")), (*flow.streams, all_over))
+    assert seconds(replace(engine, flow=third), 4, a=2, b=2, c=4) == pytest.approx(0.5)
+    assert seconds(replace(engine, flow=third), 4, a=3, b=3, c=4) == pytest.approx(2 / 3)
 
-    assert tuned.settings.slots == 1
-    assert tuned.bottleneck == "parse"
-    assert any("1 of 4 slots" in line for line in tuned.why)
-    assert any("parse (in source tasks)" in line for line in tuned.why)
-    assert tuned.prediction.rows_per_s > 0.9 * 4 / sum(engine.per_row().values())
+
+def test_a_level_has_as_many_tasks_as_its_largest_group():
+    """The tasks of three levels and of the source: with few instances behind, few tasks."""
+    flow = chain(Step("a"), Step("b"), Step("c"))
+    engine = model(flow, replace(FREE, task_s=1.0), cpus=1)
+
+    assert seconds(engine, 8) == pytest.approx(1 + 3 * 8)
+    assert seconds(engine, 8, a=8, b=8, c=1) == pytest.approx(1 + 8 + 8 + 1)
+    # Rows that stay on the way to b reach c one level early, so c has tasks in level 2 as well.
+    assert seconds(engine, 8, a=1, b=1, c=8) == pytest.approx(1 + 1 + 8 + 8)
+    ordered = chain(Step("a"), Step("b", ordered=True), Step("c"))
+    assert seconds(replace(engine, flow=ordered), 8, a=1, b=1, c=8) == pytest.approx(1 + 1 + 1 + 8)
 
 
-@given(
-    ppt=st.floats(1e-8, 1e-4), cores=st.integers(1, 12), at_source=st.sampled_from([(), ("first",)])
-)
-def test_no_slot_count_is_much_faster_than_the_chosen_one(ppt, cores, at_source):
-    """Against trying them all."""
-    flow = at_source_tasks(two_counts(ppt), "source", *at_source)
-    engine = replace(model(ppt, cores), flow=flow, source_tasks=cores)
-    chosen = tune_epochs(engine)
+def test_levels_with_merges_have_a_task_in_every_slot():
+    engine = model(chain(Step("a")), replace(FREE, task_s=1.0), cpus=1, full_levels=frozenset({1}))
 
-    every = [tune_epochs(engine, slots=n).prediction.rows_per_s for n in range(1, cores + 1)]
-    assert chosen.prediction.rows_per_s >= 0.95 * max(every) * (1 - 1e-9)
-    assert all(rate < 0.95 * max(every) for rate in every[: chosen.settings.slots - 1])
+    assert seconds(engine, 8, a=1) == pytest.approx(1 + 8)
+
+
+def test_an_instance_costs_what_it_costs_without_rows():
+    engine = model(chain(Step("a", instance_s=0.1)), cpus=2)
+
+    assert engine.fixed_s(1) == pytest.approx(0.1)
+    assert engine.fixed_s(8) == pytest.approx(8 * 0.1 / 2)
+    assert engine.fixed_s(8, {"a": 2}) == pytest.approx(0.1)
+    assert engine.engine_s(8) == 0.0
+
+
+def test_operators_without_an_exchange_run_where_their_rows_are():
+    flow = chain(Step("a", 1e-3), Step("b", 3e-3))
+    inside = replace(flow.streams[1], sends=False, between_slots=False)
+    engine = model(replace(flow, streams=(flow.streams[0], inside)), levels=1)
+
+    assert [group.name for group in engine.groups.of] == ["a"]
+    assert seconds(engine, 4) == pytest.approx(1.0)
+    assert seconds(engine, 4, a=2) == pytest.approx(2.0)
 
 
 def test_with_one_slot_every_row_stays_and_with_more_fewer_do():
     """Measured with four slots and tables that keep half of what hash routing would send."""
-    flow = at_source_tasks(two_counts(), "source")
-    between = replace(flow.streams[1], remote_share=0.375, between_slots=True)
-    streams = (flow.streams[0], between)
-    engine = replace(model(cores=8), flow=replace(flow, streams=streams), slots_seen=4)
-    out = streams[0]
+    flow = chain(Step("a"), Step("b"))
+    between = replace(flow.streams[1], remote_share=0.375)
+    engine = model(replace(flow, streams=(flow.streams[0], between)), slots_seen=4)
 
-    shares = [engine.shipped(between, slots) for slots in (1, 2, 4, 8)]
-    assert shares == pytest.approx([0.0, 0.25, 0.375, 0.4375])
-    assert engine.shipped(out, 1) == 1.0
-    assert engine.work_s(8)[1] > engine.work_s(1)[1]
-    assert sum(engine.work_s(2)) == pytest.approx(sum(engine.per_row(2).values()))
+    def sent(slots: int, **counts: int) -> float:
+        times = engine.times(slots)
+        return times.bytes_sent(times.exactly(counts))["a->b"] / between.row_bytes
+
+    assert [sent(n) for n in (1, 2, 4, 8)] == pytest.approx([0.0, 0.25, 0.375, 0.4375])
+    assert sent(8, a=2, b=2) == pytest.approx(0.25)
+    assert sent(8, a=8, b=1) == pytest.approx(0.4375)
+    seen = replace(engine, slots_seen=8, instances_seen={"a": 4, "b": 2})
+    assert seen.times(4).bytes_sent(seen.times(4).exactly({}))["a->b"] == pytest.approx(0.375 * 20)
 
 
 def test_shares_measured_with_one_slot_say_nothing_of_more():
-    engine = replace(model(), slots_seen=1)
-    stream = replace(engine.flow.streams[1], remote_share=0.0, between_slots=True)
+    flow = chain(Step("a"), Step("b"))
+    stayed = replace(flow.streams[1], remote_share=0.0)
+    engine = model(replace(flow, streams=(flow.streams[0], stayed)), slots_seen=1)
 
-    assert engine.shipped(stream, 2) == 0.5
-
-
-def test_a_second_slot_makes_every_level_dearer():
-    engine = model(cores=2)
-
-    assert engine.fixed_s(2) - engine.fixed_s(1) == pytest.approx(2 * SPARK.task_s / 2)
+    times = engine.times(2)
+    assert times.bytes_sent(times.exactly({}))["a->b"] == pytest.approx(0.5 * 20)
 
 
-def test_slots_are_chosen_for_the_epochs_that_may_be_had():
-    """Large epochs pay for more slots, small ones do not."""
-    engine = replace(model(5e-6, cores=4), costs=replace(SPARK, task_s=0.4))
+def test_processors_are_shared_and_follow_executors():
+    engine = model(chain(Step("a")), cores=12, cpus=2, slots_seen=12)
 
-    assert tune_epochs(engine).settings.slots == 4
-    small = tune_epochs(engine, rows_max=1_000)
-    assert small.settings.slots == 1
-    assert small.settings.rows_per_epoch == 1_000
-    assert any("as asked for" in line for line in small.why)
+    assert [engine.cpus_for(n) for n in (1, 12)] == [2, 2]
+    follows = replace(engine, elastic=True)
+    assert [follows.cpus_for(n) for n in (6, 12, 24)] == [1, 2, 4]
+    assert model(chain(Step("a")), cores=4).cpus_for(8) == 4
 
 
-def test_rows_that_seem_to_cost_nothing_are_not_rationed():
-    flow = FlowModel((Step("source", source_rate=1e3), Step("op")), (Stream("source", "op", 1, 0),))
-    engine = EpochModel(flow, replace(SPARK, byte_s=0.0), levels=1, cores=1)
+@given(rows=st.integers(1, 10**6), ppt=st.floats(1e-8, 1e-4), every=st.floats(0, 10))
+def test_rows_come_evenly_and_are_done_with_the_next_epoch(rows, ppt, every):
+    """From one epoch to two, or from an epoch to the interval and an epoch."""
+    engine = model(chain(Step("a", ppt)), SPARK, every_s=every)
 
-    assert tune_epochs(engine, epoch_bytes_max=5_000).settings.rows_per_epoch == 5_000
+    told = engine.predict(EpochSettings(4, rows, {}))
+
+    apart = max(every, told.epoch_s)
+    assert told.latency_s == pytest.approx(told.epoch_s + apart / 2)
+    assert told.latency_p95_s == pytest.approx(told.epoch_s + 0.95 * apart)
+
+
+def test_a_stream_fills_its_epochs_with_what_has_come():
+    """0.4 s without rows, and half of the time is for them: so 0.8 s."""
+    engine = model(chain(Step("a", 1e-3)), replace(FREE, epoch_s=0.4), cores=1)
+    settings = EpochSettings(1, 10**9, {})
+
+    assert engine.steady_rows(settings, 500) == pytest.approx(400, rel=0.01)
+    assert engine.steady_rows(replace(settings, rows_per_epoch=100), 500) == 100
+    slow = replace(engine, every_s=2.0)
+    assert slow.steady_rows(settings, 500) == pytest.approx(1000, rel=0.01)
+
+
+def test_uneven_slots_and_other_epochs_are_learned():
+    engine = model(chain(Step("a", 1e-3)), replace(FREE, epoch_s=1.0))
+
+    assert seconds(replace(engine, stretch=1.5), 1) == pytest.approx(1.0 + 1.5)
+    assert seconds(replace(engine, correction=0.5), 1) == pytest.approx(1.0)
+
+
+def test_an_engine_without_anything_is_refused():
+    with pytest.raises(DeclarationError, match="at least one level"):
+        EpochModel(chain(Step("a")), FREE, levels=0, cores=1)
+
+
+def test_two_hundred_levels_have_a_name():
+    steps = [Step(f"op{n}", 1e-6) for n in range(200)]
+    engine = model(chain(*steps), slots_seen=4)
+
+    assert len(engine.groups.of) == 200
+    assert engine.groups.of[-1].home == 200 and engine.groups.of[-1].first == 2
