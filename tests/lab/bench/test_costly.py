@@ -62,10 +62,14 @@ def test_a_search_finds_the_best_counts_and_tries_none_twice(exhaustive: bool) -
 
 
 def test_ratios_are_those_of_the_goals() -> None:
-    assert ratios({"uniform_best": 100.0, "optimized": 120.0, "search_best": 125.0}) == {
+    rates = {"uniform_best": 100.0, "optimized": 120.0, "live": 110.0, "search_best": 125.0}
+
+    assert ratios(rates) == {
         "optimized_over_uniform_best": 1.2,
         "search_best_over_uniform_best": 1.25,
         "optimized_over_search_best": 0.96,
+        "live_over_uniform_best": 1.1,
+        "live_over_search_best": 0.88,
     }
 
 

@@ -25,6 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from headgate.commit.facts import EpochFacts, epochs_of
 from headgate.commit.settings import Options
+from headgate.control.settings import Scaling
 from headgate.demo import write_epochs
 from headgate.errors import EngineError
 from headgate.runtime.auto import cores_of
@@ -109,6 +110,13 @@ class Ground:
         """Epochs of these sizes with large batches."""
         return self._run(flow, Setting(slots, None, 0), sizes)[1]
 
+    def run_live(self, flow: BenchFlow, slots: int, rows: int, epochs: int) -> FlowQuery:
+        """Epochs of so many rows in so many slots, where the flow itself chooses its instances and
+        batches while it runs; the query has ended.
+        """
+        given = Setting(slots, None, rows)
+        return self._run_through(flow, given, (rows,) * epochs, Scaling(slots, slots))
+
     def run_steadily(
         self, flow: BenchFlow, setting: Setting, epoch_s: float, *, epochs: int, warmup: int
     ) -> Latencies:
@@ -117,6 +125,7 @@ class Ground:
         The first epochs are fed one by one, as soon as the one before is done, and do not count.
         """
         apart_s = epoch_s / LOAD
+        self._clear()
         feed = self._feed(flow, (setting.rows_per_epoch,) * (epochs + warmup))
         frame = self._frame(flow, feed).withColumn(ARRIVED.name, _arrival(apart_s)).drop(SHARE)
         query = self._start(flow, setting, frame, arrival=True)
@@ -138,17 +147,28 @@ class Ground:
     def _run(
         self, flow: BenchFlow, setting: Setting, sizes: tuple[int, ...]
     ) -> tuple[tuple[float, ...], list[EpochFacts]]:
+        query = self._run_through(flow, setting, sizes)
+        return epoch_seconds(query, len(sizes)), epochs_of(query.journal())
+
+    def _run_through(
+        self,
+        flow: BenchFlow,
+        setting: Setting,
+        sizes: tuple[int, ...],
+        slots: Scaling | None = None,
+    ) -> FlowQuery:
+        self._clear()
         feed = self._feed(flow, sizes)
         for number in range(len(sizes)):
             feed.deliver(_FIRST_FILE_S + number)
         frame = self._frame(flow, feed).drop(SHARE)
-        query = self._start(flow, setting, frame, trigger={"availableNow": True})
+        trigger = {"availableNow": True}
+        query = self._start(flow, setting, frame, slots=slots, trigger=trigger)
         try:
             query.awaitTermination()
-            return epoch_seconds(query, len(sizes)), epochs_of(query.journal())
         finally:
             query.stop()
-            self._clear()
+        return query
 
     def _start(
         self,
@@ -157,11 +177,12 @@ class Ground:
         frame: DataFrame,
         *,
         arrival: bool = False,
+        slots: Scaling | None = None,
         trigger: Mapping[str, Any] | None = None,
     ) -> FlowQuery:
         return flow.declare(frame, arrival=arrival).start(
             self.spark,
-            slots=setting.slots,
+            slots=slots or setting.slots,
             checkpoint=str(self.work / "checkpoint"),
             options=Options(batch_rows=setting.batch),
             trigger=trigger,

@@ -6,6 +6,7 @@ the same rows in all configurations:
 
 - `uniform_best`: the same number of instances of all operators, the best of all numbers of slots;
 - `optimized`: instances as the optimizer says, which knows what a short probe measured;
+- `live`: instances as a running flow has chosen them for itself, after so many epochs;
 - `search_best`: the best instances found by trying, operator by operator (or all combinations).
 
 The best of many noisy numbers is too good. So of the uniform counts and of those found by trying
@@ -25,6 +26,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from headgate.control.tuner import RETUNE_EPOCHS
 from headgate.demo import Machine
 from headgate.errors import EngineError
 from headgate.runtime.auto import ProbeSizes
@@ -40,7 +42,7 @@ from headgate_lab.cluster.namespace_cluster import NamespaceCluster, available
 from headgate_lab.record import side_by_side
 
 FLOW = "costly"
-UNIFORM, OPTIMIZED, SEARCH = "uniform_best", "optimized", "search_best"
+UNIFORM, OPTIMIZED, LIVE, SEARCH = "uniform_best", "optimized", "live", "search_best"
 CLUSTER_TIMEOUT_S = 3_600.0
 Counts = tuple[int, ...]
 
@@ -62,6 +64,7 @@ class CostlyOptions:
     rounds: int = 4
     finalists: int = 2
     latency_epochs: int = 4
+    live_epochs: int = 2 * RETUNE_EPOCHS + 4
     probe_sizes: ProbeSizes = field(default_factory=lambda: ProbeSizes(rounds=1))
     seed: int = 7
 
@@ -82,6 +85,7 @@ def costly_options(*, quick: bool = False, exhaustive: bool = False) -> CostlyOp
         rounds=1,
         finalists=1,
         latency_epochs=1,
+        live_epochs=RETUNE_EPOCHS + 2,
         probe_sizes=ProbeSizes(messages=200, mega_bytes=2, levels=2, rounds=1, warm_ups=1),
     )
 
@@ -130,14 +134,16 @@ def compare(ground: Ground, options: CostlyOptions, say: Say) -> dict[str, Any]:
     search = _Search(ground, flow, known, options, say)
     uniform = [search.uniform(slots) for slots in options.uniform]
     found = search.all_combinations() if options.exhaustive else search.by_coordinates()
-    settings = {OPTIMIZED: optimized}
+    live, told = _live(ground, flow, options)
+    say(f"live: {dict(live.parallelism)}")
+    settings = {OPTIMIZED: optimized, LIVE: live}
     for name, tries in ((UNIFORM, uniform), (SEARCH, found)):
         for place, best in enumerate(sorted(tries, key=lambda t: -t.rows_per_s)):
             if place < options.finalists:
                 settings[f"{name}_{place + 1}"] = best.setting
     rounds = _rounds(ground, flow, settings, options, say)
     rates = {name: _rate(runs) for name, runs in rounds.items()}
-    winners = {name: _winner(name, rates) for name in (UNIFORM, OPTIMIZED, SEARCH)}
+    winners = {name: _winner(name, rates) for name in (UNIFORM, OPTIMIZED, LIVE, SEARCH)}
     latencies = {}
     for name, who in winners.items():
         latencies[name] = ground.run_steadily(
@@ -157,6 +163,8 @@ def compare(ground: Ground, options: CostlyOptions, say: Say) -> dict[str, Any]:
         "uniform_best_slots": settings[winners[UNIFORM]].slots,
         "parallelism": parallelism_of(flow, optimized),
         "parallelism_found": parallelism_of(flow, settings[winners[SEARCH]]),
+        "parallelism_live": parallelism_of(flow, live),
+        "live": told,
         "ratios": ratios(won),
         "latency_ms": {name: told["mean_ms"] for name, told in latencies.items()},
         "latency_p95_ms": {name: told["p95_ms"] for name, told in latencies.items()},
@@ -186,7 +194,19 @@ def ratios(rates: Mapping[str, float]) -> dict[str, float]:
         "optimized_over_uniform_best": rates[OPTIMIZED] / rates[UNIFORM],
         "search_best_over_uniform_best": rates[SEARCH] / rates[UNIFORM],
         "optimized_over_search_best": rates[OPTIMIZED] / rates[SEARCH],
+        "live_over_uniform_best": rates[LIVE] / rates[UNIFORM],
+        "live_over_search_best": rates[LIVE] / rates[SEARCH],
     }
+
+
+def _live(
+    ground: Ground, flow: BenchFlow, options: CostlyOptions
+) -> tuple[Setting, list[dict[str, Any]]]:
+    """What a running flow chose, and what its tuner said on the way."""
+    query = ground.run_live(flow, options.slots, options.rows, options.live_epochs)
+    counts = {op: len(slots) for op, slots in query.instances.items() if op in MOVABLE}
+    told = [record for record in query.journal() if record["kind"] == "tuning"]
+    return Setting(options.slots, None, options.rows, counts), told
 
 
 def _winner(name: str, rates: Mapping[str, float]) -> str:

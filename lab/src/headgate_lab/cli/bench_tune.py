@@ -91,7 +91,11 @@ def _tell_costly(found: dict[str, Any], console: Console) -> None:
     show(console, "rows per second", found["rows_per_s"], "{:,.0f}")
     show(console, "predicted", found["predicted_rows_per_s"], "{:,.0f}")
     show(console, "latency, p95, milliseconds", found["latency_p95_ms"], "{:,.0f}")
-    instances = {"optimized": found["parallelism"], "found by trying": found["parallelism_found"]}
+    instances = {
+        "optimized": found["parallelism"],
+        "chosen by the running flow": found["parallelism_live"],
+        "found by trying": found["parallelism_found"],
+    }
     show_grid(console, "instances", instances, "{}")
     console.print(f"best number of slots for all: {found['uniform_best_slots']}")
     show(console, "ratios", found["ratios"], "{:.3f}")
