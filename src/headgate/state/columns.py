@@ -44,13 +44,16 @@ class PrivateMemory:
     def fresh(self, byte_count: int) -> PrivateMemory:
         return PrivateMemory()
 
-    def install(self, name: str, array: Array) -> None:
+    def install(self, name: str, array: Array, size: int | None = None) -> None:
+        """Keep an array, or a copy of a one-dimensional one with zeros behind it up to a size."""
         self.arrays[name] = array
+        if size is not None:
+            self.extend(name, size)
 
     def extend(self, name: str, size: int) -> None:
         """Make a one-dimensional array longer, with zeros."""
-        array = self.arrays[name]
-        self.arrays[name] = np.concatenate([array, np.zeros(size - len(array), array.dtype)])
+        array, self.arrays[name] = self.arrays[name], np.zeros(size, self.arrays[name].dtype)
+        self.arrays[name][: len(array)] = array
 
 
 class MappedMemory:
@@ -75,14 +78,17 @@ class MappedMemory:
         self._make_room(byte_count)
         return MappedMemory(self.folder, self._make_room)
 
-    def install(self, name: str, array: Array) -> None:
+    def install(self, name: str, array: Array, size: int | None = None) -> None:
+        """Keep a copy of an array, of a one-dimensional one with zeros behind it up to a size."""
         content = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
         with self._opened(name, os.O_CREAT | os.O_EXCL) as file:
             for start in range(0, len(content), _CHUNK_BYTES):
                 rest = content[start : start + _CHUNK_BYTES]
                 while rest:
                     rest = rest[os.write(file, rest) :]
-            self._map(name, file, array.dtype, array.shape)
+            if size is not None:
+                os.posix_fallocate(file, 0, max(1, size * array.dtype.itemsize))
+            self._map(name, file, array.dtype, array.shape if size is None else (size,))
 
     def reserve(self, name: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> None:
         """Zeros that take room on the disk, and memory only where they are written over."""
@@ -238,13 +244,11 @@ class HeapColumn:
         count, used = len(values.data), len(body)
         all_bounds = np.zeros(max(64, count + count // 2) + 1, np.int64)
         all_bounds[: count + 1] = bounds
-        all_body = np.zeros(max(1024, used + used // 2), np.uint8)
-        all_body[:used] = body
         ref = np.full(size, -1, np.int64)
         ref[positions] = _ordinals(values.data, 0)
         memory.install(f"{self._file}-ref", ref)
         memory.install(f"{self._file}-bounds", all_bounds)
-        memory.install(f"{self._file}-body", all_body)
+        memory.install(f"{self._file}-body", body, max(1024, used + used // 2))
         if isinstance(memory, MappedMemory):
             memory.reserve(f"{self._file}-seals", np.uint32, all_bounds.shape)
         self.count, self.used, self._old = count, used, count

@@ -109,14 +109,18 @@ def value_seals(bounds: I64, body: Array, ordinals: I64) -> U32:
 
 
 def _sums_of_bytes(bounds: I64, body: Array, ordinals: I64) -> U64:
-    """Eight bytes of all values at a time; the last word of a value is filled up with zeros."""
+    """Eight bytes of all values at a time; the last word of a value is filled up with zeros.
+
+    Nothing is copied but the words: a few values may be many megabytes.
+    """
     factor = factors(2 + _LONG_VALUE_BYTES // 8)
     starts, lengths = bounds[:-1], np.diff(bounds)
     total: U64 = ordinals.view(np.uint64) * factor[0]
     total += lengths.view(np.uint64) * factor[1]
-    padded = np.zeros(len(body) + 8, np.uint8)
-    padded[: len(body)] = body
-    unaligned: U64 = np.ndarray((len(body) + 1,), np.dtype("<u8"), padded.data, 0, (1,))
+    if len(body) < 8:
+        body = np.concatenate([body, np.zeros(8 - len(body), np.uint8)])
+    last = len(body) - 8
+    unaligned: U64 = np.ndarray((last + 1,), np.dtype("<u8"), body.data, 0, (1,))
     left = np.where(lengths <= _LONG_VALUE_BYTES, lengths, 0)
     rows: Any = slice(None)
     for number in range(_LONG_VALUE_BYTES // 8):
@@ -125,13 +129,16 @@ def _sums_of_bytes(bounds: I64, body: Array, ordinals: I64) -> U64:
             rows = np.flatnonzero(longer) if isinstance(rows, slice) else rows[longer]
             if not len(rows):
                 break
-        words = unaligned[starts[rows] + 8 * number]
+        at = starts[rows] + 8 * number
+        words = unaligned[np.minimum(at, last)]
+        beyond = np.flatnonzero(at > last)  # at most seven: they end where the body does
+        words[beyond] >>= (at[beyond] - last).view(np.uint64) << np.uint64(3)
         spare = np.maximum(8 - left[rows], 0).view(np.uint64) << np.uint64(3)
         words = (words << spare) >> spare
         total[rows] += _weighted(words, factor[2 + number :])
         left -= 8
     long = np.flatnonzero(lengths > _LONG_VALUE_BYTES)
-    values = (body[bounds[row] : bounds[row + 1]].tobytes() for row in long)
+    values = (body[bounds[row] : bounds[row + 1]].data for row in long)
     total[long] += np.fromiter(map(xxhash.xxh3_64_intdigest, values), np.uint64, len(long))
     return total
 
