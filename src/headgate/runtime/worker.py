@@ -47,6 +47,7 @@ WARM_OFF = "off"
 PLAN_PROPERTY = "headgate.plan"
 OWNER = "headgate.owner"  # the file that names the JVM a local folder belongs to
 INLINE_PINS_MAX = 2_000  # a table with more is read from the checkpoint by each worker
+PROGRAMS_MAX = 4  # flows of one session whose tasks take turns in a worker
 _programs: dict[str, Program] = {}
 _plans: dict[str, EpochPlan] = {}
 _stores: dict[tuple[Any, ...], StateStore] = {}
@@ -148,7 +149,8 @@ def task_partition() -> int:
 
 def _program(code: Broadcast[bytes], program_id: str) -> Program:
     if program_id not in _programs:
-        _programs.clear()
+        if len(_programs) >= PROGRAMS_MAX:
+            del _programs[next(iter(_programs))]
         _programs[program_id] = pickle.loads(code.value)
         # Put what is loaded by now, most of it imported modules, beyond the garbage collector's
         # reach. PySpark's daemon collects garbage after every task of a worker that it keeps, and

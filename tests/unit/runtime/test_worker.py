@@ -155,3 +155,14 @@ def test_what_an_earlier_program_left_behind_goes_when_the_next_is_loaded() -> N
     assert gone() is not None  # frozen while it was alive
     _load("second")
     assert gone() is None
+
+
+def test_flows_that_take_turns_in_a_worker_are_loaded_once_and_no_more_than_a_few_are_kept() -> (
+    None
+):
+    names = [f"flow {number}" for number in range(worker.PROGRAMS_MAX)]
+    loaded = [_load(name) for name in names]
+
+    assert all(_load(name) is program for name, program in zip(names, loaded, strict=True))
+    _load("one more")
+    assert list(worker._programs) == [*names[1:], "one more"]
