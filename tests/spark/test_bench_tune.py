@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from headgate.runtime.auto import ProbeSizes
+from headgate.slot.latency import ERROR
 from headgate_lab.bench.choosing import parallelism_of
 from headgate_lab.bench.flow_runs import LOAD, Ground, Setting
 from headgate_lab.bench.predict import QUICK as PREDICT
@@ -40,7 +41,9 @@ def test_latency_counts_from_the_arrival_of_rows_that_come_evenly(
     assert found.rate == pytest.approx(LOAD * 400 / EPOCH_S)
     for p50, p95 in zip(found.p50_ms, found.p95_ms, strict=True):
         assert p95 > 0.95 * apart_ms * 0.97  # the first rows had come so long before the last
-        assert 0.35 * apart_ms < p95 - p50 < 0.55 * apart_ms  # all others wait for the same
+        read_off_ms = ERROR * (p50 + p95)  # much, where a busy machine let them wait for long
+        off_ms = max(0.1 * apart_ms, read_off_ms)
+        assert abs(p95 - p50 - 0.45 * apart_ms) < off_ms  # all others wait for the same
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in"]  # no checkpoint is left
 
 
