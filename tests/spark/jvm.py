@@ -18,6 +18,7 @@ QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 ARCHIVE = Path(sys.prefix) / f"spark-{version('pyspark')}.jsa"
 SILENT = "-Xlog:cds=off -Xlog:cds+dynamic=off"  # else it tells on stdout that it goes without
 QUICK_JVM = f"{QUICK} -XX:SharedArchiveFile={ARCHIVE} {SILENT}" if ARCHIVE.exists() else QUICK
+DAEMONS = {"SPARK_DAEMON_JAVA_OPTS": QUICK_JVM}  # environment of a cluster: masters and workers
 
 SESSION = """
 import sys

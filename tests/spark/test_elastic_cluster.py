@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from tests.spark.jvm import QUICK_JVM
+from tests.spark.jvm import DAEMONS, QUICK_JVM
 from tests.waiting import PATIENCE_S
 
 from headgate_lab.bench import elastic_driver
@@ -29,7 +29,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the flow's driver saw: 2 slots on 2 executors, 3 on 3, and back, fed all the time."""
     folder = tmp_path_factory.mktemp("elastic")
     script = elastic_driver.__file__
-    with NamespaceCluster(hosts=MANY, conf=CONF) as cluster:
+    with NamespaceCluster(hosts=MANY, conf=CONF, env=DAEMONS) as cluster:
         done = cluster.run(script, json.dumps(OPTIONS), str(folder), timeout=PATIENCE_S)
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     assert lines, done.stderr[-3000:]

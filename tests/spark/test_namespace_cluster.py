@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.spark.jvm import QUICK_JVM
+from tests.spark.jvm import DAEMONS, QUICK_JVM
 from tests.waiting import PATIENCE_S, wait_until
 
 from headgate_lab.cluster.namespace_cluster import (
@@ -85,7 +85,7 @@ class Program:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[NamespaceCluster]:
-    with NamespaceCluster(hosts=3, conf=CONF) as running:
+    with NamespaceCluster(hosts=3, conf=CONF, env=DAEMONS) as running:
         yield running
 
 
@@ -205,7 +205,7 @@ def test_a_throttled_cluster_beside_another_is_slow_as_asked_and_leaves_nothing(
     script.write_text(SENDER)
     payload_bytes, rate_mbit, burst_bytes = 2_000_000, 8, 256 * 1024
     try:
-        with NamespaceCluster(1, link_mbit=rate_mbit) as second:
+        with NamespaceCluster(1, link_mbit=rate_mbit, env=DAEMONS) as second:
             names = [second.namespace(role) for role in ("driver", "master", "host1")]
             folder = second.local_dir("host1")
             seconds = _seconds_to_send(second, script, payload_bytes)

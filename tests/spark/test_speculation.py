@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.spark.jvm import QUICK_JVM
+from tests.spark.jvm import DAEMONS, QUICK_JVM
 from tests.waiting import PATIENCE_S
 
 from headgate_lab.cluster.namespace_cluster import NamespaceCluster
@@ -32,7 +32,7 @@ CONF = {
 def test_two_attempts_of_a_task_at_once_count_as_one(tmp_path: Path) -> None:
     """The first attempt goes on only when its twin is there; both write, one is taken."""
     script = Path(__file__).parent / "programs" / "speculation_driver.py"
-    with NamespaceCluster(hosts=2, conf=CONF) as cluster:
+    with NamespaceCluster(hosts=2, conf=CONF, env=DAEMONS) as cluster:
         done = cluster.run(script, str(tmp_path), timeout=PATIENCE_S)
 
     assert done.returncode == 0, done.stderr[-4000:]

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.spark.jvm import QUICK_JVM
+from tests.spark.jvm import DAEMONS, QUICK_JVM
 from tests.waiting import PATIENCE_S
 
 from headgate_lab.cluster.namespace_cluster import NamespaceCluster
@@ -25,7 +25,7 @@ CONF = {
 def test_every_slot_runs_on_its_host_in_every_level_of_every_epoch(tmp_path: Path) -> None:
     """A slot's operators, at both levels and in all epochs, ran where the anchor was put."""
     script = Path(__file__).parent / "programs" / "sticky_flow.py"
-    with NamespaceCluster(hosts=3, conf=CONF) as cluster:
+    with NamespaceCluster(hosts=3, conf=CONF, env=DAEMONS) as cluster:
         done = cluster.run(script, str(tmp_path), timeout=PATIENCE_S)
         hosts_there = set(cluster.hosts.values())
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]

@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -255,7 +256,7 @@ class NamespaceCluster:
         self._start_daemon(host, main_class, arguments)
 
     def _write_settings(self) -> None:
-        """The settings of every driver program, where Spark looks for its defaults."""
+        """The settings of every driver program."""
         settings = {
             "spark.master": self.master_url,
             "spark.driver.host": self.driver_ip,
@@ -270,11 +271,19 @@ class NamespaceCluster:
             **self._conf,
         }
         text = "".join(f"{name} {value}\n" for name, value in settings.items())
-        (self.local_dir(_DRIVER) / "spark-defaults.conf").write_text(text)
+        self._settings.write_text(text)
+
+    @property
+    def _settings(self) -> Path:
+        return self.local_dir(_DRIVER) / "settings.conf"
 
     def _environment(self, role: str) -> dict[str, str]:
         address = self._emulated.addresses[role]
-        return environment_on(self.local_dir(role), address) | self._env
+        given = environment_on(self.local_dir(role), address) | self._env
+        if role == _DRIVER:
+            settings = shlex.quote(str(self._settings))
+            given["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {settings} pyspark-shell"
+        return given
 
     def _start_daemon(self, role: str, main_class: str, arguments: list[str]) -> None:
         command = [str(spark_home() / "bin" / "spark-class"), main_class, *arguments]

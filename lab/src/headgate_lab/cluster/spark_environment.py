@@ -25,7 +25,9 @@ def environment_on(folder: Path, address: str) -> dict[str, str]:
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK_", "PYSPARK"))}
     return inherited | {
         "SPARK_HOME": str(spark_home()),
-        "SPARK_CONF_DIR": str(folder),  # only the driver has settings there
+        # It opens the class path. Where it is not there, that is the path of any JVM of this Spark,
+        # and they can share an archive of its classes.
+        "SPARK_CONF_DIR": str(folder / "no-settings"),
         "SPARK_LOCAL_IP": address,
         "SPARK_LOCAL_HOSTNAME": address,  # register with it: nobody resolves names here
         "SPARK_LOCAL_DIRS": str(folder),
