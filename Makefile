@@ -2,6 +2,8 @@
 
 BIN := .venv/bin
 .DEFAULT_GOAL := help
+# Where it is set, each process of the tests compiles all modules again.
+export PYTHONDONTWRITEBYTECODE :=
 .PHONY: help setup demo test check unit spark fuzz soak matrix minimum docs bench lock clean
 
 help:  ## list the targets
