@@ -18,7 +18,7 @@ from headgate.state.object_files import WHOLE_BYTES_MAX, ObjectFiles
 from headgate.state.storage import Storage
 from object_store import LocalS3, Respond
 
-RACES = 1_000
+RACES = [200, pytest.param(1_000, marks=pytest.mark.slow)]
 
 
 @pytest.fixture
@@ -27,13 +27,14 @@ def answering(s3: LocalS3) -> Iterator[LocalS3]:
     s3.answer = None
 
 
-def test_of_two_who_create_one_object_exactly_one_wins(s3: LocalS3) -> None:
+@pytest.mark.parametrize("races", RACES)
+def test_of_two_who_create_one_object_exactly_one_wins(races: int, s3: LocalS3) -> None:
     uri = s3.folder()
     start = threading.Barrier(2)
 
     def drive(me: bytes) -> list[bool]:
         storage, won = Storage.at(uri), []
-        for number in range(RACES):
+        for number in range(races):
             start.wait()
             won.append(storage.create(f"manifests/{number}", me))
         return won
@@ -41,9 +42,9 @@ def test_of_two_who_create_one_object_exactly_one_wins(s3: LocalS3) -> None:
     with ThreadPoolExecutor(2) as drivers:
         first, second = drivers.map(drive, (b"first", b"second"))
 
-    assert [a + b for a, b in zip(first, second, strict=True)] == [1] * RACES
-    assert 0 < sum(first) < RACES, "they did not race"
-    for number in range(0, RACES, 97):
+    assert [a + b for a, b in zip(first, second, strict=True)] == [1] * races
+    assert 0 < sum(first) < races, "they did not race"
+    for number in range(0, races, 97):
         assert Storage.at(uri).read(f"manifests/{number}") == (
             b"first" if first[number] else b"second"
         )
