@@ -21,8 +21,8 @@ settings.load_profile("headgate")
 TESTS = Path(__file__).parent
 MEMORY_DISK, ROOM_BYTES = Path("/dev/shm"), 4 << 30
 
-# Folders of tests (tmp_path) lie in memory where it has room: checkpoints are flushed to be durable,
-# and on a disk tests would wait for that most of the time.
+# Folders of tests (tmp_path) lie in memory where it has room: checkpoints are flushed to be
+# durable, and on a disk tests would wait for that most of the time.
 if os.access(MEMORY_DISK, os.W_OK) and shutil.disk_usage(MEMORY_DISK).free > ROOM_BYTES:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY_DISK))
 

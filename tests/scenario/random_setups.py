@@ -14,7 +14,7 @@ from tests.scenario.born_local import born_local
 from tests.scenario.choosing import restless_plans
 from tests.scenario.oracle import Case, random_table
 from tests.scenario.random_flows import WIDE, Recipe, Row
-from tests.scenario.restless import Restless
+from tests.scenario.restless import Restless, restless_tuning
 
 import headgate as hg
 from headgate.slot.compile import compile_flow
@@ -76,6 +76,7 @@ class Start:
     tables: bool
     away: bool
     few: bool
+    tuned: bool
     parallelism: dict[str, int]
     options: dict[str, Any]
 
@@ -92,6 +93,7 @@ def draw_starts(rng: random.Random, recipe: Recipe, epochs: int, warm: str | Non
             tables=rng.random() < 0.4,
             away=rng.random() < 0.4,
             few=rng.random() < 0.6,
+            tuned=rng.random() < 0.4,
             parallelism=_draw_parallelism(rng, recipe, slots[until]),
             options={
                 "batch_rows": rng.choice([None, None, 1, 7]),
@@ -155,6 +157,8 @@ def run_start_by_start(
                 stack.enter_context(restless_plans(case, recipe.seed, few=start.few))
             if start.away and start.manager == "none":
                 stack.enter_context(born_local())
+            if start.tuned:
+                stack.enter_context(restless_tuning(rng, program))
             done = run(
                 flow, slots=start.slots, partitions=partitions, buckets=BUCKETS, clock=clock,
                 before_epoch=lambda epoch: setattr(clock, "now_ms", times[epoch]),

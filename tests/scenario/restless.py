@@ -1,16 +1,22 @@
-"""The worst manager there can be, for tests of everything that must hold whatever is decided."""
+"""The worst manager and tuner there can be, for tests of what must hold whatever is decided."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
+import pytest
 from tests.routes import may_be_local
 from tests.scenario.oracle import Case, random_table
 
-from headgate.commit.facts import PlanFacts
+from headgate import testing
+from headgate.commit.facts import EpochFacts, PlanFacts, TuningFacts
+from headgate.commit.instances import InstancesInUse
 from headgate.commit.planning import Decision
+from headgate.slot.plan import edge_name
 from headgate.slot.program import Program
 
 
@@ -53,3 +59,37 @@ class Restless:
         slots = rng.randrange(1, 5) if rng.random() < 0.3 else None
         why = PlanFacts(why=f"restless: {sorted(changed)}, {sorted(instances)}")
         return Decision(changed, why, slots=slots, instances=instances)
+
+
+class RestlessTuner:
+    """A tuner that asks for instances, batches and slots at random, beside any manager."""
+
+    def __init__(self, rng: random.Random, program: Program) -> None:
+        self.rng, graph = rng, program.graph
+        self.edges = [edge_name(graph, edge) for edge in graph.edges if edge.exchanges]
+        behind = InstancesInUse(program, 2).all()
+        self.operators = [op for op, slots in behind.items() if len(slots) == 2]
+
+    def observe(self, epoch: EpochFacts, *, changing: bool = False) -> TuningFacts | None:
+        rng, slots = self.rng, None
+        if rng.random() < 0.3 and not changing:
+            slots = rng.randrange(1, 5)
+        among = epoch.slots if slots is None else slots
+        instances = {
+            op: tuple(sorted(rng.sample(range(among), rng.randint(1, among))))
+            for op in self.operators
+            if rng.random() < 0.3
+        }
+        batches = {edge: rng.randint(1, 9) for edge in self.edges if rng.random() < 0.3}
+        return TuningFacts(
+            epoch.epoch, slots=slots, instances=instances or None, batch_rows=batches or None
+        )
+
+
+@contextmanager
+def restless_tuning(rng: random.Random, program: Program) -> Iterator[None]:
+    """Flows of the kit are tuned by a `RestlessTuner`."""
+    tuned: Any = partial(testing.plan_with, sizing=RestlessTuner(rng, program))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(testing, "plan_with", tuned)
+        yield

@@ -356,7 +356,7 @@ class Coordinator:
             else self._planning.take(self.slots, self._routing.placed.slots_of)
         )
         if decision is not None:
-            if decision.instances and decision.slots is None:
+            if decision.instances:
                 self._routing.placed.choose(decision.instances)
                 self._resize()
             if decision.tuning is not None and decision.tuning.batch_rows:
@@ -375,7 +375,7 @@ class Coordinator:
     def _resize_as_decided(self, decision: Decision) -> None:
         """What an engine without executors of its own does about a decision."""
         if decision.slots is not None:
-            self.resize(decision.slots, decision.scaling, decision.instances)
+            self.resize(decision.slots, decision.scaling, decision.instances_then)
 
     def _batch(self, chosen: Mapping[str, int]) -> None:
         """Send batches of so many rows from the next epoch on, where the user says nothing."""

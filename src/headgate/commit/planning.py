@@ -47,7 +47,7 @@ class Decision:
     how rows of some operators find their slots in the plans to come; None: as they did.
     `tuning` has the limit that sources should get, rows of batches, and what a later start should
     begin with. `instances` holds the slots of the operators whose instances change; their tables
-    follow. With another number of `slots` they are among those, and come with them.
+    follow. `instances_then` are among the `slots` that are asked for, and come with them.
     """
 
     tables: Mapping[str, RoutingTable] = field(default_factory=dict)
@@ -58,6 +58,7 @@ class Decision:
     dispatch: Mapping[str, Dispatch] | None = None
     tuning: TuningFacts | None = None
     instances: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    instances_then: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 class Decides(Protocol):

@@ -105,7 +105,7 @@ class DecisionLoop:
         }
         wanted = self._slots_wanted(proposals, tuning, slots)
         if wanted is not None:
-            decision = replace(decision, slots=wanted.count, scaling=wanted.why, instances={})
+            decision = replace(decision, slots=wanted.count, scaling=wanted.why)
         return _with_tuned_instances(decision)
 
     # --- inside ----------------------------------------------------------------------------
@@ -242,6 +242,8 @@ def _with_tuned_instances(decision: Decision) -> Decision:
     if tuning is None or not tuning.instances or tuning.slots != decision.slots:
         return decision
     tuned = tuning.instances
+    if tuning.slots is not None:
+        return replace(decision, instances_then=tuned)
     return replace(
         decision,
         instances={**decision.instances, **tuned},

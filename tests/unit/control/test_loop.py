@@ -342,7 +342,8 @@ def test_instances_of_other_slots_come_with_these_slots() -> None:
 
     decision = loop_of(sizing=Sizes(asked)).step([seen()], TABLES)
 
-    assert (decision.slots, decision.instances) == (6, {"op": (0, 5)})
+    assert (decision.slots, decision.instances) == (6, {})
+    assert decision.instances_then == {"op": (0, 5)}
 
 
 def test_instances_for_slots_that_somebody_else_outbids_are_left_out() -> None:
@@ -351,7 +352,7 @@ def test_instances_for_slots_that_somebody_else_outbids_are_left_out() -> None:
 
     decision = loop_of(placing, Sizes(asked)).step([seen()], TABLES)
 
-    assert (decision.slots, decision.instances) == (8, {})
+    assert (decision.slots, decision.instances, decision.instances_then) == (8, {}, {})
 
 
 def test_a_promise_for_other_instances_is_not_held_against_anybody() -> None:
