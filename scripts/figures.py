@@ -33,6 +33,7 @@ PAGES = (
     NOTES / "0016-tuning.md",
     NOTES / "0017-batching.md",
     NOTES / "0036-benchmarks.md",
+    NOTES / "0037-instances.md",
 )
 
 WRITERS: dict[str, Callable[[dict[str, Any]], str]] = {
