@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,11 @@ settings.load_profile("headgate")
 TESTS = Path(__file__).parent
 MEMORY_DISK, ROOM_BYTES = Path("/dev/shm"), 4 << 30
 
-# Folders of tests (tmp_path) lie in memory where it has room: checkpoints are flushed to be
-# durable, and on a disk tests would wait for that most of the time.
+# Temporary folders lie in memory where it has room: checkpoints are flushed to be durable, and on a
+# disk tests would wait for that.
 if os.access(MEMORY_DISK, os.W_OK) and shutil.disk_usage(MEMORY_DISK).free > ROOM_BYTES:
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY_DISK))
+    os.environ.setdefault("TMPDIR", str(MEMORY_DISK))
+    tempfile.tempdir = None  # asked for again
 
 # Spark's Python workers are this interpreter, and import what a test defines under the same name:
 # pytest calls a test module tests.spark.test_something, and helpers are imported from tests/.
