@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from headgate.control.tuner import RETUNE_EPOCHS, SavedTuning, load_tuning, save
 from headgate.planner.tuning.cost_model import Calibration, EngineCosts
 from headgate.planner.tuning.epochs import EpochPrediction, EpochSettings
 from headgate.planner.tuning.explained import TunedEpochs
-from headgate.runtime.auto import AT_START, calibrate
+from headgate.runtime.auto import AT_START, calibrate, cpus_of
 from headgate.runtime.query import FlowQuery
 from headgate.runtime.tune_probe import probe_flow
 from headgate.state.storage import Storage
@@ -51,6 +52,9 @@ def test_probes_find_costs_that_explain_them(spark: SparkSession) -> None:
     assert min(parts) >= 0 and sum(parts) > 0
     assert len(found.probes) == 9
     assert found.engine == f"Spark {spark.version}, local, 2 cores"
+    processors = cpus_of(spark, 2)
+    assert processors == len(os.sched_getaffinity(0))
+    assert {probe.cores for probe in found.probes} == {min(2, processors)}
     assert spark.conf.get("spark.sql.adaptive.enabled") == "true"
 
 

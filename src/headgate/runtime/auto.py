@@ -57,6 +57,7 @@ from headgate.runtime.exchange import (
 from headgate.runtime.worker import task_partition
 from headgate.slot.plan import BatchRows, edge_name
 from headgate.slot.program import Program
+from headgate.slot.report import this_machine
 from headgate.slot.wire import PAYLOAD_BYTES_MAX, BatchTuple, Kind, decode, digest_of, encode
 from headgate.state.storage import Storage
 from headgate.topology.arguments import absolute, duration_us
@@ -271,10 +272,12 @@ def calibrate(
 ) -> Calibration:
     """Measure n, s, and the fixed costs of a task and of an epoch's job on this session.
 
-    `say` hears of every probe before it runs.
+    They are times of a processor, so what counts is how many share the work of a probe: there may
+    be more tasks at once. `say` hears of every probe before it runs.
     """
     sizes = sizes or ProbeSizes()
-    cores = cores_of(spark)
+    tasks = cores_of(spark)
+    cores = min(tasks, cpus_of(spark, tasks))
     large = sizes.message_bytes // 8
     several = max(1, (sizes.mega_bytes << 20) // sizes.message_bytes)
     half = max(1, (sizes.mega_bytes << 19) // sizes.message_bytes)
@@ -310,7 +313,7 @@ def calibrate(
             for anchor in anchors.values():
                 anchor.release()
     probes = [replace(shape, seconds=median(seconds)) for shape, seconds in taken.items()]
-    return fit(probes, PAYLOAD_BYTES_MAX, engine_of(spark, cores))
+    return fit(probes, PAYLOAD_BYTES_MAX, engine_of(spark, tasks))
 
 
 def _in_words(shape: Probe) -> str:
@@ -333,6 +336,19 @@ def cores_of(spark: SparkSession) -> int:
     if not executors(spark):
         spark.range(1).collect()
     return tasks_at_once(spark)
+
+
+def cpus_of(spark: SparkSession, tasks: int) -> int:
+    """Processors of the machines that tasks run on; so many tasks can run at once."""
+
+    def where(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            pass
+        yield pa.RecordBatch.from_pylist([this_machine()._asdict()])
+
+    many = 4 * tasks  # so that no host is missed, as good as
+    found = spark.range(0, many, 1, many).mapInArrow(where, "name string, cpus bigint").collect()
+    return sum({row.name: int(row.cpus) for row in found}.values())
 
 
 def _run(spark: SparkSession, shape: Probe, anchor: Anchor) -> None:

@@ -35,8 +35,8 @@ class PredictOptions:
     slots: int = 12
     epoch_work_s: float = 3.0
     growth: int = 2  # rows per epoch that may be chosen, in large epochs of the probe
-    epochs: int = 4
-    warmup: int = 1
+    epochs: int = 8
+    warmup: int = 4  # until every worker of the probe's slots has seen an epoch's rows
     latency_epochs: int = 3
     probe_sizes: ProbeSizes = field(default_factory=lambda: ProbeSizes(rounds=2))
     seed: int = 11
@@ -47,6 +47,7 @@ QUICK = PredictOptions(
     slots=2,
     epoch_work_s=0.2,
     epochs=2,
+    warmup=1,
     latency_epochs=1,
     probe_sizes=ProbeSizes(messages=200, mega_bytes=2, levels=2, rounds=1, warm_ups=1),
 )
