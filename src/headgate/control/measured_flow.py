@@ -36,7 +36,9 @@ APART = 2.0  # large epochs must have so many times the rows of small ones
 FEW = 0.1  # of the epochs, which are larger or smaller than those
 WARM_UP = 2  # epochs in which workers start and caches fill
 STRETCH_MOST = 4.0  # times what even slots would take
-BEFORE_MOST_S = 0.05  # what a task takes before its first row, unless epochs show that it is more
+OPENING_MOST_S = 0.005  # of a core, for an instance of an operator with state, without its rows
+TASK_MOST_S = 0.01  # of a core, for a task beside its operators; 3 to 9 ms were measured
+BEFORE_MOST_S = 0.02  # what a task takes before its first row, unless epochs show that it is more
 DOUBT = 0.2  # weight of "no stretch, and nothing before the first row" against what is measured
 CORRECTION = (0.5, 2.0)  # what predicted epochs may be off by, and still be worth anything
 
@@ -159,7 +161,7 @@ class _View:
 
     def flow(self, rate: float) -> FlowModel:
         graph, total = self._program.graph, sum(e.rows for e in self._seen)
-        times = {name: self._times(name) for name in self._nodes}
+        times = self._with_own_times({name: self._times(name) for name in self._nodes})
         inside = _sum(times[n] for n in self._at_source if self._nodes[n].kind != "source")
         steps = []
         for name, node in self._nodes.items():
@@ -221,6 +223,31 @@ class _View:
         fixed_s = cpu.fixed_s + wait.fixed_s
         return _OperatorTimes(cpu.row_s + wait.row_s, wait.row_s, fixed_s / count)
 
+    def _with_own_times(self, times: dict[str, _OperatorTimes]) -> dict[str, _OperatorTimes]:
+        """Epochs of one size do not show what an instance takes however few its rows are. To open
+        and commit its state takes any operator about as long: no longer than the one that takes
+        least for everything, and not for long.
+        """
+        rows = [e.rows for e in self._seen]
+        if tells_apart(rows) or not all(e.operator_cpu_ms for e in self._seen):
+            return times
+        slots, last = self._seen[-1].slots, self._seen[-1].instances
+        many = {
+            node.name: len(last.get(node.name, range(slots))) / float(np.mean(rows))
+            for node in self._program.stateful
+            if node.name not in self._at_source and times[node.name].row_s > 0
+        }
+        own_s = min(
+            ((times[name].row_s - times[name].wait_s) / each for name, each in many.items()),
+            default=0.0,
+        )
+        own_s = min(max(own_s, 0.0), OPENING_MOST_S)
+        changed = {
+            name: _OperatorTimes(times[name].row_s - own_s * each, times[name].wait_s, own_s)
+            for name, each in many.items()
+        }
+        return times | changed
+
     def _streams(self) -> list[Stream]:
         graph, found = self._program.graph, []
         for edge in graph.edges:
@@ -267,7 +294,9 @@ def _sum(times: Iterable[_OperatorTimes]) -> _OperatorTimes:
 
 def _with_fixed_of(model: EpochModel, seen: Sequence[EpochFacts]) -> EpochModel:
     """The engine's fixed costs as this flow's epochs show them; their proportions are those of the
-    calibration, whose engine may have been colder or busier.
+    calibration, whose engine may have been another, colder or busier.
+
+    Epochs of one size show what passes beside their tasks. That is fixed, but for messages.
     """
     slots, instances = model.slots_seen, model.instances_seen
     charged = model.engine_s(slots, instances)
@@ -277,8 +306,11 @@ def _with_fixed_of(model: EpochModel, seen: Sequence[EpochFacts]) -> EpochModel:
     if tells_apart(sizes):
         found = line_of(sizes, times).fixed_s - (model.fixed_s(slots, instances) - charged)
     else:
-        beside_tasks = [e.engine.seconds - in_tasks_s(e.engine) for e in seen]
-        found = min(charged, float(np.quantile(beside_tasks, 0.25)))
+        sending_s = model.seen(sizes).sending_s / model.cpus_for(slots)
+        beside_s = np.array(times) - [in_tasks_s(e.engine) for e in seen] - sending_s
+        found = float(np.quantile(beside_s, 0.25))
+        if not all(e.engine.levels_ms for e in seen):
+            found = min(charged, found)
     share, costs = max(0.0, found) / charged, model.costs
     fixed = {name: share * getattr(costs, name) for name in ("epoch_s", "level_s", "task_s")}
     return replace(model, costs=replace(costs, **fixed))
@@ -290,7 +322,10 @@ def in_tasks_s(engine: EngineFacts) -> float:
 
 
 def _with_work_of_tasks(model: EpochModel, seen: Sequence[EpochFacts]) -> EpochModel:
-    """Slots' tasks do more than call operators: they open, check, order and route rows."""
+    """Slots' tasks do more than call operators: they open, check, order and route rows.
+
+    Where epochs of one size do not tell, it is taken for what every task needs, up to a limit.
+    """
     if not all(e.engine.task_ms for e in seen):
         return model
     told = all(e.engine.task_cpu_ms for e in seen)
@@ -300,10 +335,24 @@ def _with_work_of_tasks(model: EpochModel, seen: Sequence[EpochFacts]) -> EpochM
     times = model.seen(rows)
     count = model.times(model.slots_seen).exactly(model.instances_seen)
     known = (times.cpu_s if told else times.busiest_s * count).sum(axis=0)
-    beyond = line_of(rows, in_tasks).row_s - line_of(rows, known).row_s
+    beyond = max(0.0, line_of(rows, in_tasks).row_s - line_of(rows, known).row_s)
+    if not tells_apart(rows) and count.sum():
+        each_s = min(beyond * float(np.mean(rows)) / float(count.sum()), TASK_MOST_S)
+        beyond -= each_s * float(count.sum()) / float(np.mean(rows))
+        model = _with_instance_time(model, each_s)
     inside = {step.name for step in model.flow.steps if not step.in_source_tasks}
     total = sum(model.rows_into(name) for name in inside)
     return _charged(model, inside, beyond / total) if beyond > 0 and total else model
+
+
+def _with_instance_time(model: EpochModel, each_s: float) -> EpochModel:
+    """The model with so much more time of every instance of a group, however few its rows."""
+    heads = {group.name for group in model.groups.of}
+    steps = tuple(
+        replace(step, instance_s=step.instance_s + each_s) if step.name in heads else step
+        for step in model.flow.steps
+    )
+    return replace(model, flow=replace(model.flow, steps=steps))
 
 
 def _with_levels_of(model: EpochModel, seen: Sequence[EpochFacts]) -> EpochModel:

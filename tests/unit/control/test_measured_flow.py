@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import headgate as hg
 from headgate.commit.facts import EngineFacts, EpochFacts, epochs_of
 from headgate.control.measured_flow import (
+    OPENING_MOST_S,
     EpochLine,
     line_of,
     measure_flow,
@@ -148,7 +149,9 @@ def test_waiting_needs_no_core_and_standing_in_line_is_no_work(journal):
     ]
     step = measure_flow(program, told, COSTS, cores=2).model.flow.step["first"]
 
-    assert step.ppt_s == pytest.approx(28e-3 / 400)  # the kit runs tasks twice
+    own_s = 2 * step.instance_s / 400  # what two instances take, however few their rows
+    assert step.instance_s == pytest.approx(0.5e-3)  # as long as "second", which takes least
+    assert step.ppt_s + own_s == pytest.approx(28e-3 / 400)  # the kit runs tasks twice
     assert step.wait_s == pytest.approx(24e-3 / 400)
 
 
@@ -277,3 +280,36 @@ def test_neither_part_is_ever_negative(seconds):
 def test_epochs_of_one_size_are_all_for_rows():
     assert not tells_apart([100, 110, 100])
     assert line_of([100, 100, 100], [1.0, 2.0, 3.0]) == EpochLine(0.0, 0.02)
+
+
+@pytest.mark.parametrize(("least_ms", "own_ms"), [(8.0, 4.0), (40.0, 1e3 * OPENING_MOST_S)])
+def test_instances_take_as_long_as_the_operator_that_takes_least_but_not_for_long(
+    journal, least_ms, own_ms
+):
+    """Epochs of one size do not show it: instances of small operators seemed to cost nothing."""
+    program, told = journal
+    cpu = dict.fromkeys(told[0].operator_ms, 0.0) | {"first": 90.0, "second": least_ms}
+    told = [replace(facts, operator_cpu_ms=cpu, operator_wait_ms={}) for facts in told]
+
+    step = measure_flow(program, told, COSTS, cores=2).model.flow.step
+
+    assert [1e3 * step[op].instance_s for op in ("first", "second")] == pytest.approx([own_ms] * 2)
+    for op in ("first", "second"):
+        assert 400 * step[op].ppt_s + 2 * step[op].instance_s == pytest.approx(cpu[op] / 1e3)
+
+
+def test_what_passes_beside_tasks_in_small_epochs_is_fixed_and_not_for_rows(journal):
+    """A calibration said 0.1 s, and epochs took a second, 20 ms of it in tasks."""
+    program, told = journal
+    slow = [
+        replace(facts, engine=replace(facts.engine, job_ms=1_000.0, levels_ms={0: 5.0, 1: 15.0}))
+        for facts in told
+    ]
+
+    model = measure_flow(program, slow, COSTS, cores=2).model
+
+    assert model.fixed_s(2) > 0.9
+    assert (
+        model.predict(EpochSettings(2, 4_000, {})).rows_per_s
+        > 5 * model.predict(EpochSettings(2, 400, {})).rows_per_s
+    )

@@ -33,7 +33,8 @@ MOSTLY_CHANCE = 0.9  # of the rows that would leave by chance do: tables keep ne
 class Times:
     """Of every column: seconds of an epoch and its parts; levels and groups have a row each.
 
-    `busiest_s` is what an instance of a group takes, `cpu_s` what all of them need of processors.
+    `busiest_s` is what an instance of a group takes, `cpu_s` what all of them need of processors,
+    `sending_s` what of that messages take, those of source tasks included.
     """
 
     epoch_s: F64
@@ -42,6 +43,7 @@ class Times:
     levels_s: F64
     busiest_s: F64
     cpu_s: F64
+    sending_s: F64
     messages: F64
 
 
@@ -130,6 +132,7 @@ class EpochTimes:
             levels_s,
             busiest_s,
             cpu_s,
+            2.0 * half_s.sum(axis=0),
             messages.sum(axis=0),
         )
 
