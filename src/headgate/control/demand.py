@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from headgate.commit.facts import EpochFacts
-from headgate.control.measured_flow import in_tasks_s
-from headgate.control.pace import apart_s
+from headgate.control.pace import apart_s, in_tasks_s
 from headgate.planner.tuning.rescaler import Load
 from headgate.slot.program import Program
 

@@ -22,9 +22,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headgate.arrays import F64
-from headgate.commit.facts import EngineFacts, EpochFacts
-from headgate.control.pace import apart_s, overhead_s
+from headgate.commit.facts import EpochFacts
+from headgate.control.epoch_lines import EpochLine, line_of, tells_apart
+from headgate.control.pace import apart_s, in_tasks_s, overhead_s
 from headgate.errors import DeclarationError
 from headgate.planner.tuning.cost_model import EngineCosts, FlowModel, Step, Stream
 from headgate.planner.tuning.epochs import EpochModel
@@ -32,8 +32,6 @@ from headgate.slot.plan import edge_name
 from headgate.slot.program import Program, is_ordered
 from headgate.topology.graph import Node
 
-APART = 2.0  # large epochs must have so many times the rows of small ones
-FEW = 0.1  # of the epochs, which are larger or smaller than those
 WARM_UP = 2  # epochs in which workers start and caches fill
 STRETCH_MOST = 4.0  # times what even slots would take
 OPENING_MOST_S = 0.005  # of a core, for an instance of an operator with state, without its rows
@@ -316,11 +314,6 @@ def _with_fixed_of(model: EpochModel, seen: Sequence[EpochFacts]) -> EpochModel:
     return replace(model, costs=replace(costs, **fixed))
 
 
-def in_tasks_s(engine: EngineFacts) -> float:
-    """What an epoch's time was spent inside tasks at the least: the longest of every level."""
-    return min(engine.seconds, float(sum(engine.levels_ms.values())) / 1e3)
-
-
 def _with_work_of_tasks(model: EpochModel, seen: Sequence[EpochFacts]) -> EpochModel:
     """Slots' tasks do more than call operators: they open, check, order and route rows.
 
@@ -409,31 +402,3 @@ def _charged(model: EpochModel, names: set[str], row_s: float) -> EpochModel:
         for step in model.flow.steps
     )
     return replace(model, flow=replace(model.flow, steps=steps))
-
-
-class EpochLine(NamedTuple):
-    """Seconds of an epoch: `fixed_s` and `row_s` for each of its rows, neither negative."""
-
-    fixed_s: float
-    row_s: float
-
-
-def tells_apart(rows: Sequence[float]) -> bool:
-    """Do sizes differ enough for a line? A single epoch apart from all others is no second size."""
-    if len(rows) < 3:
-        return False
-    small, large = np.quantile(rows, (FEW, 1 - FEW))
-    return bool(large >= APART * small)
-
-
-def line_of(rows: Sequence[float], seconds: Sequence[float] | F64) -> EpochLine:
-    """The line through epochs, errors counted in shares of the epoch's own time."""
-    x, y = np.asarray(rows, dtype=float), np.asarray(seconds, dtype=float)
-    if not tells_apart(rows) or not (y > 0).any():
-        return EpochLine(0.0, float(y.sum() / x.sum()))
-    from scipy.optimize import nnls  # late: only who tunes needs it
-
-    weight = 1.0 / np.maximum(y, y.max() * 1e-3)
-    unit = x.max()
-    found, _ = nnls(np.stack([weight, weight * x / unit], axis=1), weight * y)
-    return EpochLine(float(found[0]), float(found[1] / unit))

@@ -22,7 +22,7 @@ from itertools import pairwise
 import numpy as np
 
 from headgate.arrays import F64
-from headgate.commit.facts import EpochFacts
+from headgate.commit.facts import EngineFacts, EpochFacts
 from headgate.planner.tuning.epochs import P95
 
 FULL = 0.9  # epochs this near to a limit have met it
@@ -97,6 +97,11 @@ def overhead_s(seen: Sequence[EpochFacts]) -> float:
         return max(0.0, float(np.median(known)))
     gaps = _gaps_s(seen)
     return min(BESIDE_S, float(np.quantile(gaps, 0.25))) if gaps else 0.0
+
+
+def in_tasks_s(engine: EngineFacts) -> float:
+    """What an epoch's time was spent inside tasks at the least: the longest of every level."""
+    return min(engine.seconds, float(sum(engine.levels_ms.values())) / 1e3)
 
 
 def _idle_share(seen: Sequence[EpochFacts]) -> float:

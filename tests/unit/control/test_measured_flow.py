@@ -14,13 +14,8 @@ from hypothesis import strategies as st
 
 import headgate as hg
 from headgate.commit.facts import EngineFacts, EpochFacts, epochs_of
-from headgate.control.measured_flow import (
-    OPENING_MOST_S,
-    EpochLine,
-    line_of,
-    measure_flow,
-    tells_apart,
-)
+from headgate.control.epoch_lines import EpochLine, line_of, tells_apart
+from headgate.control.measured_flow import OPENING_MOST_S, measure_flow
 from headgate.errors import DeclarationError
 from headgate.planner.tuning.cost_model import EngineCosts
 from headgate.planner.tuning.epochs import EpochSettings

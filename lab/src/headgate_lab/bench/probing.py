@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from headgate.commit.facts import EpochFacts
-from headgate.control.measured_flow import Measured, line_of, measure_flow
+from headgate.control.epoch_lines import line_of
+from headgate.control.measured_flow import Measured, measure_flow
 from headgate.planner.tuning.cost_model import Calibration
 from headgate.planner.tuning.epochs import EpochModel
 from headgate.runtime.auto import ProbeSizes, calibrate

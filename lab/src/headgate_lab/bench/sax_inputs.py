@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from headgate.commit.facts import EpochFacts
-from headgate.control.measured_flow import line_of
+from headgate.control.epoch_lines import line_of
 from headgate.planner.tuning.cost_model import FlowModel, Step, Stream
 from headgate.slot.plan import edge_name
 from headgate.topology.graph import STATELESS, FlowGraph, Node
