@@ -30,7 +30,7 @@ def tune(found: dict[str, Any]) -> str:
         f"{ratios['optimized_over_grid_best']:.0%} of the best of a grid of {len(found['grid'])} "
         f"({found['grid_best_rows_per_s']:,.0f} rows/s in the same rounds, with {best['slots']} "
         f"slots, {best['rows_per_epoch']:,} rows per epoch and {_batch(best['batch'])}"
-        f"{', which has the same slots and epochs' if found['same_setting'] else ''}). The optimizer took "
+        f"{', chosen but for batches' if found['same_setting'] else ''}). The optimizer took "
         f"{found['optimize_seconds'] * 1e3:.0f} ms for {chosen['slots']} slots and "
         f"{chosen['rows_per_epoch']:,} rows per epoch. Without batching "
         f"{found['fixed_share']['not_optimized']:.0%} of an epoch is its fixed cost. "

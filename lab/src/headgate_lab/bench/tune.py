@@ -217,7 +217,7 @@ def _best_of(grid: list[dict[str, Any]]) -> Setting:
 
 
 def is_same(optimized: Setting, best: Setting) -> bool:
-    """Is the grid's best what the optimizer chose, but for the size of batches that cost nothing?"""
+    """Is the grid's best what the optimizer chose, whatever batches it took?"""
     uniform = all(count == optimized.slots for count in optimized.parallelism.values())
     chosen = (optimized.slots, optimized.rows_per_epoch)
     return uniform and best.batch is None and chosen == (best.slots, best.rows_per_epoch)
