@@ -21,13 +21,13 @@ def schema_of(keys: Sequence[str]) -> str:
     return ", ".join(f"{key} long" for key in keys)
 
 
-def chain(source: Any, keys: Sequence[str]) -> hg.Flow:
+def chain(source: Any, keys: Sequence[str], grouping: Any = "hash") -> hg.Flow:
     """Every operator counts and passes its rows on; an operator is called after its key."""
     flow = hg.Flow("like_replay")
     rows = flow.source(source)
     for key in keys[:-1]:
-        rows = rows.key_by(key, grouping="hash").process(hg.Count(emit="rows"), name=key)
-    rows.key_by(keys[-1], grouping="hash").process(hg.Count(), name=keys[-1]).to_memory("out")
+        rows = rows.key_by(key, grouping=grouping).process(hg.Count(emit="rows"), name=key)
+    rows.key_by(keys[-1], grouping=grouping).process(hg.Count(), name=keys[-1]).to_memory("out")
     return flow
 
 

@@ -310,11 +310,13 @@ def plan_with(
 ) -> Planning | None:
     """The loop at work on a flow; None if there is nothing to decide.
 
-    Operators that are placed by load need no manager for that; only `Manager` folds rows early.
+    Operators that are placed by load need no manager for that; rows are folded early only beside
+    our own planner, so that every other does what its paper says and no more.
     """
     placing: Places | None = None
     prepare: list[Callable[[], None]] = []
-    statistics_bytes, folds = STATISTICS_BYTES, isinstance(manager, Manager)
+    statistics_bytes = STATISTICS_BYTES
+    folds = isinstance(manager, Manager) and manager.is_ours
     placed = program.operators(lambda may: may.be_placed)
     if isinstance(manager, Manager):
         statistics_bytes = manager.tuning.statistics_bytes

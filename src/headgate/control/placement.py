@@ -20,7 +20,7 @@ from headgate.commit.planning import Observed
 from headgate.control.policy import MOVES_EXPLAINED, Figure, Proposal, View, gather, joined
 from headgate.control.settings import Manager
 from headgate.control.units import UnitPlacement
-from headgate.planner.placing import Observation, Pins, Placing, Task, make_placing
+from headgate.planner.placing import NO_ENTRY, Observation, Pins, Placing, Task, make_placing
 from headgate.planner.placing import Proposal as KeyPlan
 from headgate.routing.space_saving import PAIR_BYTES
 from headgate.routing.table import RoutingTable
@@ -33,14 +33,14 @@ def task_of(
     program: Program, settings: Manager, slots: int, racks: Mapping[str, str] | None = None
 ) -> Task:
     """What there is to place in a flow, within the limits of the settings."""
-    local = program.operators(lambda may: may.local is not None and settings.born_local)
+    local = program.operators(lambda may: may.local is not None and settings.keeps_new_keys_local)
     return Task(
         operators=program.operators(lambda may: may.be_placed),
         edges=program.key_pairs,
         slots=slots,
         alpha=settings.alpha,
         pins_max=settings.tuning.pins_max,
-        moves_max=settings.tuning.moves_max,
+        moves_max=settings.moves_max,
         born_local=frozenset(local),
         memory_epochs=settings.tuning.memory_epochs,
         seed=settings.tuning.seed,
@@ -136,8 +136,12 @@ class KeyPlacement:
         changed: dict[str, RoutingTable] = {}
         lines: list[tuple[float, str]] = []
         for operator, pins in self._left.items():
-            now, self._left[operator] = pins.split(self.settings.tuning.moves_max)
+            now, self._left[operator] = pins.split(self._task.moves_max)
             table = tables[operator]
+            gone = now.h[now.slot == NO_ENTRY]
+            if len(gone):
+                changed[operator] = table = table.unpin_hashes(gone)
+                now = now.take(now.slot != NO_ENTRY)
             fits, cold = self._make_room(operator, table, now)
             now = now.take(fits)
             if not len(now.h):
@@ -167,7 +171,7 @@ class KeyPlacement:
         new = np.flatnonzero(~fits)
         room = max(0, tuning.pins_max - len(table.pinned_h))
         fits[new[:room]] = True
-        budget = tuning.moves_max - int(fits.sum())
+        budget = self._task.moves_max - int(fits.sum())
         wanting = new[room:][: max(0, budget // 2)]
         if not len(wanting):
             return fits, np.empty(0, np.uint64)

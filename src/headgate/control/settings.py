@@ -114,6 +114,10 @@ def slots_for(
     return replace(limits, min_slots=max(limits.min_slots, *parallelism.values(), 1))
 
 
+MOVES_MAX = 5_000  # keys per operator and epoch, of our own planner
+NO_LIMIT = 1 << 40
+
+
 @named_fields
 @dataclass(frozen=True)
 class PlannerSettings:
@@ -124,7 +128,9 @@ class PlannerSettings:
             with which replayed streams are planned as well as with exact counts
             (docs/decisions/0011).
         moves_max: Keys per operator whose state may move with one epoch; the rest of a plan waits.
-            Keeps an epoch that moves about as long as the others; a round number, not searched.
+            By default 5,000 with "headgate", which keeps an epoch that moves about as long as the
+            others (a round number, not searched), and no limit with papers' planners, which move
+            all at once.
         pins_max: Keys per operator with an owner of their own; all others follow their hash, and
             in a full table hot keys take the entries of cold ones. A pin takes 12 bytes of a table
             that every task reads, so this many are 3 MB.
@@ -138,7 +144,7 @@ class PlannerSettings:
     """
 
     statistics_bytes: int = 1 << 20
-    moves_max: int = 5_000
+    moves_max: int | None = None
     pins_max: int = 262_144
     memory_epochs: int = 5
     slot_state_bytes: float | None = None
@@ -148,7 +154,8 @@ class PlannerSettings:
     def __post_init__(self) -> None:
         least = {"statistics_bytes": 1 << 12, "moves_max": 1, "pins_max": 0, "memory_epochs": 1}
         for name, lowest in least.items():
-            check_count(getattr(self, name), f"{name}=", least=lowest)
+            if name != "moves_max" or self.moves_max is not None:
+                check_count(getattr(self, name), f"{name}=", least=lowest)
         for name in ("slot_state_bytes", "slot_bytes_per_second"):
             value = getattr(self, name)
             if value is not None and not value > 0:
@@ -162,10 +169,12 @@ class Manager:
 
     Args:
         planner: "headgate" (ours) moves a few keys at a time to where their rows are, and whole
-            buckets and pinned keys where slots stay uneven or are to leave; "hash" only measures.
+            buckets and pinned keys where slots stay uneven or are to leave; it also folds rows in
+            place where that pays. "hash" only measures.
             Papers' planners come with `headgate-lab`: "online" and "offline" (Caneill et al. 2016,
-            METIS from scratch each period, or once), "worst-case", "milp" and "albic" (Madsen et
-            al. 2017, which place units by load, and scale by the load of slots).
+            METIS from scratch each period, or once), "online-estimated" (the same, if an estimate
+            says that it pays), "worst-case", "milp" and "albic" (Madsen et al. 2017, which place
+            units by load, and scale by the load of slots).
         every: Epochs from one plan to the next, or time, as "30 seconds" or a timedelta. For
             planners of units, the period over which statistics are added up.
         warm_up_epochs: Epochs that are only measured before the first plan.
@@ -175,7 +184,7 @@ class Manager:
             every operator gives them. "milp" and "albic" know the total only.
         migration_seconds_max: What a plan of units may cost in time spent on moving state.
         born_local: Process keys without an owner where their rows are, if their state can be
-            merged, and let them live there.
+            merged, and let them live there. By default only "headgate" does.
         tuning: What is seldom needed; see `hg.PlannerSettings`.
     """
 
@@ -190,7 +199,7 @@ class Manager:
     alpha: float = 1.05
     balance: Balance = "total"
     migration_seconds_max: float = 1.0
-    born_local: bool = True
+    born_local: bool | None = None
     tuning: PlannerSettings = PlannerSettings()
 
     def __post_init__(self) -> None:
@@ -226,6 +235,22 @@ class Manager:
     def every_ms(self) -> int:
         """Milliseconds that must have."""
         return 0 if isinstance(self.every, int) else duration_us(self.every) // 1000
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether more is decided than what the planner of that name decides by itself."""
+        return self.planner == "headgate"
+
+    @property
+    def keeps_new_keys_local(self) -> bool:
+        return self.is_ours if self.born_local is None else self.born_local
+
+    @property
+    def moves_max(self) -> int:
+        """Keys per operator that may move with one epoch."""
+        if self.tuning.moves_max is not None:
+            return self.tuning.moves_max
+        return MOVES_MAX if self.is_ours else NO_LIMIT
 
     @property
     def places_units(self) -> bool:

@@ -34,7 +34,6 @@ from headgate.planner.incremental_placing import compile_kernels
 from headgate.planner.key_graph import KeyGraph, imbalance_of
 from headgate.planner.partition import partition
 from headgate.planner.registry import load, registered, why_unknown
-from headgate.routing.table import hash_table
 
 FIRST_PLAN_TRIES = 16
 """Seeds of the first plan. Its outline stays for the whole run, so it is worth half a second."""
@@ -87,6 +86,13 @@ class Planner:
 
     def epoch(self, owners: Owners, epoch: Epoch) -> list[Change]:
         """Called after every epoch that counts."""
+        return []
+
+
+class Hashed(Planner):
+    """Plain hash grouping: no key has an entry."""
+
+    def begin(self, owners: Owners) -> list[Change]:
         return []
 
 
@@ -198,16 +204,12 @@ def choose_anchor(trace: Trace, options: ReplayOptions) -> int:
     return int(np.argmin(prices))
 
 
-def hash_slots(graph: KeyGraph, options: ReplayOptions) -> I32:
-    return hash_table(options.slots).route(graph.h).astype(np.int32)
-
-
 def _best(graph: KeyGraph, options: ReplayOptions) -> I32:
     return partition(graph, options.slots, alpha=options.alpha, seed=options.seed).slot
 
 
 PLANNERS: dict[str, Callable[[ReplayOptions], Planner]] = {
-    "hash": lambda options: FromScratch(options, hash_slots, once=True),
+    "hash": Hashed,
     "headgate": Incremental,
     "oracle": lambda options: FromScratch(options, _best, ahead=True),
 }

@@ -48,6 +48,9 @@ class Observation:
     hosts: tuple[str, ...] = ()
 
 
+NO_ENTRY = -1  # in place of a slot: the key loses its entry and follows its hash again
+
+
 class Pins(NamedTuple):
     """Keys, the slots they should have, and how many rows each had lately; hottest first."""
 

@@ -20,7 +20,7 @@ Kind = Literal["keys", "units", "replay"]
 
 LAB: Mapping[Kind, tuple[str, ...]] = MappingProxyType(
     {
-        "keys": ("offline", "online", "worst-case"),
+        "keys": ("offline", "online", "online-estimated", "online-kway", "worst-case"),
         "units": ("albic", "cola", "flux", "hash", "milp"),
         "replay": ("offline", "online", "online-kway", "worst-case"),
     }

@@ -33,6 +33,9 @@ from headgate.testing import ListSource, LocalRun
 from headgate.topology.graph import KeyGrouping
 from strategies import run_quickly
 
+FOLDS = Manager(
+    warm_up_epochs=99, born_local=False
+)  # folds rows where that pays, and places no key
 SLOTS = 4
 KEYS = np.sort(mix(np.arange(200, dtype=np.uint64)))
 
@@ -207,9 +210,7 @@ def counted(epochs: list[pa.Table], **options: Any) -> LocalRun:
     flow = Flow("auto")
     rows = flow.source(ListSource("k bigint", epochs))
     rows.key_by("k", grouping="auto").process(Count(), name="op").to_memory("out")
-    done = run_quickly(
-        flow, slots=3, partitions=3, check_purity=False, manager=Manager("hash"), **options
-    )
+    done = run_quickly(flow, slots=3, partitions=3, check_purity=False, manager=FOLDS, **options)
     truth = Counter(k for table in epochs for k in table["k"].to_pylist())
     assert {row["k"]: row["count"] for row in done.state("op")} == truth
     return done
@@ -262,8 +263,7 @@ def test_an_operator_with_few_keys_makes_its_edge_local(few: bool) -> None:
     first = rows.key_by("a").process(Count(emit="rows"), name="first")
     first.key_by("b", grouping="auto").process(Count(), name="second").to_memory("out")
 
-    manager = Manager("hash", born_local=False)
-    done = run_quickly(flow, slots=3, check_purity=False, manager=manager)
+    done = run_quickly(flow, slots=3, check_purity=False, manager=FOLDS)
 
     shares = [record["edges"]["first->second"]["locality"] for record in done.records]
     assert shares[0] < 0.5
@@ -308,7 +308,7 @@ def test_consumers_that_share_batches_may_be_folded_in_some_epochs() -> None:
         rows.key_by(key, grouping="auto").process(Count(), name=key).to_memory(f"{key}_out")
     assert compile_flow(flow.graph()).share_groups
 
-    done = run_quickly(flow, slots=3, partitions=3, manager=Manager("hash"), sharing="shared")
+    done = run_quickly(flow, slots=3, partitions=3, manager=FOLDS, sharing="shared")
 
     truth = Counter(k for table in epochs for k in table["k"].to_pylist())
     for key in ("k", "j"):

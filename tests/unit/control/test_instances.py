@@ -171,7 +171,7 @@ def test_one_instance_has_nothing_to_lay_out(grouping: str) -> None:
 def folded(instances: Instances) -> bool:
     """Is b, which has few keys, folded where its rows are?"""
     few = np.stack([ROWS[:, 0], ROWS[:, 1] % 7], axis=1)
-    world = World(loop_of(hg.Manager("hash"), SLOTS, "auto"), SLOTS, instances, few)
+    world = World(loop_of(hg.Manager(warm_up_epochs=99), SLOTS, "auto"), SLOTS, instances, few)
     world.run(3)
     dispatch = world.decisions[-1].dispatch
     return dispatch is not None and isinstance(dispatch.get("b"), Here)

@@ -168,7 +168,7 @@ def test_the_journal_tells_why_what_was_promised_and_what_came_of_it() -> None:
     done = run(chain(pairs(9)), slots=3, manager=Manager(planner="online", every=3))
 
     first = journal(done)[0]
-    assert "remote rows" in first["why"] and first["planner"] == "online"
+    assert "from scratch" in first["why"] and first["planner"] == "online"
     assert first["moves"]["second"] > 0
     assert all(line.startswith(("first", "second")) for line in first["top_moves"])
     kept = journal(done, "outcome")[0]

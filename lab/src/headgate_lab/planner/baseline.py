@@ -14,15 +14,17 @@ from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
+import pymetis
 
 from headgate.arrays import I32, Bools
-from headgate.planner.first_cut import metis_parts, suits_metis
+from headgate.planner.first_cut import equal_operators, metis_parts, scaled, suits_metis
 from headgate.planner.key_graph import FREE, KeyGraph
 from headgate.planner.partition import caps
 from headgate.planner.refine import board, refine, repair
 from headgate.routing.table import hash_table
 
 PAPER_ALPHA = 1.03
+BISECTED_MAX = 8  # parts; above it METIS's own programs and pymetis cut k ways
 
 
 class WindowPlanner(Protocol):
@@ -34,6 +36,7 @@ class WindowPlanner(Protocol):
         current: I32,
         slots: int,
         *,
+        alpha: float = PAPER_ALPHA,
         plans_made: int = 0,
         seed: int = 0,
         allowed: Bools | None = None,
@@ -45,6 +48,7 @@ def plan_hash(
     current: I32,
     slots: int,
     *,
+    alpha: float = PAPER_ALPHA,
     plans_made: int = 0,
     seed: int = 0,
     allowed: Bools | None = None,
@@ -63,22 +67,51 @@ def plan_online(
     current: I32,
     slots: int,
     *,
+    alpha: float = PAPER_ALPHA,
     plans_made: int = 0,
     seed: int = 0,
     allowed: Bools | None = None,
 ) -> I32 | None:
     """The paper's online planner: METIS from scratch each period (Caneill et al. 2016, 3.3).
 
-    Balance is METIS's own: the sum over operators at alpha 1.03, neither repaired per operator
-    nor renamed to spare moves. A window too small to cut is hashed.
+    Balance is METIS's own: the sum over operators within alpha, neither repaired per operator nor
+    renamed to spare moves. METIS is called as pymetis does by default: bisection for up to eight
+    parts, else k-way. A window too small to cut is hashed.
     """
     if not suits_metis(graph, slots):
         return plan_hash(graph, current, slots, allowed=allowed)
-    found = metis_parts(graph, slots, alpha=PAPER_ALPHA, seed=seed, allowed=allowed)
+    if slots > BISECTED_MAX or allowed is not None or (graph.fixed != FREE).any():
+        return plan_online_k_way(graph, current, slots, alpha=alpha, seed=seed, allowed=allowed)
+    starts, other, weight = graph.adjacency
+    kind = pymetis.zero_copy_dtype()
+    found = pymetis.part_graph(
+        slots,
+        pymetis.CSRAdjacency(starts.astype(kind), other.astype(kind)),
+        vweights=scaled(equal_operators(graph), 0).astype(kind),
+        eweights=np.maximum(weight, 1).astype(kind),
+        recursive=True,
+        options=pymetis.Options(seed=seed, ufactor=max(1, round((alpha - 1) * 1000)), numbering=0),
+    )
+    return np.asarray(found.vertex_part, np.int32)
+
+
+def plan_online_k_way(
+    graph: KeyGraph,
+    current: I32,
+    slots: int,
+    *,
+    alpha: float = PAPER_ALPHA,
+    plans_made: int = 0,
+    seed: int = 0,
+    allowed: Bools | None = None,
+) -> I32 | None:
+    """The same with METIS's other algorithm: a little more local, and better balanced."""
+    if not suits_metis(graph, slots):
+        return plan_hash(graph, current, slots, allowed=allowed)
+    found = metis_parts(graph, slots, alpha=alpha, seed=seed, allowed=allowed)
     if allowed is None:
         return found
-    cap = caps(graph, slots, PAPER_ALPHA, allowed)
-    return board(graph, found, slots, cap, allowed=allowed).slot
+    return board(graph, found, slots, caps(graph, slots, alpha, allowed), allowed=allowed).slot
 
 
 def plan_offline(
@@ -86,6 +119,7 @@ def plan_offline(
     current: I32,
     slots: int,
     *,
+    alpha: float = PAPER_ALPHA,
     plans_made: int = 0,
     seed: int = 0,
     allowed: Bools | None = None,
@@ -93,7 +127,7 @@ def plan_offline(
     """The paper's offline analysis: one plan from the first window, then never again."""
     if plans_made:
         return None
-    return plan_online(graph, current, slots, seed=seed, allowed=allowed)
+    return plan_online(graph, current, slots, alpha=alpha, seed=seed, allowed=allowed)
 
 
 def plan_worst_case(
@@ -101,6 +135,7 @@ def plan_worst_case(
     current: I32,
     slots: int,
     *,
+    alpha: float = PAPER_ALPHA,
     plans_made: int = 0,
     seed: int = 0,
     allowed: Bools | None = None,
@@ -110,10 +145,10 @@ def plan_worst_case(
     A good plan with each operator turned on by one slot parts what was together; the same repair
     and refinement as always, with rows that stay as the cost, part what met by chance.
     """
-    start = plan_online(graph, current, slots, seed=seed, allowed=allowed)
+    start = plan_online(graph, current, slots, alpha=alpha, seed=seed, allowed=allowed)
     assert start is not None
     turned = np.where(graph.fixed != FREE, graph.fixed, (start + graph.op) % slots)
-    cap = caps(graph, slots, PAPER_ALPHA, allowed)
+    cap = caps(graph, slots, alpha, allowed)
     game = board(graph, turned.astype(np.int32), slots, cap, np.eye(slots), allowed)
     repair(game)
     np.maximum(game.cap, game.loads.max(axis=1, initial=0.0), out=game.cap)
@@ -127,5 +162,6 @@ BASELINES: Mapping[str, WindowPlanner] = MappingProxyType(
         "worst-case": plan_worst_case,
         "offline": plan_offline,
         "online": plan_online,
+        "online-kway": plan_online_k_way,
     }
 )

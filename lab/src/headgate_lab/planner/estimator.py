@@ -10,16 +10,14 @@ that the plan touches: what does not move does not change, so no plan means no g
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from headgate.arrays import F64, I32, I64, U64, Bools
 from headgate.planner.key_graph import FREE, KeyGraph, floors
-from headgate.planner.placing import Observation, Pins, Task
+from headgate.planner.placing import Observation, Task
 from headgate.routing.space_saving import PairSketch
-from headgate.routing.table import RoutingTable
 
 PAIRS_MAX = 1 << 16  # pairs an edge, and keys an operator: 2 MB a sketch, at 32 bytes an entry
 MEMORY = 0.7  # weight of what was learnt before when a new outcome comes in
@@ -248,18 +246,6 @@ class RecentPairs:
         else:
             self._staying = judged.locality_now
         return judged
-
-    def pins(
-        self, graph: KeyGraph, current: I32, planned: I32, tables: Mapping[str, RoutingTable]
-    ) -> dict[str, Pins]:
-        """The entries that a plan needs: keys that move, and keys that have no entry yet."""
-        made = {}
-        for i, name in enumerate(self._task.operators):
-            mine = slice(graph.starts[i], graph.starts[i + 1])
-            h, slot = graph.h[mine], planned[mine]
-            new = ~tables[name].is_pinned(h) | (current[mine] != slot)
-            made[name] = Pins.hottest_first(h[new], slot[new], graph.load[mine][new])
-        return made
 
     def rows_before(self, operator: str, h: U64) -> F64:
         """Rows of these keys in the graph that was judged last; 0 for others."""

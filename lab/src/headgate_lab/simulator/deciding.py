@@ -73,7 +73,7 @@ def _task(shape: Shape, settings: Manager, slots: int) -> Task:
         slots=slots,
         alpha=settings.alpha,
         pins_max=settings.tuning.pins_max,
-        moves_max=settings.tuning.moves_max,
+        moves_max=settings.moves_max,
         born_local=frozenset(),
         memory_epochs=settings.tuning.memory_epochs,
         seed=settings.tuning.seed,
