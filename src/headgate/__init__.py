@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from headgate.runtime.query import FlowQuery
     from headgate.runtime.session import local_session
     from headgate.topology.builder import Reader
+    from headgate.topology.files import Files
     from headgate.topology.stream import Stream
 
 __version__ = "0.2.0"
@@ -48,6 +49,7 @@ __all__ = [
     "Deduplicate",
     "EpochClock",
     "EpochFacts",
+    "Files",
     "Flow",
     "FlowQuery",
     "HeadgateError",
@@ -91,6 +93,7 @@ _NAMES_OF = {
     "runtime.query": ("FlowQuery",),
     "runtime.session": ("local_session",),
     "topology.builder": ("Reader",),
+    "topology.files": ("Files",),
     "topology.stream": ("Stream",),
 }
 _HOME_OF = {name: module for module, names in _NAMES_OF.items() for name in names}

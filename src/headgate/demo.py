@@ -31,7 +31,7 @@ from headgate.arrays import F64, I64
 from headgate.errors import HeadgateError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from headgate.runtime.query import FlowQuery
 
@@ -98,8 +98,7 @@ def trends(
 class EpochFiles:
     """Parquet files in one directory, grouped by epoch, in the order Spark will read them.
 
-    `spark.readStream.option("maxFilesPerTrigger", files_per_epoch).parquet(directory)` turns
-    epoch i into micro-batch i.
+    `hg.Files(directory, max_files=files_per_epoch)` turns epoch i into micro-batch i.
     """
 
     directory: Path
@@ -231,14 +230,11 @@ class Demo:
         from headgate.control.settings import Manager, PlannerSettings
         from headgate.flow import Flow
         from headgate.operator.aggregates import Count
-
-        def read(session: SparkSession) -> DataFrame:
-            stream = session.readStream.schema(_SCHEMA)
-            stream = stream.option("maxFilesPerTrigger", files.files_per_epoch)
-            return stream.parquet(str(files.directory.resolve()))
+        from headgate.topology.files import Files
 
         flow = Flow("trends")
-        posts = flow.source(read, schema=_SCHEMA, name="posts")
+        rows = Files(files.directory, schema=_SCHEMA, max_files=files.files_per_epoch)
+        posts = flow.source(rows, name="posts")
         regions = posts.key_by("region", grouping="hash").process(
             Count(emit="rows"), name=BY_REGION
         )

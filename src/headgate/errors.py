@@ -8,6 +8,7 @@
     │   ├── MissingKey
     │   └── SchemaMismatch
     ├── OperatorFailed            user code raised, or returned something it may not
+    ├── SourceFileError           a file of a source is gone, has changed, or cannot be read
     ├── SinkFailed                a sink raised; its epoch is committed, and it is called again
     ├── CheckpointError           the checkpoint cannot be used as asked
     │   ├── IncompatibleFlow
@@ -86,6 +87,10 @@ class SchemaMismatch(DeclarationError):
 
 class OperatorFailed(HeadgateError):
     """User code raised, or returned a wrong schema, type or row count."""
+
+
+class SourceFileError(HeadgateError):
+    """A file of a source is gone, has changed since it was listed, or is not what it should be."""
 
 
 class SinkFailed(HeadgateError):

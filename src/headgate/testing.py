@@ -40,6 +40,7 @@ from headgate.control.settings import Manager, Scaling
 from headgate.errors import DeclarationError, HeadgateError
 from headgate.routing.table import RoutingTable
 from headgate.slot.compile import check_travels, compile_flow
+from headgate.slot.file_rows import files_of, read_pieces
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program, ttl_ms
 from headgate.slot.slot_task import run_slot_task
@@ -50,6 +51,7 @@ from headgate.state.storage import Storage
 from headgate.state.store import StateStore
 from headgate.topology.arguments import absolute, check_count
 from headgate.topology.builder import FlowBuilder
+from headgate.topology.files import Files, InputFile, pieces_of
 from headgate.topology.graph import Node
 from headgate.topology.schema import SchemaLike, to_schema
 
@@ -138,7 +140,7 @@ def run(
     parallelism: Mapping[str, int] | None = None,
     **settings: Any,
 ) -> LocalRun:
-    """Run all epochs of the flow's list sources; resumes if the checkpoint has some already.
+    """Run all epochs of the flow's list sources and files; goes on after those of the checkpoint.
 
     A `manager` plans between two epochs here, not beside them, so that a run can be repeated. It
     may change `slots` within `scaling`, if it places units.
@@ -151,11 +153,14 @@ def run(
     graph = flow.graph(parallelism or {})
     sources = graph.of_kind("source")
     for node in sources:
-        if not isinstance(node.spec.frame, ListSource):
-            raise DeclarationError(f"source {node.name!r} is not a ListSource; run() needs one")
+        if not isinstance(node.spec.frame, ListSource | Files):
+            raise DeclarationError(
+                f"source {node.name!r} is neither a ListSource nor Files; run() needs those"
+            )
     program = compile_flow(graph)
     check_travels(program)
-    epochs = max((len(n.spec.frame.epochs) for n in sources), default=0)
+    given_epochs = [_epochs(number, node) for number, node in enumerate(sources)]
+    epochs = max(map(len, given_epochs), default=0)
     if input_ends:
         settings["last_epoch"] = epochs - 1
     settings.setdefault("durable", checkpoint is not None)  # a scratch folder need not survive
@@ -198,7 +203,7 @@ def run(
         for batch in range(first, epochs):
             if before_epoch is not None:
                 before_epoch(batch)
-            feed = partial(run_tasks, inputs=_partitions(sources, batch, partitions))
+            feed = partial(run_tasks, inputs=_partitions(program, given_epochs, batch, partitions))
             done.records.append(coordinator.run_epoch(batch, "local", feed).to_json())
         for _ in range(ticks if epochs else 0):
             done.records.append(coordinator.tick(run_tasks, silent=True).to_json())
@@ -270,15 +275,39 @@ class LocalEngine:
         return [item for batch in encode(sent, labels) for item in decode(batch)]
 
 
+def _epochs(number: int, node: Node) -> Sequence[Any]:
+    """What each epoch takes in: a table, or files; of those that are there, oldest first."""
+    source = node.spec.frame
+    if isinstance(source, ListSource):
+        return source.epochs
+    files, limit = source.list(number), source.max_files
+    step = limit or max(1, len(files))
+    if source.max_bytes is None:
+        return [files[at : at + step] for at in range(0, len(files), step)]
+    epochs: list[list[InputFile]] = []
+    for file in files:
+        held = sum(f.size for f in epochs[-1]) if epochs else source.max_bytes
+        if held + file.size > source.max_bytes:
+            epochs.append([])
+        epochs[-1].append(file)
+    return epochs
+
+
 def _partitions(
-    sources: Sequence[Node], epoch: int, partitions: int
+    program: Program, epochs: Sequence[Sequence[Any]], epoch: int, partitions: int
 ) -> list[list[tuple[int, pa.RecordBatch]]]:
     """Deal each source's rows of an epoch into partitions, in consecutive pieces."""
     dealt: list[list[tuple[int, pa.RecordBatch]]] = [[] for _ in range(partitions)]
-    for number, node in enumerate(sources):
-        for table in node.spec.frame.epochs[epoch : epoch + 1]:
-            step = max(1, -(-table.num_rows // partitions))
+    sources = files_of(program)
+    for number, given in enumerate(epochs):
+        for rows in given[epoch : epoch + 1]:
+            if number in sources:
+                pieces = pieces_of(rows, sources, partitions, least_bytes=1)
+                for into, part in zip(dealt, pieces, strict=False):
+                    into += read_pieces(program, part)
+                continue
+            step = max(1, -(-rows.num_rows // partitions))
             for partition, into in enumerate(dealt):
-                piece = table.slice(partition * step, step).combine_chunks()
+                piece = rows.slice(partition * step, step).combine_chunks()
                 into += [(number, batch) for batch in piece.to_batches()]
     return dealt

@@ -20,6 +20,7 @@ from headgate.flow import Flow
 from headgate.runtime.query import FlowQuery
 from headgate.slot.compile import compile_flow
 from headgate.state.store import StateStore
+from headgate.topology.files import Files
 from headgate.topology.schema import to_schema
 
 ONCE = {"availableNow": True}
@@ -48,6 +49,11 @@ def read_files(spark: SparkSession, folder: Path, schema: str) -> DataFrame:
 
 def frames(spark: SparkSession, case: Case, folder: Path) -> dict[str, DataFrame]:
     return {name: read_files(spark, folder / name, ddl) for name, ddl in case.schemas.items()}
+
+
+def as_files(case: Case, folder: Path) -> dict[str, Files]:
+    """The same, read by tasks themselves."""
+    return {n: Files(folder / n, schema=ddl, max_files=1) for n, ddl in case.schemas.items()}
 
 
 class Collected:
@@ -79,13 +85,17 @@ def run_case(
     *,
     slots: int = 2,
     collected: Collected | None = None,
+    files: bool = False,
     **options: Any,
 ) -> FlowQuery:
     """Start the case on all files that are there and wait for its end.
 
+    `files`: tasks read them, not Spark.
     `options` are those of `Flow.start`, or fields of `hg.Options`.
     """
-    flow = declare(case, frames(spark, case, folder / "in"), collected or Collected())
+    place = folder / "in"
+    sources = as_files(case, place) if files else frames(spark, case, place)
+    flow = declare(case, sources, collected or Collected())
     rare = {field.name for field in fields(Options)} & options.keys()
     packed = Options(**{name: options.pop(name) for name in rare})
     options = {"trigger": ONCE, "options": packed, **options}

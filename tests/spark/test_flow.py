@@ -55,7 +55,7 @@ def test_state_and_output_are_those_of_a_plain_fold(
     write_case(case, tmp_path / "in", range(4))
     collected = Collected()
 
-    query = run_case(spark, case, tmp_path, collected=collected)
+    query = run_case(spark, case, tmp_path, collected=collected, files=True)
 
     ticked = timed and any(case.expected[4].output.values())
     check(query, case, collected, upto=4 if ticked else 3)

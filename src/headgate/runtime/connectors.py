@@ -37,10 +37,12 @@ from headgate.commit.published import (
 from headgate.commit.publishing import publish, published_glob, staging_uri
 from headgate.errors import DeclarationError
 from headgate.runtime.exchange import with_conf
+from headgate.slot.file_rows import files_of
 from headgate.slot.program import Program
 from headgate.state.storage import Storage
 from headgate.topology.arguments import absolute, spark_uri
 from headgate.topology.builder import Reader
+from headgate.topology.files import Files
 from headgate.topology.graph import FlowGraph, Node
 from headgate.topology.schema import as_spark_reads, from_spark_json
 from headgate.topology.text import plain_text
@@ -59,9 +61,10 @@ def read_sources(
     frames = [_frame(spark, node, rows_per_epoch) for node in graph.of_kind("source")]
     if len({frame.isStreaming for frame in frames}) > 1:
         raise DeclarationError("a flow's sources must be all streaming or all batch DataFrames")
+    files = files_of(program)  # these are lists of files, which tasks read themselves
     chosen = [
-        _cut(frame, program.node_schema[node.id].names)
-        for frame, node in zip(frames, program.sources, strict=True)
+        frame if number in files else _cut(frame, program.node_schema[node.id].names)
+        for number, (frame, node) in enumerate(zip(frames, program.sources, strict=True))
     ]
     if len(chosen) == 1:
         return chosen[0]
@@ -78,10 +81,12 @@ def read_sources(
 def takes_rows(graph: FlowGraph) -> bool:
     """Can any source be told how many rows an epoch should have?
 
-    A function of two arguments can, whatever it makes of it. A `Reader` knows.
+    A function of two arguments can, whatever it makes of it. A `Reader` knows, and so do `Files`.
     """
     given = [node.spec.frame for node in graph.of_kind("source")]
-    return any(g.takes_rows if isinstance(g, Reader) else _has_two_arguments(g) for g in given)
+    return any(
+        g.takes_rows if isinstance(g, Reader | Files) else _has_two_arguments(g) for g in given
+    )
 
 
 def _has_two_arguments(given: Any) -> bool:
@@ -116,6 +121,8 @@ def _frame(spark: SparkSession, node: Node, rows_per_epoch: int | None) -> DataF
         raise DeclarationError(
             f"source {node.name!r} gave a {type(frame).__name__}, not a DataFrame"
         )
+    if isinstance(given, Files):
+        return frame
     found = {field.name: field.type for field in from_spark_json(frame.schema.jsonValue())}
     for wanted in node.schema:
         if wanted.name not in found:

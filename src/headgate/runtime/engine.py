@@ -37,12 +37,20 @@ from headgate.runtime.exchange import (
     tasks_at_once,
     with_conf,
 )
-from headgate.runtime.worker import PLAN_PROPERTY, level_stage, pack_plan
+from headgate.runtime.file_listing import FileListing
+from headgate.runtime.worker import (
+    INPUT_PROPERTY,
+    PLAN_PROPERTY,
+    level_stage,
+    pack_pieces,
+    pack_plan,
+)
 from headgate.slot.compile import packed
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
 from headgate.slot.report import Counted, Machine, Report, Timing
 from headgate.slot.statistics import TaskStatistics
+from headgate.topology.files import pieces_of
 
 EPOCH_CONF: Mapping[str, str] = {
     **ANCHOR_CONF,
@@ -93,6 +101,7 @@ class SparkEngine:
     ) -> None:
         self.spark, self.program = spark, program
         self._schema, self._streaming = schema, streaming
+        self._files = FileListing.of(program)
         self._conf = {**batch_limits(schema), **EPOCH_CONF, **(conf or {})}
         self._id = uuid.uuid4().hex
         # With cloudpickle: functions of the main program travel by value, others by name.
@@ -115,19 +124,35 @@ class SparkEngine:
 
     def run(self, frame: DataFrame | None, plan: EpochPlan) -> EpochResult:
         """Run one epoch over a micro-batch; None: without rows."""
+        if self._files is not None:
+            result = self._run(self._readers(self._files, frame), plan)
+            self.last_batch = frame or self.last_batch
+            return result
         if frame is None:
             row = F.lit(None).cast(self._schema).alias("row")
             nothing = self.own_session.range(0, numPartitions=1)
             return self._run(nothing.select(row).select("row.*"), plan)
         if not self._streaming:
             with with_conf(frame.sparkSession, self._conf):
-                return self._run(frame, plan)
+                return self._run(self._limited(frame), plan)
         if not self._configured:
             self._configure(frame.sparkSession)  # a clone that Spark made for the query
             self._configured = True
-        result = self._run(frame, plan)
+        result = self._run(self._limited(frame), plan)
         self.last_batch = frame
         return result
+
+    def _readers(self, files: FileListing, frame: DataFrame | None) -> DataFrame:
+        """A frame of a row for each source task; the tasks read the files of the micro-batch."""
+        tasks = min(tasks_at_once(self.spark), self.source_tasks_max or sys.maxsize)
+        listed = [] if frame is None else files.listed(frame)
+        pieces = pieces_of(listed, files.sources, tasks)
+        self.spark.sparkContext.setLocalProperty(INPUT_PROPERTY, pack_pieces(pieces))
+        count = max(1, len(pieces))
+        return self.own_session.range(0, count, numPartitions=count)
+
+    def _limited(self, frame: DataFrame) -> DataFrame:
+        return frame if self.source_tasks_max is None else frame.coalesce(self.source_tasks_max)
 
     def expect_new_session(self) -> None:
         """The next micro-batch comes from another query, whose session is not configured yet."""
@@ -202,8 +227,6 @@ class SparkEngine:
         context = self.spark.sparkContext
         context.setLocalProperty(PLAN_PROPERTY, pack_plan(plan))
         context.setJobDescription(self._description(plan))
-        if self.source_tasks_max is not None:
-            frame = frame.coalesce(self.source_tasks_max)
         tuples = apply_stage(frame, self._stages[0])
         for stage, at in zip(self._stages[1:], levels, strict=False):
             tuples = apply_stage(anchored(tuples, at), stage)

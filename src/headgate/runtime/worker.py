@@ -34,6 +34,7 @@ from headgate.errors import EngineError, StateFileError
 from headgate.routing.costs import CostModel
 from headgate.routing.route import Route
 from headgate.runtime.exchange import Stage, slot_labels
+from headgate.slot.file_rows import files_of, read_pieces, read_whole
 from headgate.slot.plan import EpochPlan
 from headgate.slot.program import Program
 from headgate.slot.report import Counted, Report, moment, this_machine
@@ -42,9 +43,11 @@ from headgate.slot.task import Services, failed_task, run_source_task
 from headgate.slot.wire import TUPLE_SCHEMA, BatchTuple, Kind, anchor_row, decode, encode
 from headgate.state.storage import Storage
 from headgate.state.store import StateStore
+from headgate.topology.files import Piece
 
 WARM_OFF = "off"
 PLAN_PROPERTY = "headgate.plan"
+INPUT_PROPERTY = "headgate.input"
 OWNER = "headgate.owner"  # the file that names the JVM a local folder belongs to
 INLINE_PINS_MAX = 2_000  # a table with more is read from the checkpoint by each worker
 PROGRAMS_MAX = 4  # flows of one session whose tasks take turns in a worker
@@ -71,8 +74,7 @@ def level_stage(
         services, slot = _services(plan), None
         if level == 0:
             producer = task_partition()
-            rows = _untag(batches) if len(program.sources) > 1 else ((0, b) for b in batches)
-            made = run_source_task(program, plan, services, producer, rows)
+            made = run_source_task(program, plan, services, producer, _rows(program, batches))
         else:
             producer, tuples = _gather(batches)
             slot = producer
@@ -130,6 +132,48 @@ def _gather(batches: Iterable[pa.RecordBatch]) -> tuple[int, list[BatchTuple]]:
             "spark.sql.adaptive.enabled=false"
         )
     return homes.pop(), tuples
+
+
+def _rows(
+    program: Program, batches: Iterable[pa.RecordBatch]
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The rows of a source task: what Spark hands over, or what the files hold that it names."""
+    files = files_of(program)
+    if len(files) == len(program.sources):
+        for _ in batches:
+            pass  # a row that stands for the task
+        yield from read_pieces(program, _pieces())
+        return
+    for source, batch in _untag(batches) if len(program.sources) > 1 else ((0, b) for b in batches):
+        if source in files:
+            yield from read_whole(program, source, batch)
+        else:
+            yield source, batch
+
+
+def _pieces() -> list[Piece]:
+    """This task's part of the epoch's files; a tick has none."""
+    context = TaskContext.get()
+    packed = None if context is None else context.getLocalProperty(INPUT_PROPERTY)
+    if not packed:
+        return []
+    pieces: list[Piece] = unpack_pieces(packed)[task_partition()]
+    return pieces
+
+
+def pack_pieces(pieces: list[list[Piece]]) -> str:
+    """Every task's part of an epoch's files as a string, a local property of the job like the plan;
+    "" if there are none.
+    """
+    if not pieces:
+        return ""
+    return base64.b85encode(zlib.compress(pickle.dumps(pieces, protocol=5), 1)).decode("ascii")
+
+
+@lru_cache(maxsize=1)
+def unpack_pieces(packed: str) -> list[list[Piece]]:
+    pieces: list[list[Piece]] = pickle.loads(zlib.decompress(base64.b85decode(packed)))
+    return pieces
 
 
 def _untag(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:

@@ -18,6 +18,7 @@ from headgate.errors import DeclarationError
 from headgate.operator.rows import EpochClock
 from headgate.routing.route import end_level, last_fold
 from headgate.slot.program import ORDER, Program, arriving, is_ordered, usual_dispatch
+from headgate.topology.files import Files
 from headgate.topology.graph import FlowGraph, Node
 
 _PICKLER = "_headgate_cloudpickle"
@@ -87,7 +88,7 @@ def _prune(graph: FlowGraph) -> tuple[dict[int, tuple[str, ...]], dict[int, set[
 
 def _without_engine_objects(graph: FlowGraph) -> FlowGraph:
     def strip(node: Node) -> Node:
-        if node.kind == "source":
+        if node.kind == "source" and not isinstance(node.spec.frame, Files):
             return replace(node, spec=replace(node.spec, frame=None))
         if node.kind == "sink" and node.spec.kind == "function":
             return replace(node, spec=replace(node.spec, target=None))

@@ -324,6 +324,18 @@ def as_spark_reads(sink: str, schema: pa.Schema) -> pa.Schema:
     return pa.schema([f.with_type(_rebuilt(f.type, lambda k: _READ_AS.get(k, k))) for f in schema])
 
 
+def read_by_spark(schema: pa.Schema) -> pa.Schema:
+    """The columns of a file in the types that Spark reads them in."""
+
+    def leaf(kind: pa.DataType) -> pa.DataType:
+        if pa.types.is_timestamp(kind):
+            return pa.timestamp("us", None if kind.tz is None else "UTC")
+        layouts = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
+        return layouts.get(kind) or _READ_AS.get(kind, kind)
+
+    return pa.schema([pa.field(f.name, _rebuilt(f.type, leaf)) for f in schema])
+
+
 def _cast_of(kind: pa.DataType) -> pa.DataType:
     """A type that Spark can read and that this one can be cast to; the same if it can already."""
     types = pa.types

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from tests.scenario.choosing import WAYS, choosing
 from tests.scenario.oracle import Case, chain
 from tests.scenario.restless import Restless
-from tests.spark.feeding import ONCE, frames
+from tests.spark.feeding import ONCE, as_files
 from tests.spark.session import LOCAL, session_on
 
 from headgate.commit.settings import Options
@@ -45,7 +45,7 @@ def main(folder: Path) -> None:
     mine = case()
     coin = random.Random(told["seed"])
     with choosing(lambda name: coin.choice(WAYS)):
-        flow, streams = mine.flow(frames(spark, mine, folder / "in"))
+        flow, streams = mine.flow(as_files(mine, folder / "in"))
 
     def log(frame: Any, epoch: int) -> None:
         line = json.dumps({"epoch": epoch, "rows": frame.toArrow().to_pylist()})

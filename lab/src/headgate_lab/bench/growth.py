@@ -17,6 +17,7 @@ from typing import Any
 from headgate.demo import Machine, write_epochs
 from headgate.flow import Flow
 from headgate.operator import Count
+from headgate.topology.files import Files
 from headgate_lab.baselines import spark_query
 from headgate_lab.bench.contestant import epoch_seconds
 from headgate_lab.record import side_by_side
@@ -83,13 +84,8 @@ def _cost(slots: int, row_bytes: int, chain: int, *, options: GrowthOptions, wor
     ]
     epochs = write_epochs(made, work / "in", files_per_epoch=2)
     spark = spark_query.session(2)
-    frame = (
-        spark.readStream.schema(spark.read.parquet(str(epochs.directory)).schema)
-        .option("maxFilesPerTrigger", epochs.files_per_epoch)
-        .parquet(str(epochs.directory))
-    )
     flow = Flow("growth")
-    stream = flow.source(frame)
+    stream = flow.source(Files(epochs.directory, max_files=epochs.files_per_epoch))
     for place in range(1, chain + 1):
         stream = stream.key_by(f"k{place}", grouping="hash").process(
             Count(emit="rows"), name=f"count_{place}"

@@ -1,0 +1,118 @@
+"""Files that tasks read themselves give what Spark's own reader gives."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from tests.spark.feeding import ONCE
+
+import headgate as hg
+from headgate.errors import SourceFileError
+from headgate.runtime import engine
+
+ROWS = [
+    {
+        "name": None if i % 5 == 0 else f"n {i}",
+        "at": datetime(2026, 1, 1, i % 24, tzinfo=UTC),
+        "day": date(2026, 1, 1 + i % 20),
+        "price": Decimal(i).scaleb(-2),
+        "tags": [f"t{i % 3}"],
+        "ok": i % 2 == 0,
+    }
+    for i in range(40)
+]
+DDL = "name string, at timestamp, day date, price decimal(9,2), tags array<string>, ok boolean"
+
+
+def copied(spark: SparkSession, source: Any, checkpoint: Path, **options: Any) -> pa.Table:
+    """All rows that a source gives, as a table sink has them."""
+    flow = hg.Flow("copy")
+    flow.source(source).to_table("rows")
+    query = flow.start(spark, checkpoint=str(checkpoint), slots=1, trigger=ONCE, **options)
+    query.awaitTermination()
+    return query.table("rows").toArrow().sort_by("price")
+
+
+def test_rows_of_files_and_of_a_data_frame_are_the_same(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Types, nulls, times, columns of folders; files beside another source are read too."""
+    for part in (0, 1):
+        folder = tmp_path / "in" / f"part={part}"
+        folder.mkdir(parents=True)
+        spark.createDataFrame(ROWS[20 * part : 20 * part + 20], DDL).coalesce(1).write.mode(
+            "append"
+        ).parquet(str(folder))
+    schema = f"{DDL}, part int"
+
+    frame = spark.readStream.schema(schema).parquet(str(tmp_path / "in"))
+    ours = copied(spark, hg.Files(tmp_path / "in", schema=schema), tmp_path / "ours")
+    theirs = copied(spark, frame, tmp_path / "theirs")
+    flow = hg.Flow("both")
+    both = flow.source(hg.Files(tmp_path / "in", schema=schema)).union(flow.source(frame))
+    both.select("price").to_table("rows")
+    query = flow.start(spark, checkpoint=str(tmp_path / "both"), slots=1, trigger=ONCE)
+    query.awaitTermination()
+
+    assert ours.num_rows == 40 and ours.equals(theirs)
+    assert query.table("rows").count() == 80
+
+
+def test_a_start_goes_on_after_the_files_it_has_read(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a limit in rows; a file that changes under a flow ends it, and its epoch is not kept."""
+    place = tmp_path / "in"
+    place.mkdir()
+
+    def arrive(number: int) -> Path:
+        path = place / f"{number}.json"
+        lines = [json.dumps({"k": i % 7, "n": number}) for i in range(2_000)]
+        path.write_text("\n".join(lines))
+        os.utime(path, (number, number))
+        return path
+
+    def go(rows_per_epoch: int | None = None) -> Any:
+        flow = hg.Flow("sums")
+        files = hg.Files(place, "json", "k bigint, n bigint", rows_per_file=2_000)
+        sums = flow.source(files).key_by("k").process(hg.Sum("n"), name="sums")
+        sums.to_memory("out")
+        options = {"trigger": ONCE, "rows_per_epoch": rows_per_epoch}
+        query = flow.start(spark, checkpoint=str(tmp_path / "checkpoint"), slots=2, **options)
+        query.awaitTermination()
+        return query
+
+    for number in (1, 2, 3):
+        arrive(number)
+    first = go(rows_per_epoch=2_000)
+    arrive(4)
+    second = go()
+
+    epochs = [record for record in second.journal() if record["kind"] == "epoch"]
+    assert [sum(record["source_rows"].values()) for record in epochs] == [2_000] * 4
+    assert len(first.recentProgress) == 3
+    total = sum(second.state("sums").column("sum").to_pylist())
+    assert total == 2_000 * (1 + 2 + 3 + 4)
+
+    changed = arrive(5)
+    planned = engine.pieces_of
+
+    def change_then(*given: Any) -> Any:
+        made = planned(*given)
+        changed.write_text("{}")
+        return made
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "pieces_of", change_then)
+        with pytest.raises(SourceFileError, match="since Spark listed it"):
+            go()
+    arrive(5)
+    assert sum(go().state("sums").column("sum").to_pylist()) == 2_000 * 15
