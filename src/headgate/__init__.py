@@ -26,12 +26,14 @@ if TYPE_CHECKING:
         Min,
         Output,
         Partials,
+        Sliding,
         StateFields,
         StatefulOperator,
         Sum,
         TopK,
         Tumbling,
         Update,
+        Window,
     )
     from headgate.routing.table import RoutingTable, hash_table, load_tables
     from headgate.runtime.query import FlowQuery
@@ -70,6 +72,7 @@ __all__ = [
     "Reader",
     "RoutingTable",
     "Scaling",
+    "Sliding",
     "StateFields",
     "StatefulOperator",
     "Stream",
@@ -77,6 +80,7 @@ __all__ = [
     "TopK",
     "Tumbling",
     "Update",
+    "Window",
     "hash_table",
     "load_tables",
     "local_session",

@@ -235,13 +235,14 @@ def windows(
     held: dict[tuple[str, datetime], Counter[str]] = defaultdict(Counter)
     cities: Counter[str] = Counter()
     watermark: datetime | None = None
+    used: datetime | None = None  # by the epoch before
     latest: datetime | None = None
     expected = []
     for given in data:
         for row in given:
             cities[row["city"]] += 1
             start = row["ts"] - (row["ts"] - START) % size
-            if watermark is None or start + size > watermark:
+            if used is None or start + size > used:
                 held[row["city"], start][row["tag"]] += 1
         closed = [w for w in held if watermark is not None and w[1] + size <= watermark]
         output = []
@@ -256,7 +257,7 @@ def windows(
             for tag, count in tags.items()
         ]
         times = [row["ts"] for row in given] + ([] if latest is None else [latest])
-        latest = max(times)
+        latest, used = max(times), watermark
         watermark = max(latest - delay, watermark or latest - delay)
         expected.append(
             Expected(
@@ -324,6 +325,7 @@ def chained_windows(
 
     tags, cities, all_, both = (FoldedWindows(sizes[i], START) for i in (0, 1, 2, 1))
     watermark: datetime | None = None
+    used: datetime | None = None  # by the epoch before
     latest: datetime | None = None
     marks: list[datetime | None] = [None, None]
     expected = []
@@ -331,7 +333,7 @@ def chained_windows(
         before, marks = marks, [tags.first_open(watermark), None]
         marks[1] = cities.first_open(marks[0])
         for row in given:
-            tags.take((row["city"], row["tag"]), row["ts"], 1, watermark)
+            tags.take((row["city"], row["tag"]), row["ts"], 1, used)
             both.take((row["city"],), row["ts"], 1, before[0])
         closed_tags = tags.close(watermark)
         for (city, _), start, number in closed_tags:
@@ -343,6 +345,7 @@ def chained_windows(
         closed = {"tags": closed_tags, "cities": closed_cities, "all": all_.close(marks[1])}
         closed["both"] = both.close(marks[0])
         folds = {"tags": tags, "cities": cities, "all": all_, "both": both}
+        used = watermark
         latest = max([row["ts"] for row in given] + ([] if latest is None else [latest]))
         watermark = max(latest - delay, watermark or latest - delay)
         expected.append(

@@ -225,6 +225,7 @@ class Coordinator:
             now_ms,
             watermark_us=last.watermark_us,
             previous_watermark_us=last.used_watermark_us,
+            previous_now_ms=None if self.last is None else self.last.now_ms,
             input_ends=epoch == self.settings.last_epoch,
         )
         self._costs.fit(self.slots)

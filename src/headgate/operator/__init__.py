@@ -7,9 +7,10 @@ emit is Arrow. Write your own as a subclass of `StatefulOperator`, or start with
 from headgate.operator.aggregates import Count, Max, Mean, Min, Sum, TopK
 from headgate.operator.base import Emit, Output, StateFields, StatefulOperator
 from headgate.operator.first_and_last import Deduplicate, Last, MeanOfLast
+from headgate.operator.fixed_windows import Sliding, Tumbling
 from headgate.operator.rows import EpochClock, Groups, KeyedRows, Partials
 from headgate.operator.update import Update
-from headgate.operator.window import Tumbling
+from headgate.operator.window import Window
 
 __all__ = [
     "Count",
@@ -25,10 +26,12 @@ __all__ = [
     "Min",
     "Output",
     "Partials",
+    "Sliding",
     "StateFields",
     "StatefulOperator",
     "Sum",
     "TopK",
     "Tumbling",
     "Update",
+    "Window",
 ]

@@ -19,10 +19,27 @@ from headgate.arrays import Bools
 from headgate.errors import DeclarationError, NameClash
 from headgate.operator.arithmetic import Fold, from_words
 from headgate.operator.base import Emit, Output, StateFields, StatefulOperator
-from headgate.operator.rows import EpochClock, Groups, KeyedRows, Partials, SomeKeys
-from headgate.operator.window import BOUNDS, SUB_KEY, TIMESTAMP, Tumbling, check_window
+from headgate.operator.changes import seen_now, side_by_side, told_as
+from headgate.operator.panes import Ranges, Singles, held_of, with_values
+from headgate.operator.rows import (
+    EpochClock,
+    Groups,
+    KeyedRows,
+    Partials,
+    SomeKeys,
+    partial_schema,
+)
+from headgate.operator.window import (
+    CHANGE,
+    INSERT,
+    SEEN,
+    TIMESTAMP,
+    UPDATE,
+    Window,
+    check_window,
+)
 from headgate.state.rows import Held, StateRows
-from headgate.state.session import StateSession
+from headgate.state.session import PrivateSession, StateSession
 from headgate.topology.arguments import check_choice
 from headgate.topology.schema import column_of
 
@@ -35,6 +52,8 @@ class PerKey(StatefulOperator):
     `emit="updates"`: one row per key touched in the epoch, with its final result. `"rows"`: input
     rows pass on unchanged, the result is only kept. `"running"`: input rows pass on with the result
     after that row appended. With a `window`, results come once, when the window is final.
+    `"changes"`: one row per key (and window) touched in the epoch, with the result so far and a
+    column `change` (see `changes.py`).
 
     Which keys an epoch touched is the carry: each call names its keys, and `finish` emits one row
     for each, however many calls and tasks the epoch took.
@@ -42,7 +61,7 @@ class PerKey(StatefulOperator):
 
     instead: ClassVar[str] = "choose another name="  # the way out of a name clash
     emit: Emit = "updates"
-    window: Tumbling | None = None
+    window: Window | None = None
 
     # What a built-in answers ------------------------------------------------------------------
 
@@ -71,8 +90,27 @@ class PerKey(StatefulOperator):
         raise NotImplementedError
 
     def choose(self, closed: StateRows) -> StateRows:
-        """Which state rows of final windows to emit, and in which order."""
+        """Which results of final windows to emit, and in which order."""
         return closed
+
+    def joined(self, left: StateRows, right: StateRows) -> StateRows:
+        """State rows merged pairwise: what the rows behind both would have come to."""
+        schema = left.layout.schema
+        with PrivateSession(schema) as state:
+            state.absorb(left)
+            values = right.batch().columns[len(schema.row_key) :]
+            batch = pa.RecordBatch.from_arrays(
+                [*left.keys.columns, *values], schema=partial_schema(schema)
+            )
+            partials = Partials(batch, schema)
+            self.merge(partials, partials.groups, state)
+            held = state.read(partials.groups)
+            return with_values(left, {name: held.arrow(name) for name in schema.values.names})
+
+    def combined(self, panes: StateRows, ranges: Ranges) -> StateRows:
+        """One row for each stretch of panes, merged. Override it where that can be cheaper."""
+        merged: StateRows = ranges.merged(panes, self.joined)
+        return merged
 
     def why_not_merged(self, rows: pa.Schema) -> str:
         """Why states of parts of a key's rows do not merge into that of all, to the last bit.
@@ -81,18 +119,57 @@ class PerKey(StatefulOperator):
         """
         return ""
 
+    def why_not_panes(self, rows: pa.Schema) -> str:
+        """Why it cannot be merged from parts of its rows even in the order of time; "": it can."""
+        return ""
+
     def counts(self, rows: KeyedRows) -> Bools | None:
         """Which rows count towards a window (None: all)."""
         return None
 
+    # When it emits ----------------------------------------------------------------------------
+
+    @property
+    def early(self) -> bool:
+        """Are results told before they are final?"""
+        return self.emit == "changes"
+
+    @property
+    def tells(self) -> bool:
+        """Has the output a column `change`?"""
+        return self.early or (self.window is not None and self.window.lateness_us > 0)
+
+    def check_emit(self) -> None:
+        """Raise if there is no way to emit so. To be called when the operator is declared."""
+        who = type(self).__name__
+        if self.window is None:
+            return
+        check_window(self.window, who)
+        if self.emit not in ("updates", "changes"):
+            raise DeclarationError(
+                f"{self!r}: a window emits when it is final; leave out emit={self.emit!r}",
+                operator=who,
+            )
+        if self.tells and type(self).choose is not PerKey.choose:
+            raise DeclarationError(
+                f"{who} ranks what a window holds once, when it is final; leave out "
+                "allowed_lateness= (a larger watermark= of the source waits for late rows)",
+                operator=who,
+            )
+
     # The contract -----------------------------------------------------------------------------
 
     def sub_key(self, rows: pa.Schema) -> pa.Schema:
-        return pa.schema([]) if self.window is None else SUB_KEY
+        return pa.schema([]) if self.window is None else self.window.sub_key
 
     def state_fields(self, rows: pa.Schema, key: Sequence[str]) -> StateFields:
         self.output_schema(rows, key)
-        return StateFields(pa.schema(self.held_fields(rows)), self.sub_key(rows))
+        own: list[pa.Field] = []
+        if self.window is not None:
+            own = self.window.held_fields(self.tells)
+        elif self.tells:
+            own = [pa.field(SEEN, pa.int64(), nullable=False)]
+        return StateFields(pa.schema([*self.held_fields(rows), *own]), self.sub_key(rows))
 
     def output_schema(self, rows: pa.Schema, key: Sequence[str]) -> pa.Schema:
         results = self.result_fields(rows)
@@ -101,7 +178,15 @@ class PerKey(StatefulOperator):
         head = list(rows) if self.emit == "running" else [rows.field(name) for name in key]
         if self.window is not None:
             self.window.check(rows, key, type(self).__name__)
-            head += BOUNDS
+            head += self.window.bounded
+            why = self.why_not_panes(rows)
+            if why and self.window.needs_merge:
+                raise DeclarationError(
+                    f"{type(self).__name__} does not work in {self.window!r}, whose results are "
+                    f"merged from parts: {why}. Use Tumbling",
+                    operator=type(self).__name__,
+                )
+        results = [*results, CHANGE] if self.tells else results
         names = [f.name for f in (*head, *results)]
         for name in (f.name for f in results):
             if names.count(name) > 1:
@@ -114,56 +199,94 @@ class PerKey(StatefulOperator):
         return pa.schema([*head, *results])
 
     def carry_schema(self, rows: pa.Schema, key: Sequence[str]) -> pa.Schema | None:
-        if self.emit != "updates" or self.window is not None:
+        if not self._carries:
             return None
-        keys = [rows.field(name) for name in key]
+        keys = [*(rows.field(name) for name in key), *self.sub_key(rows)]
         return pa.schema(keys or [pa.field(TOUCHED, pa.bool_())])
+
+    @property
+    def _carries(self) -> bool:
+        if self.window is None:
+            return self.emit in ("updates", "changes")
+        return self.tells or self.window.wants_touched
 
     def needs(self, rows: pa.Schema, key: Sequence[str], wanted: set[str]) -> set[str]:
         own = {*key} | self.reads()
         if self.window is not None:
-            own.add(self.window.time)
-        return own if self.emit == "updates" else own | (wanted & set(rows.names))
+            own |= self.window.reads
+        passes_on = self.emit in ("rows", "running")
+        return own | (wanted & set(rows.names)) if passes_on else own
 
     def process(self, rows: KeyedRows, state: StateSession, clock: EpochClock) -> Output:
         if self.window is None:
             return self.fold(rows, rows.groups, state)
-        starts, chosen, dead, late = self.window.place(rows, clock)
+        placed = self.window.place(rows, clock)
+        dead, chosen, starts, times = placed.dead, placed.kept, placed.starts, placed.times
         counted = self.counts(rows)
         if counted is not None:
-            chosen &= counted
+            chosen = chosen & counted
         kept = None
         if not chosen.all():
             kept = np.flatnonzero(chosen)
-            rows, starts = rows.take(kept), starts[kept]
-        names = self.sub_key(rows.batch.schema).names
-        columns = [from_words(starts, None, TIMESTAMP), *map(rows.column, names[1:])]
-        refused = self.fold(rows, rows.sub_groups(names, columns), state).dead
-        dead |= {row if kept is None else int(kept[row]): why for row, why in refused.items()}
-        return Output(dead=dead, late=late)
+            rows, starts, times = rows.take(kept), starts[kept], times[kept]
+        output = Output()
+        if len(rows):
+            names = self.sub_key(rows.batch.schema).names
+            groups = rows.groups
+            if names:
+                columns = [from_words(starts, None, TIMESTAMP), *map(rows.column, names[1:])]
+                groups = rows.sub_groups(names, columns)
+            held = state.read(groups)
+            self.window.before(held)
+            output = self.fold(rows, groups, state)
+            if output.dead:  # all rows of their groups were refused
+                refused = np.zeros(len(groups), np.bool_)
+                refused[groups.codes[list(output.dead)]] = True
+                good = np.flatnonzero(~refused[groups.codes])
+                if len(good):
+                    self.window.note(times, groups, held, state, ~refused)
+            else:
+                self.window.note(times, groups, held, state, None)
+            dead |= {
+                row if kept is None else int(kept[row]): why for row, why in output.dead.items()
+            }
+        return Output(dead=dead, late=placed.late, carry=output.carry)
 
     def finish(
         self, state: StateSession, clock: EpochClock, carry: pa.RecordBatch | None = None
     ) -> pa.RecordBatch | None:
+        touched = None
+        if carry is not None and carry.num_rows:
+            names = [] if carry.schema.names == [TOUCHED] else carry.schema.names
+            sub = 0 if self.window is None else len(self.window.sub_key)
+            keyed = KeyedRows(carry, names[: len(names) - sub])
+            touched = keyed.groups
+            if sub:
+                touched = keyed.sub_groups(names[-sub:], carry.columns[-sub:])
         if self.window is not None:
-            closed = self.window.closed(state, clock)
-            if closed is None:
-                return None
-            best = self.choose(closed)
-            key = best.keys.select(best.layout.schema.key.names)
-            batch = _side_by_side(key, self.window.bounds(best), self.results(best))
-            state.remove_rows(closed)
-            return batch
-        if carry is None or not carry.num_rows:
+            return self.window.finish(self, state, clock, touched)
+        if touched is None:
             return None
-        names = carry.schema.names
-        groups = KeyedRows(carry, [] if names == [TOUCHED] else names).groups
-        return _side_by_side(groups.columns, self.results(state.read(groups)))
+        parts = [touched.columns] if touched.columns.schema.names != [TOUCHED] else []
+        parts.append(self.results(state.read(touched)))
+        if self.tells:
+            new = seen_now(state, clock, touched)
+            parts.append(told_as(np.where(new, INSERT, UPDATE)))
+        return side_by_side(*parts)
 
     def absorb(self, partials: Partials, state: StateSession, clock: EpochClock) -> Output:
         if not self.splits:
             raise self._not_mergeable()
-        return self.merge(partials, partials.groups, state) if len(partials) else Output()
+        if not len(partials):
+            return Output()
+        if self.window is None:
+            return self.merge(partials, partials.groups, state)
+        groups = partials.groups
+        held = state.read(groups)
+        self.window.before(held)
+        output = self.merge(partials, groups, state)
+        self.window.absorb(partials, groups, held, state)
+        return output
 
     @property
     def splits(self) -> bool:
@@ -182,15 +305,23 @@ class PerKey(StatefulOperator):
         return self.why_not_merged(rows) or super().why_not_mergeable(rows, key)
 
     def held_from(self, watermark_us: int) -> int | None:
-        return None if self.window is None else self.window.start_of(watermark_us)
+        return None if self.window is None else self.window.held_from(watermark_us)
+
+    @property
+    def by_clock(self) -> bool:
+        return self.window is not None and self.window.by_clock
+
+    @property
+    def wants_dead_letters(self) -> bool:
+        return self.window is not None and self.window.late == "dead_letters"
 
     @property
     def emits_at_end(self) -> bool:
-        return self.emit == "updates"
+        return self.emit in ("updates", "changes")
 
     def touched(self, keys: Groups | SomeKeys) -> pa.RecordBatch | None:
         """The carry that names these keys to `finish`."""
-        if self.emit != "updates" or self.window is not None:
+        if not self._carries:
             return None
         if keys.columns.num_columns:
             return keys.columns
@@ -225,6 +356,19 @@ class Accumulator:
         """The same with partials added; for most they are values like others."""
         return self.add(fold, kept, partials)
 
+    def over(self, panes: StateRows, kept: pa.Field, ranges: Ranges) -> Any:
+        """The column `kept` of windows that are stretches of panes; by default merged pairwise."""
+
+        def join(left: StateRows, right: StateRows) -> StateRows:
+            overflow = np.zeros(len(left), np.bool_)
+            fold = Fold(Singles(len(left)), held_of(left.layout, left), overflow)
+            merged = self.merge(fold, kept, right.arrow(kept.name))
+            return with_values(left, {kept.name: merged})
+
+        name = panes.layout.find(kept.name).name
+        column = StateRows(panes.layout, panes.ids, {name: panes.columns[name]})
+        return ranges.merged(column, join).arrow(kept.name)
+
 
 Parts: TypeAlias = Mapping[str, Accumulator]
 
@@ -243,7 +387,7 @@ class Aggregate(PerKey):
     column: str | None
     emit: Emit = "updates"
     name: str = "value"
-    window: Tumbling | None = None
+    window: Window | None = None
     ttl: str | timedelta | None = field(default=None, kw_only=True, repr=False)
     ordered: bool = field(default=False, kw_only=True, repr=False)
     ends_epochs: bool = field(init=False, default=False, repr=False)
@@ -251,14 +395,8 @@ class Aggregate(PerKey):
     def __post_init__(self) -> None:
         who = type(self).__name__
         check_choice(self.emit, f"{who}: emit", get_args(Emit), operator=who)
-        if self.window is not None:
-            check_window(self.window, who)
-            if self.emit != "updates":
-                raise DeclarationError(
-                    f"{self!r}: a window emits when it is final; leave out emit={self.emit!r}",
-                    operator=who,
-                )
-            object.__setattr__(self, "ends_epochs", True)
+        self.check_emit()
+        object.__setattr__(self, "ends_epochs", self.window is not None)
 
     def result(self, columns: Mapping[str, pa.Array]) -> pa.Array:
         """The results that state columns stand for."""
@@ -311,12 +449,17 @@ class Aggregate(PerKey):
         parts = self.parts.items()
         return {name: part.merge(fold, kept.field(name), columns(name)) for name, part in parts}
 
+    def combined(self, panes: StateRows, ranges: Ranges) -> StateRows:
+        kept = {f.name: f for f in panes.layout.schema.values}
+        merged = {name: part.over(panes, kept[name], ranges) for name, part in self.parts.items()}
+        return with_values(panes.take(ranges.lo), merged)
+
     def fold(self, rows: KeyedRows, groups: Groups, state: StateSession) -> Output:
         if not len(rows):
             return Output()
         fold = Fold.into(groups, state)
         new, running = self.step(fold, rows)
-        batch = None if self.emit == "updates" else rows.batch
+        batch = rows.batch if self.emit in ("rows", "running") else None
         if running is not None:
             batch = rows.batch.append_column(self.name, running)
         return self._write(fold, new, state, batch)
@@ -362,15 +505,9 @@ class Aggregate(PerKey):
 
     def describe(self) -> dict[str, Any]:
         window = None if self.window is None else self.window.describe()
-        return {"operator": type(self).__name__, "column": self.column, "window": window}
+        told = {"operator": type(self).__name__, "column": self.column, "window": window}
+        return told | ({"tells": True} if self.tells else {})
 
 
 def _arrow(column: Any) -> pa.Array:
     return column if isinstance(column, pa.Array) else pa.array(column)
-
-
-def _side_by_side(*parts: pa.RecordBatch) -> pa.RecordBatch:
-    columns = [column for part in parts for column in part.columns]
-    return pa.RecordBatch.from_arrays(
-        columns, schema=pa.schema([f for p in parts for f in p.schema])
-    )

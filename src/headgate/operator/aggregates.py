@@ -34,8 +34,9 @@ from headgate.operator.arithmetic import (
     worst,
 )
 from headgate.operator.base import Output
+from headgate.operator.panes import Ranges
 from headgate.operator.rows import Groups, KeyedRows, Partials
-from headgate.operator.window import START, SUB_KEY, Tumbling, check_window
+from headgate.operator.window import START, Window, check_window
 from headgate.routing.hashing import is_hashable
 from headgate.state.rows import Held, StateRows
 from headgate.state.session import StateSession
@@ -57,6 +58,9 @@ class Counted(Accumulator):
 
     def merge(self, fold: Fold, kept: pa.Field, partials: pa.Array) -> Any:
         return fold.sum(to_words(partials)[0], fold.held[kept.name])
+
+    def over(self, panes: StateRows, kept: pa.Field, ranges: Ranges) -> Any:
+        return ranges.sums(panes[kept.name])
 
 
 class Total(Accumulator):
@@ -80,6 +84,21 @@ class Total(Accumulator):
         words, valid = to_words(values)
         total = fold.sum(words, kept_words(fold.held[kept.name]))
         return from_words(total, _seen(fold, kept, valid), kept.type)
+
+    def over(self, panes: StateRows, kept: pa.Field, ranges: Ranges) -> Any:
+        """Integers as differences of prefix sums; a window beyond the 64-bit range is null."""
+        if pa.types.is_floating(kept.type):
+            return super().over(panes, kept, ranges)
+        words, valid = to_words(panes.arrow(kept.name))
+        seen = None if valid is None else ranges.sums(valid.astype(np.int64)) > 0
+        total = ranges.sums(words)
+        longest = int((ranges.hi - ranges.lo).max(initial=0))
+        if longest * float(np.abs(words.astype(np.float64)).max(initial=0.0)) >= 2.0**62:
+            edges = np.stack([ranges.lo, ranges.hi], axis=1).reshape(-1)
+            near = np.add.reduceat(np.append(words.astype(np.float64), 0.0), edges)[::2]
+            fits = np.abs(total - near) < 2.0**63
+            seen = fits if seen is None else seen & fits
+        return from_words(total, seen, kept.type)
 
 
 class FloatTotal(Accumulator):
@@ -277,6 +296,7 @@ class TopK(PerKey):
     Mergeable, unless it adds up floats: a partial is a count per item, and ranks come at the end.
 
     Examples:
+        >>> from headgate.operator.fixed_windows import Tumbling
         >>> TopK("hashtag", k=3, window=Tumbling("1 hour", time="ts")).output_schema(
         ...     pa.schema({"city": pa.string(), "hashtag": pa.string(), "ts": pa.timestamp("us")}),
         ...     ["city"],
@@ -288,7 +308,7 @@ class TopK(PerKey):
 
     item: str
     k: int
-    window: Tumbling
+    window: Window
     weight: str | None = None
     name: str = "count"
     ends_epochs: bool = field(init=False, default=True, repr=False)
@@ -296,6 +316,7 @@ class TopK(PerKey):
     def __post_init__(self) -> None:
         object.__setattr__(self, "k", check_count(self.k, "k of TopK", operator="TopK"))
         check_window(self.window, "TopK")
+        self.check_emit()
 
     @property
     def measure(self) -> Aggregate:
@@ -308,7 +329,7 @@ class TopK(PerKey):
         return {self.item} | self.measure.reads()
 
     def sub_key(self, rows: pa.Schema) -> pa.Schema:
-        return pa.schema([*SUB_KEY, rows.field(self.item)])
+        return pa.schema([*self.window.sub_key, rows.field(self.item)])
 
     def held_fields(self, rows: pa.Schema) -> list[pa.Field]:
         return self.measure.held_fields(rows)
@@ -335,6 +356,9 @@ class TopK(PerKey):
 
     def merge(self, partials: Partials, groups: Groups, state: StateSession) -> Output:
         return self.measure.merge(partials, groups, state)
+
+    def combined(self, panes: StateRows, ranges: Ranges) -> StateRows:
+        return self.measure.combined(panes, ranges)
 
     def choose(self, closed: StateRows) -> StateRows:
         groups, items = self._windows(closed), np.empty(len(closed), np.int64)

@@ -24,7 +24,7 @@ from headgate.state.layout import StateSchema, layout_of
 from headgate.state.session import StateSession
 from headgate.topology.arguments import ttl_ms
 
-Emit = Literal["updates", "rows", "running"]
+Emit = Literal["updates", "rows", "running", "changes"]
 
 
 @dataclass(frozen=True)
@@ -148,6 +148,16 @@ class StatefulOperator:
         `watermark_us`, and it never falls while the watermark rises.
         """
         return None
+
+    @property
+    def by_clock(self) -> bool:
+        """Does it act by processing time? Then an idle stream ticks for it."""
+        return self.ttl is not None
+
+    @property
+    def wants_dead_letters(self) -> bool:
+        """Does it send rows to the dead letters on purpose, so that the flow must take them?"""
+        return False
 
     # Work in pieces --------------------------------------------------------------------------
 

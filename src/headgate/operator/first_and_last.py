@@ -27,7 +27,7 @@ from headgate.operator.arithmetic import (
 )
 from headgate.operator.base import Emit, Output, StateFields, StatefulOperator
 from headgate.operator.rows import EpochClock, Groups, KeyedRows, Partials
-from headgate.operator.window import Tumbling
+from headgate.operator.window import Window
 from headgate.state.rows import Held, StateRows
 from headgate.state.session import StateSession
 from headgate.topology.arguments import check_choice, check_count, positive_us, ttl_ms
@@ -225,7 +225,7 @@ class MeanOfLast(Aggregate):
 
     parts: ClassVar[Parts] = {"last": FloatTotal(), "count": Counted()}
 
-    window: Tumbling | None = field(init=False, default=None, repr=False)
+    window: Window | None = field(init=False, default=None, repr=False)
     n: int = field(init=False, default=1)
 
     def __init__(

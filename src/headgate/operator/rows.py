@@ -28,22 +28,17 @@ class EpochClock:
 
     `watermark_us` is the event time up to which the operator's input is complete when the epoch
     ends (None: no event time yet), `previous_watermark_us` what it was in the epoch before;
-    `now_ms` is the processing time at which the epoch was planned. `behind_window`: rows come from
-    windows that close in this epoch, so they may be older than its watermark. `input_ends`: no
-    epoch comes after this one, so everything held has to be emitted.
+    `now_ms` is the processing time at which the epoch was planned, `previous_now_ms` that of the
+    epoch before (None: there was none). `input_ends`: no epoch comes after this one, so everything
+    held has to be emitted.
     """
 
     epoch: int
     now_ms: int
     watermark_us: int | None = None
     previous_watermark_us: int | None = None
-    behind_window: bool = False
+    previous_now_ms: int | None = None
     input_ends: bool = False
-
-    @property
-    def late_us(self) -> int | None:
-        """Rows of windows that end at this event time, or earlier, are late (None: none are)."""
-        return self.previous_watermark_us if self.behind_window else self.watermark_us
 
 
 class Groups:

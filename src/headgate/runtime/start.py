@@ -98,7 +98,7 @@ def start_flow(
     assert isinstance(limits, int)
     tick = options.tick
     if tick is None:
-        tick = any(node.spec.ttl is not None for node in program.stateful)
+        tick = any(node.spec.ttl is not None or node.spec.by_clock for node in program.stateful)
     place = Checkpoint(checkpoint, signer_of(options.key, trust_unsigned=options.trust_unsigned))
     source = read_sources(spark, graph, program, rows_per_epoch)
     streaming = source.isStreaming

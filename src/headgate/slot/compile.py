@@ -177,7 +177,6 @@ def clocks_behind_windows(program: Program, clock: EpochClock) -> dict[str, Epoc
             clock,
             watermark_us=now[node.id],
             previous_watermark_us=before.get(node.id),
-            behind_window=True,
         )
         for node in program.stateful
         if node.id in now

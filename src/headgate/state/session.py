@@ -3,8 +3,8 @@
 Changes are made in place, in the warm copy if this session has its lock. `commit` writes the rows
 touched, with the values they then have, as one delta; leaving without it leaves the warm copy
 marked dirty, so nobody goes on from half an epoch. Cost follows the rows touched, except for
-`select`, `all`, `drop_units` and the TTL sweep (every 16th epoch of a slot), which scan the rows
-held.
+`select`, `of_routes`, `all`, `drop_units` and the TTL sweep (every 16th epoch of a slot), which
+scan the rows held.
 
 A row whose TTL is over counts as absent; the sweep removes it from the table and the chain. Until
 then `rows` and `bytes` still count it. A row that was touched at a time ahead of the clock, which
@@ -121,8 +121,10 @@ class StateSession:
         index = np.flatnonzero(where.found)
         self._remove(self._ids(keys).take(index), where.pos[index])
 
-    def select(self, column: str, below: int | float) -> StateRows:
-        """Live rows whose fixed-width column is less than `below`; nulls are not."""
+    def select(
+        self, column: str, below: int | float, at_least: int | float | None = None
+    ) -> StateRows:
+        """Live rows whose fixed-width column is in the range; nulls are not."""
         self._make_ready()
         kept = self._table.columns[self._layout.find(column).name]
         if not isinstance(kept, FixedColumn) or kept.layout.kind != "number":
@@ -134,6 +136,8 @@ class StateSession:
         clock = set() if self._expired_at is None else {TOUCHED}
         self._table.seals.check_scanned({kept.layout.name, *clock})
         hit = self._is_live() & (kept.data < below)
+        if at_least is not None:
+            hit &= kept.data >= at_least
         if kept.valid is not None:
             hit &= kept.valid
         return self._rows_at(np.flatnonzero(hit))
@@ -141,6 +145,23 @@ class StateSession:
     def all(self) -> StateRows:
         self._table.seals.check_all()
         return self._rows_at(np.flatnonzero(self._is_live()))
+
+    def rows_of(self, keys: KeyBatch) -> StateRows:
+        """The whole rows of these keys and sub-keys, as far as they are there."""
+        self._make_ready()
+        where = self._finder.find(keys)
+        pos = where.pos[where.found]
+        if self._expired_at is not None:
+            pos = pos[~self._is_expired(pos)]
+        return self._rows_at(pos)
+
+    def of_routes(self, routes: U64) -> StateRows:
+        """All rows of the keys with these hashes, whatever their sub-keys; scans the rows held."""
+        self._make_ready()
+        self._table.seals.check_all()
+        pos = np.flatnonzero(self._is_live())
+        held = (self._table.route if self._layout.has_route else self._table.h)[pos]
+        return self._rows_at(pos[np.isin(held, routes)])
 
     def remove_rows(self, rows: StateRows) -> None:
         self._make_ready()

@@ -109,6 +109,13 @@ class FlowBuilder:
                 "it would compute nothing that anyone can see"
             )
         check_event_time(self._nodes, self._edges)
+        for node in self._nodes:
+            if node.kind == "stateful" and node.spec.wants_dead_letters and not self._dead_letters:
+                raise DeclarationError(
+                    f"{node.name!r} sends late rows to the dead letters (late='dead_letters'), and "
+                    "the flow has none: add flow.dead_letters().to_memory('dead'), or another sink",
+                    operator=node.name,
+                )
         nodes = with_parallelism(self._nodes, self._edges, parallelism)
         edges = without_needless_shuffles(nodes, self._edges)
         return FlowGraph(self.name, nodes, edges, self._dead_letters)

@@ -83,6 +83,7 @@ class Slot:
         self.chain: Chain = ()
         self._epoch = 0
         self._watermark_us: int | None = None
+        self._now_ms: int | None = None
 
     def __enter__(self) -> Slot:
         return self
@@ -91,7 +92,9 @@ class Slot:
         self._folder.cleanup()
 
     def run(self, epoch: Epoch) -> EpochResult:
-        clock = EpochClock(self._epoch, epoch.now_ms, epoch.watermark_us, self._watermark_us)
+        clock = EpochClock(
+            self._epoch, epoch.now_ms, epoch.watermark_us, self._watermark_us, self._now_ms
+        )
         result, carries, offset = EpochResult(), [], 0
         levels = list(epoch.levels or [[]])
         if any(isinstance(call, Away) for call in levels[-1]):
@@ -130,7 +133,7 @@ class Slot:
                         result.finished += finished.to_pylist()
                 self.chain = state.commit()
         self._epoch += 1
-        self._watermark_us = epoch.watermark_us
+        self._watermark_us, self._now_ms = epoch.watermark_us, epoch.now_ms
         return result
 
     def held(self) -> list[dict[str, Any]]:
