@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.arrays import F64, I64, U64, Bools
+from headgate.routing import kernels
 from headgate.routing.hashing import group_rows, hash_columns, mix
 from headgate.routing.identity import SCRATCH, Identity
 from headgate.state.layout import StateSchema
@@ -83,6 +84,8 @@ class Groups:
     @cached_property
     def order(self) -> I64:
         """Row numbers sorted by group, arrival order kept within a group."""
+        if kernels.compiled is not None:
+            return kernels.order_of(kernels.compiled, self.codes, self.starts)
         order = np.argsort(self.codes.astype(np.uint16), kind="stable")  # a radix sort: 16 bits
         if len(self) > 1 << 16:
             high = (self.codes >> 16)[order]

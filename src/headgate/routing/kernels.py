@@ -1,0 +1,149 @@
+"""The compiled hot loops over keys, if they were built; otherwise NumPy does the same, slower.
+
+`kernels.c` is compiled when the package is installed, by whatever C compiler is there. Without one
+the installation goes on, and this module says so once, in the log. Both ways give the same numbers,
+so a checkpoint, and the tasks of one epoch, may have been served by either.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headgate.arrays import I64, U64
+
+log = logging.getLogger("headgate")
+
+_POINTER, _COUNT = ctypes.c_void_p, ctypes.c_int64
+_BYTES = [_POINTER, _COUNT, _POINTER, _COUNT, _COUNT, _COUNT, _POINTER]
+_SIGNATURES: dict[str, tuple[list[Any], Any]] = {
+    "hg_hash_bytes": (_BYTES, _COUNT),
+    "hg_fold": ([_POINTER, _POINTER, _COUNT], None),
+    "hg_mix_words": ([_POINTER, _COUNT, _POINTER], None),
+    "hg_sip_bytes": ([_POINTER, *_BYTES], _COUNT),
+    "hg_sip_words": ([_POINTER, _POINTER, _COUNT, _COUNT, _POINTER], None),
+    "hg_group_rows": ([_POINTER, _POINTER, _COUNT, _COUNT, _POINTER, _POINTER], _COUNT),
+    "hg_order_of": ([_POINTER, _COUNT, _POINTER, _POINTER], None),
+}
+
+
+class ByteColumn:
+    """Where the values of an Arrow column of bytes lie, for the loops; holds on to the buffers."""
+
+    def __init__(self, data: Any, offsets: Any, width: int, rows: int) -> None:
+        """`offsets` is a NumPy array of rows + 1 numbers, or None for values of equal width."""
+        self._held = data, offsets
+        self.rows = rows
+        self.arguments = (
+            _at(data),
+            len(data),
+            None if offsets is None else _at(offsets),
+            0 if offsets is None else offsets.itemsize,
+            width,
+            rows,
+        )
+
+
+class Kernels:
+    """The library; arrays that go in are contiguous."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        for name, (arguments, result) in _SIGNATURES.items():
+            function = getattr(library, name)
+            function.argtypes, function.restype = arguments, result
+            setattr(self, name.removeprefix("hg_"), function)
+
+    hash_bytes: Any
+    fold: Any
+    mix_words: Any
+    sip_bytes: Any
+    sip_words: Any
+    group_rows: Any
+    order_of: Any
+
+
+def load() -> Kernels | None:
+    """The library beside this module; None, and a line in the log, if it cannot be used."""
+    for built in sorted(Path(__file__).parent.glob("_kernels*.so")):
+        try:
+            return Kernels(ctypes.CDLL(str(built)))
+        except (OSError, AttributeError) as problem:  # of another machine, or version
+            log.info("%s cannot be used (%s): keys are hashed in NumPy, slower", built, problem)
+            return None
+    log.info(
+        "headgate was installed without its compiled loops (no C compiler?): keys are hashed in "
+        "NumPy, about ten times slower for text"
+    )
+    return None
+
+
+compiled: Kernels | None = load()
+
+
+def hash_bytes(kernels: Kernels, column: ByteColumn) -> tuple[U64, int]:
+    """A number per value (of long ones anything), and how many are long."""
+    numbers = np.empty(column.rows, np.uint64)
+    return numbers, _whole(kernels.hash_bytes(*column.arguments, _at(numbers)))
+
+
+def sip_bytes(kernels: Kernels, key: bytes, column: ByteColumn) -> tuple[U64, int]:
+    """The SipHash of each value that is not long, and how many are."""
+    numbers = np.empty(column.rows, np.uint64)
+    secret = np.frombuffer(key, np.uint64)
+    return numbers, _whole(kernels.sip_bytes(_at(secret), *column.arguments, _at(numbers)))
+
+
+def fold(kernels: Kernels, h: U64, numbers: U64) -> None:
+    """Stir numbers into hashes, in place."""
+    kernels.fold(_at(h), _at(numbers), len(h))
+
+
+def mix_words(kernels: Kernels, words: U64) -> U64:
+    mixed = np.empty(len(words), np.uint64)
+    kernels.mix_words(_at(words), len(words), _at(mixed))
+    return mixed
+
+
+def sip_words(kernels: Kernels, key: bytes, words: Sequence[U64]) -> U64:
+    hashed = np.empty(len(words[0]), np.uint64)
+    secret, held = np.frombuffer(key, np.uint64), [np.ascontiguousarray(w) for w in words]
+    kernels.sip_words(_at(secret), _pointers(held), len(held), len(hashed), _at(hashed))
+    return hashed
+
+
+def group_rows(kernels: Kernels, h: U64, marks: Sequence[U64]) -> tuple[I64, I64]:
+    """Group per row, row per group."""
+    h, held = np.ascontiguousarray(h), [np.ascontiguousarray(mark) for mark in marks]
+    codes, first = np.empty(len(h), np.int64), np.empty(len(h), np.int64)
+    groups = kernels.group_rows(_at(h), _pointers(held), len(held), len(h), _at(codes), _at(first))
+    if groups < 0:
+        raise MemoryError(f"no memory to group {len(h)} rows")
+    return codes, first[:groups].copy() if 2 * groups < len(h) else first[:groups]
+
+
+def order_of(kernels: Kernels, codes: I64, starts: I64) -> I64:
+    """Row numbers sorted by group, in order within one; `starts` is where each group begins."""
+    order = np.empty(len(codes), np.int64)
+    places = starts.copy()
+    kernels.order_of(_at(codes), len(codes), _at(places), _at(order))
+    return order
+
+
+def _whole(long_values: int) -> int:
+    if long_values < 0:
+        raise ValueError("a column's offsets lead out of its data")
+    return long_values
+
+
+def _at(array: Any) -> int:
+    address: int = array.ctypes.data
+    return address
+
+
+def _pointers(arrays: Sequence[U64]) -> Any:
+    return (ctypes.c_void_p * max(1, len(arrays)))(*map(_at, arrays))
