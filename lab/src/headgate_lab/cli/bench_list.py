@@ -24,6 +24,20 @@ def chain(json_file: Path | None, quick: bool, console: Console) -> None:
     save(found, json_file, console)
 
 
+def text(json_file: Path | None, quick: bool, console: Console) -> None:
+    """Sums by text keys against native Spark (both stores), Flink SQL and DuckDB."""
+    from headgate_lab.bench.text import QUICK, TextOptions, run_text
+
+    found = run_text(QUICK if quick else TextOptions(), console.print)
+    rates = {
+        n.removesuffix("_rows_per_s"): v for n, v in found.items() if n.endswith("_rows_per_s")
+    }
+    show(console, "rows per second (median of rounds)", rates, "{:,.0f}")
+    ratios = {n: v for n, v in found.items() if "_over_" in n and v is not None}
+    show(console, "ratios", ratios, "{:.2f}")
+    save(found, json_file, console)
+
+
 def wide(json_file: Path | None, quick: bool, console: Console) -> None:
     """4 kB rows, four operators, throttled links: tables against hash (needs namespaces)."""
     from headgate_lab.bench.wide import QUICK, WideOptions, run_wide
@@ -172,6 +186,7 @@ def rescale(json_file: Path | None, quick: bool, console: Console) -> None:
 
 ALL: dict[str, Callable[[Path | None, bool, Console], None]] = {
     "chain": chain,
+    "text": text,
     "wide": wide,
     "fixed-cost": fixed_cost,
     "growth": growth,
