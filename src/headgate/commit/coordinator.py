@@ -32,6 +32,7 @@ from headgate.operator.rows import EpochClock
 from headgate.routing.route import Dispatch, Shares
 from headgate.routing.table import RoutingTable
 from headgate.slot.compile import clocks_behind_windows
+from headgate.slot.held_back import is_due
 from headgate.slot.levels import levels_of
 from headgate.slot.plan import Control, EpochPlan, batching_of
 from headgate.slot.program import Program
@@ -245,6 +246,7 @@ class Coordinator:
             moves=self._routing.moves,
             at_work=levels.at_work,
             ends=levels.ends,
+            due=last.due,
             table_files=dict(self._routing.names),
             tables_uri=self.checkpoint.tables.storage.uri,
             statistics_bytes=max(self.settings.statistics_bytes, statistics_bytes),
@@ -262,6 +264,18 @@ class Coordinator:
             signed=self.checkpoint.signed,
             identity=self.identity,
             attempt=attempt,
+        )
+
+    def is_held_due(self) -> bool:
+        """Would an epoch without rows hand over rows that wait, or have timers fire?"""
+        last = self.last or BEFORE
+        now_ms, _ = epoch_time(self._clock_ms(), self.last)
+        clock = EpochClock(last.epoch + 1, now_ms, last.watermark_us, last.used_watermark_us)
+        clocks = clocks_behind_windows(self.program, clock)
+        return any(
+            is_due((at[0], at[1]), clocks.get(operator, clock))
+            for operator, by_slot in last.due.items()
+            for at in by_slot.values()
         )
 
     def rehearsal(self, slots: int) -> EpochPlan:

@@ -54,7 +54,8 @@ class Manifest:
     of the last batch; `generation`: that of the driver; `keys`: a fingerprint of the secret by
     which its keys are told apart; `clock_behind`: in how many epochs in a row the clock was behind
     `now_ms`; `published`: rows of each table sink so far, those of this epoch too; `instances`: the
-    slots of operators that have an instance in some slots only.
+    slots of operators that have an instance in some slots only; `due`: by operator and slot, the
+    earliest watermark and processing time at which something held back is due.
     """
 
     epoch: int
@@ -77,6 +78,7 @@ class Manifest:
     generation: int = 0
     published: Mapping[str, int] = field(default_factory=dict)
     instances: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    due: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def batch(self) -> int:
@@ -169,6 +171,7 @@ def next_manifest(
         generation=generation,
         published=_published(program, total, before),
         instances={op: route.slots for op, route in plan.routes.items() if route.slots},
+        due=_due(program, plan, total),
     )
 
 
@@ -228,13 +231,24 @@ def _source_times(
 def _chains(program: Program, plan: EpochPlan, total: Control) -> dict[str, dict[int, Chain]]:
     """Old chains of the instances that stay, replaced by what the tasks announced."""
     chains: dict[str, dict[int, Chain]] = {}
-    for node in program.stateful:
+    for table, node in program.tables:
         slots = plan.slots_of(node.name)
-        kept = {s: chain for s, chain in plan.chains.get(node.name, {}).items() if s in slots}
-        for slot, files in total.chains.get(node.name, {}).items():
+        kept = {s: chain for s, chain in plan.chains.get(table, {}).items() if s in slots}
+        for slot, files in total.chains.get(table, {}).items():
             kept[int(slot)] = tuple(StateFile.from_json(f) for f in files)
-        chains[node.name] = dict(sorted(kept.items()))
+        chains[table] = dict(sorted(kept.items()))
     return chains
+
+
+def _due(program: Program, plan: EpochPlan, total: Control) -> dict[str, dict[str, Any]]:
+    """When the slots of operators that hold something back have something to do next."""
+    due: dict[str, dict[str, Any]] = {}
+    for node in program.stateful:
+        if node.holds_back:
+            slots = {str(slot) for slot in plan.slots_of(node.name)}
+            known = {**plan.due.get(node.name, {}), **total.due.get(node.name, {})}
+            due[node.name] = {slot: at for slot, at in sorted(known.items()) if slot in slots}
+    return due
 
 
 class SteadyClock:

@@ -8,7 +8,9 @@ from headgate.operator.aggregates import Count, Max, Mean, Min, Sum, TopK
 from headgate.operator.base import Emit, Output, StateFields, StatefulOperator
 from headgate.operator.first_and_last import Deduplicate, Last, MeanOfLast
 from headgate.operator.fixed_windows import Sliding, Tumbling
+from headgate.operator.key_calls import KeyContext, Timer
 from headgate.operator.rows import EpochClock, Groups, KeyedRows, Partials
+from headgate.operator.timers import FiredTimers, Timers
 from headgate.operator.update import Update
 from headgate.operator.window import Window
 
@@ -17,7 +19,9 @@ __all__ = [
     "Deduplicate",
     "Emit",
     "EpochClock",
+    "FiredTimers",
     "Groups",
+    "KeyContext",
     "KeyedRows",
     "Last",
     "Max",
@@ -30,6 +34,8 @@ __all__ = [
     "StateFields",
     "StatefulOperator",
     "Sum",
+    "Timer",
+    "Timers",
     "TopK",
     "Tumbling",
     "Update",

@@ -20,6 +20,7 @@ import pyarrow as pa
 from headgate.arrays import I64
 from headgate.errors import DeclarationError, SchemaMismatch
 from headgate.operator.rows import EpochClock, KeyedRows, Partials
+from headgate.operator.timers import FiredTimers
 from headgate.state.layout import StateSchema, layout_of
 from headgate.state.session import StateSession
 from headgate.topology.arguments import ttl_ms
@@ -134,6 +135,24 @@ class StatefulOperator:
         `carry` is what the epoch's `process` calls returned as such, concatenated (None: nothing).
         """
         return None
+
+    @property
+    def uses_timers(self) -> bool:
+        """Does it set timers? Then it has `state.timers`, and `on_timers` is called when some fire.
+
+        Default no. A subclass that says yes has timers committed and moved with its state.
+        """
+        return False
+
+    def on_timers(
+        self, timers: FiredTimers, state: StateSession, clock: EpochClock
+    ) -> Output | pa.RecordBatch | None:
+        """These timers are due; all rows of the epoch have been processed. Each fires once.
+
+        A timer that is set here and is due already fires in the same epoch, in a later call.
+        `Output.dead` numbers timers that are refused; their keys become dead letters.
+        """
+        raise NotImplementedError
 
     @property
     def emits_at_end(self) -> bool:

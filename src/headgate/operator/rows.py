@@ -150,6 +150,7 @@ class KeyedRows:
 
     `h`: the hashes of the keys, if they are known. `identity`: that of the state these keys will be
     looked up in; without it that works too, but the state has to look at every key itself.
+    `times_us`: event times of rows that come in their order (`order_by=`); else None.
     """
 
     def __init__(
@@ -158,8 +159,10 @@ class KeyedRows:
         key: Sequence[str],
         h: U64 | None = None,
         identity: Identity = SCRATCH,
+        times_us: I64 | None = None,
     ) -> None:
         self.batch, self.key, self.identity = batch, tuple(key), identity
+        self.times_us = times_us
         if h is None:
             h = hash_columns([batch.column(name) for name in self.key], batch.num_rows)
         self.h: U64 = h
@@ -201,7 +204,8 @@ class KeyedRows:
         if rows.dtype == np.bool_:
             rows = np.flatnonzero(rows)
         batch = self.batch.take(pa.array(rows))
-        return KeyedRows(batch, self.key, self.h[rows], self.identity)
+        times = None if self.times_us is None else self.times_us[rows]
+        return KeyedRows(batch, self.key, self.h[rows], self.identity, times)
 
 
 def partial_schema(schema: StateSchema) -> pa.Schema:

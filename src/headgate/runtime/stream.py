@@ -160,7 +160,8 @@ class Epochs:
         if last is None:
             return
         program, query = self.coordinator.program, self.stream.running
-        if always or is_closing_due(program, last.used_watermark_us, last.watermark_us):
+        closes = is_closing_due(program, last.used_watermark_us, last.watermark_us)
+        if always or closes or self.coordinator.is_held_due():
             run_id = str(query.runId)
             self.engine.spark.sparkContext.setLocalProperty(JOB_GROUP, run_id)  # a stop cancels it
             commit = partial(self.coordinator.tick, silent=always)

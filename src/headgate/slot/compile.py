@@ -80,7 +80,7 @@ def _prune(graph: FlowGraph) -> tuple[dict[int, tuple[str, ...]], dict[int, set[
             needed = set(produced.names)
             if node.kind == "stateful":
                 needed = set(node.spec.needs(produced, node.key, wanted[index]))
-            needed |= set(edge.grouping.key)
+            needed |= set(edge.grouping.key) | ({node.order_by} if node.order_by else set())
             columns[edge.id] = tuple(name for name in produced.names if name in needed)
             wanted[edge.producer] |= needed
     return columns, wanted
@@ -214,6 +214,8 @@ def _marks(program: Program, watermark_us: int) -> dict[int, int]:
             behind[node.id] = held_back[node.id] = mark
         if node.kind == "stateful":
             held = node.spec.held_from(mark)
+            if node.holds_back:  # rows that waited, and what timers emit, are as old as that
+                held = mark if held is None else min(held, mark)
             if held is not None:
                 held_back[node.id] = held
     return behind

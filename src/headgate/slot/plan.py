@@ -8,7 +8,7 @@ level, and the driver merges the last ones. Both sides of every transfer are in 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -110,7 +110,8 @@ class EpochPlan:
     key, so that digests of files must be strong. `identity` is how the checkpoint tells keys apart,
     `clock_behind` for how many epochs the wall clock has been behind `clock`. `at_work` holds, for
     each level from the first on, the slots that get a task (none given: all slots in all levels),
-    `ends` the level in which each stateful operator has all of the epoch (see `slot/levels.py`).
+    `ends` the level in which each stateful operator has all of the epoch (see `slot/levels.py`),
+    `due` when each slot has something to do that an operator holds back (`slot/held_back.py`).
     """
 
     epoch: int
@@ -139,6 +140,7 @@ class EpochPlan:
     attempt: int = 0
     at_work: tuple[tuple[int, ...], ...] = ()
     ends: Mapping[str, int] = field(default_factory=dict)
+    due: Mapping[str, Mapping[str, Sequence[int | None]]] = field(default_factory=dict)
 
     @property
     def routing_version(self) -> int:
@@ -206,6 +208,7 @@ class Control:
     edges: dict[str, list[int]] = field(default_factory=dict)
     batches: dict[str, list[int]] = field(default_factory=dict)
     state: dict[str, dict[str, list[int]]] = field(default_factory=dict)
+    due: dict[str, dict[str, list[int | None]]] = field(default_factory=dict)
     moved: dict[str, int] = field(default_factory=dict)
     late: dict[str, int] = field(default_factory=dict)
     dead: dict[str, int] = field(default_factory=dict)
@@ -232,7 +235,12 @@ class Control:
         """Add what an earlier level, or another task, did. A later level's chain wins."""
         for name in _ADDED:
             _add(getattr(self, name), getattr(other, name))
-        for mine, earlier in ((self.chains, other.chains), (self.state, other.state)):
+        later_wins: list[tuple[dict[str, Any], dict[str, Any]]] = [
+            (self.chains, other.chains),
+            (self.state, other.state),
+            (self.due, other.due),
+        ]
+        for mine, earlier in later_wins:
             for operator, by_slot in earlier.items():
                 mine[operator] = by_slot | mine.get(operator, {})
         for sink, files in other.sinks.items():

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from headgate.operator.base import StatefulOperator, state_schema
+from headgate.operator.timers import timer_schema
 from headgate.routing.route import (
     TO_OWNER,
     Choose,
@@ -27,6 +28,7 @@ from headgate.routing.route import (
     Stop,
     end_level,
 )
+from headgate.slot.held_back import TIMERS, WAITING, table_of, waiting_schema
 from headgate.slot.rows import wire_schema
 from headgate.slot.sharing import AT, ShareGroup, share_groups
 from headgate.state.layout import StateSchema
@@ -178,6 +180,27 @@ class Program:
     def state_schemas(self) -> dict[int, StateSchema]:
         return {n.id: state_schema(n.spec, self.input_schema(n.id), n.key) for n in self.stateful}
 
+    @cached_property
+    def side_schemas(self) -> dict[int, dict[str, StateSchema]]:
+        """Of every stateful operator, the state tables beside its own, by part."""
+        schemas: dict[int, dict[str, StateSchema]] = {}
+        for node in self.stateful:
+            mine = schemas.setdefault(node.id, {})
+            if node.order_by is not None:
+                mine[WAITING] = waiting_schema(self.input_schema(node.id), node.key)
+            if node.spec.uses_timers:
+                mine[TIMERS] = timer_schema(self.state_schemas[node.id].key)
+        return schemas
+
+    @cached_property
+    def tables(self) -> tuple[tuple[str, Node], ...]:
+        """All state tables with their operators: one of its own name each, and those beside it."""
+        return tuple(
+            (table, node)
+            for node in self.stateful
+            for table in (node.name, *(table_of(node.name, p) for p in self.side_schemas[node.id]))
+        )
+
     def input_schema(self, node: int) -> pa.Schema:
         return self.edge_schemas[self.graph.inputs(node)[0].id]
 
@@ -189,6 +212,7 @@ class Program:
         usual, inputs = usual_dispatch(self.graph, node), self.graph.inputs(node.id)
         by = self.graph.key_grouping(node.id)
         mergeable = node.spec.mergeable(self.input_schema(node.id), node.key)
+        mergeable = mergeable and not node.holds_back
         local = None
         if by in TO_OWNERS and mergeable:
             mine = {edge.id: stops[edge.id] for edge in inputs if edge.id in stops}
@@ -220,6 +244,8 @@ class Program:
                     "settings": n.spec.describe(),
                     "ttl_ms": ttl_ms(n.spec),
                 }
+                | ({"order_by": n.order_by} if n.order_by is not None else {})
+                | ({"timers": True} if n.spec.uses_timers else {})
                 for n in self.stateful
             },
             "stateless": [
@@ -235,7 +261,8 @@ class Program:
 
 
 def is_ordered(node: Node) -> bool:
-    return node.kind == "stateful" and bool(node.spec.ordered)
+    """Do all its rows of an epoch have to be there, in source order, before it gets any?"""
+    return node.kind == "stateful" and bool(node.spec.ordered or node.order_by)
 
 
 def ttl_ms(operator: StatefulOperator) -> int | None:

@@ -18,7 +18,9 @@ import pyarrow.compute as pc
 from headgate.arrays import I64
 from headgate.operator.base import Output, as_output
 from headgate.operator.rows import KeyedRows, Partials
+from headgate.operator.timers import FiredTimers
 from headgate.slot.failure import DeadLetters
+from headgate.slot.held_back import times_of
 from headgate.slot.plan import EpochPlan
 from headgate.slot.program import Program
 from headgate.slot.rows import Rows, joined
@@ -164,7 +166,8 @@ class StatefulRunner:
         clock, identity = self._plan.clock_of(node.name), self._plan.identity
 
         def work(some: Rows) -> tuple[Rows | None, Output, KeyedRows]:
-            keyed = KeyedRows(some.batch, node.key, some.hashes_by(node.key), identity)
+            times = None if node.order_by is None else times_of(some.batch, node.order_by)[0]
+            keyed = KeyedRows(some.batch, node.key, some.hashes_by(node.key), identity, times)
             output = Output()
             if len(some):
                 output = as_output(node.spec.process(keyed, session, clock))
@@ -197,10 +200,24 @@ class StatefulRunner:
             raise WrongOutput(
                 f"finish returned {made.num_rows} rows, but emits_at_end says that it returns none"
             )
+        return self.at_end(node, made)
+
+    def fire(self, node: Node, timers: FiredTimers, session: StateSession) -> Rows | None:
+        """Timers are due: what the operator emits. One that it refuses becomes a dead letter."""
+        clock = self._plan.clock_of(node.name)
+        output = as_output(node.spec.on_timers(timers, session, clock))
+        self._dead.refuse(node.name, timers.batch, output.dead)
+        return None if output.batch is None else self.at_end(node, output.batch)
+
+    def without_origin(self, batch: pa.RecordBatch) -> Rows:
+        """Rows that follow all others of their epoch."""
+        lineage = {name: np.full(batch.num_rows, AFTER_ALL) for name in self._program.lineage}
+        return Rows(batch, lineage)
+
+    def at_end(self, node: Node, made: pa.RecordBatch) -> Rows:
+        """What an operator emits when all rows of the epoch are in."""
         batch = conform(made, self._program.node_schema[node.id])
-        rows = Rows(
-            batch, {name: np.full(batch.num_rows, AFTER_ALL) for name in self._program.lineage}
-        )
+        rows = self.without_origin(batch)
         if self._plan.statistics_bytes and set(node.key) <= set(batch.schema.names):
             return replace(rows, origin=rows.at(node.name, node.key).origin)
         return rows

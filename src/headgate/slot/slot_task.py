@@ -12,7 +12,8 @@ from the two tables alone, so every attempt does the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 
 import numpy as np
@@ -20,22 +21,36 @@ import pyarrow as pa
 
 from headgate.errors import CustodyMismatch, HeadgateError
 from headgate.operator.base import Output
-from headgate.operator.rows import partial_schema
+from headgate.operator.rows import EpochClock, partial_schema
+from headgate.operator.timers import Timers
 from headgate.routing.hashing import bucket_of
 from headgate.routing.route import Route, ToOwner
-from headgate.routing.table import Moves
+from headgate.slot.held_back import (
+    NEVER,
+    TIMERS,
+    WAITING,
+    Due,
+    HeldBack,
+    Waiting,
+    is_due,
+    table_of,
+)
 from headgate.slot.plan import Control, EpochPlan, add_counts, pair
-from headgate.slot.program import ORDER, Program, ttl_ms
+from headgate.slot.program import ORDER, Program, is_ordered, ttl_ms
 from headgate.slot.report import MOVING
 from headgate.slot.rows import Rows, concat, in_order, joined
+from headgate.slot.run_operator import WrongOutput
 from headgate.slot.sharing import AT
 from headgate.slot.statistics import STATE_POSITIONS
 from headgate.slot.task import Services, Task
 from headgate.slot.wire import BatchTuple, Kind, digest_of
+from headgate.state.layout import StateSchema
 from headgate.state.seals import WarmCopyDamaged
 from headgate.state.session import StateSession
 from headgate.state.state_file import Chain, StateFile
 from headgate.topology.graph import Node
+
+ROUNDS_MAX = 10_000  # of timers that set timers that are due already
 
 
 def run_slot_task(
@@ -183,21 +198,34 @@ class SlotTask(Task):
         usual = self.program.end_level(node, route.dispatch)
         last = self.level == self.plan.ends.get(node.name, usual)
         sweeps = node.spec.ends_epochs or node.spec.ttl is not None
+        sweeps |= node.holds_back and is_due(self._due_before(node), self._clock_of(node))
         finishes = last and (works or sweeps or self._has_worked(node))
         moves = self.plan.moves.get(node.name) if self.level == 1 else None
         if not works and not finishes and not moves:
             self._pass_on_carry(node)
             return
-        chain = self._chain(node)
-        with self._open_state(node, chain) as session:
+        chain = self._chain_of(node.name)
+        with ExitStack() as opened:
+            session = opened.enter_context(self._open_state(node, chain))
+            held = self._open_beside(node, opened)
             if moves:
                 moving = self.services.now()
-                gained = self.control.moved[node.name] = self._migrate(node, moves, session)
+                gained = self._migrate(
+                    node, node.name, self.program.state_schemas[node.id], session
+                )
+                for table, schema, beside in self._beside(node, held):
+                    gained += self._migrate(node, table, schema, beside)
+                self.control.moved[node.name] = gained
                 self.timed(MOVING + node.name, gained, moving)
             if partials:
                 self._absorb(node, partials, session)
+            if held is not None and held.waiting is not None:
+                rows = self._in_order(node, rows, held, finishes)
             if rows is not None:
+                session.timers = None if held is None else held.timers
                 self._process(node, rows, session)
+            if finishes and held is not None:
+                self._fire(node, held, session)
             if finishes:
                 with self.guard(node, None if rows is None else rows.batch):
                     made = self.stateful.finish(node, session, self._carry_of(node))
@@ -208,6 +236,8 @@ class SlotTask(Task):
                 routes = session.sample_routes(STATE_POSITIONS)
                 self.counting.state(node.name, routes, session.rows)
             after = session.commit()
+            if held is not None:
+                self._commit_beside(node, held)
             # Bytes of the files: what the table takes in memory depends on the attempt's past.
             facts = [session.rows, sum(file.bytes for file in after)]
         if after is not chain:
@@ -222,7 +252,7 @@ class SlotTask(Task):
         if not waiting:
             return None, None
         rows = concat(waiting)
-        if node.spec.ordered and ORDER in rows.lineage:
+        if is_ordered(node) and ORDER in rows.lineage:
             rows = rows.take(np.argsort(rows.lineage[ORDER], kind="stable").astype(np.int64))
         if isinstance(route.dispatch, ToOwner):
             return rows, None
@@ -288,36 +318,43 @@ class SlotTask(Task):
 
     # --- its state -----------------------------------------------------------------------------
 
-    def _chain(self, node: Node) -> Chain:
-        announced = self.earlier.chains.get(node.name, {}).get(str(self.home))
+    def _chain_of(self, table: str) -> Chain:
+        announced = self.earlier.chains.get(table, {}).get(str(self.home))
         if announced is not None:
             return tuple(StateFile.from_json(file) for file in announced)
-        return self.plan.chains.get(node.name, {}).get(self.home, ())
+        return self.plan.chains.get(table, {}).get(self.home, ())
 
     def _open_state(self, node: Node, chain: Chain) -> StateSession:
+        return self._open_table(
+            node.name, self.program.state_schemas[node.id], chain, ttl_ms(node.spec)
+        )
+
+    def _open_table(
+        self, table: str, schema: StateSchema, chain: Chain, ttl: int | None = None
+    ) -> StateSession:
         return self.services.store.open(
-            node.name,
+            table,
             self.home,
-            self.program.state_schemas[node.id],
+            schema,
             chain,
             epoch=self.plan.epoch,
             level=self.level,
             now_ms=self.plan.clock.now_ms,
-            ttl_ms=ttl_ms(node.spec),
+            ttl_ms=ttl,
         )
 
-    def _migrate(self, node: Node, moves: Moves, session: StateSession) -> int:
+    def _migrate(self, node: Node, table: str, schema: StateSchema, session: StateSession) -> int:
         """Take in what this slot gains and drop what it loses; returns the rows gained."""
-        new, slot = self.plan.routes[node.name].table, self.home
-        schema, gained = self.program.state_schemas[node.id], 0
-        for owner, chain in sorted(self.plan.chains.get(node.name, {}).items()):
+        moves, new, slot = self.plan.moves[node.name], self.plan.routes[node.name].table, self.home
+        gained = 0
+        for owner, chain in sorted(self.plan.chains.get(table, {}).items()):
             if owner == slot or not chain:
                 continue
             buckets, routes = moves.between(owner, slot)
             if not len(buckets) and not len(routes):
                 continue
             rows = self.services.store.moved_rows(
-                node.name, owner, schema, chain, buckets=buckets, routes=routes
+                table, owner, schema, chain, buckets=buckets, routes=routes
             )
             mine = np.flatnonzero(new.route(rows.route) == slot)
             if len(mine) < len(rows):
@@ -333,8 +370,107 @@ class SlotTask(Task):
                 session.drop_units(buckets, routes, stays)
         return gained
 
+    # --- what it holds back ----------------------------------------------------------------------
+
+    def _clock_of(self, node: Node) -> EpochClock:
+        return self.plan.clock_of(node.name)
+
+    def _due_before(self, node: Node) -> Due | None:
+        """When this slot has something to do, by an earlier level or the last manifest.
+
+        None: unknown, as units have moved. A slot that nothing is known of holds nothing.
+        """
+        slot = str(self.home)
+        told: Sequence[int | None] | None = self.earlier.due.get(node.name, {}).get(slot)
+        if told is None and node.name in self.plan.moves:
+            return None
+        told = told or self.plan.due.get(node.name, {}).get(slot)
+        return NEVER if told is None else (told[0], told[1])
+
+    def _open_beside(self, node: Node, opened: ExitStack) -> HeldBack | None:
+        """Open the tables beside the operator's own, if it has any."""
+        schemas = self.program.side_schemas[node.id]
+        if not schemas:
+            return None
+        sessions = {}
+        for part, schema in schemas.items():
+            table = table_of(node.name, part)
+            session = self._open_table(table, schema, self._chain_of(table))
+            sessions[part] = opened.enter_context(session)
+        waiting = timers = None
+        if WAITING in sessions:
+            rows = self.program.input_schema(node.id)
+            waiting = Waiting(sessions[WAITING], str(node.order_by), rows)
+        if TIMERS in sessions:
+            timers = Timers(sessions[TIMERS], node.key, self.plan.identity)
+        return HeldBack(waiting, timers, self._due_before(node))
+
+    def _beside(
+        self, node: Node, held: HeldBack | None
+    ) -> Iterator[tuple[str, StateSchema, StateSession]]:
+        if held is not None:
+            schemas = self.program.side_schemas[node.id]
+            for part, kept in ((WAITING, held.waiting), (TIMERS, held.timers)):
+                if kept is not None:
+                    yield table_of(node.name, part), schemas[part], kept.session
+
+    def _in_order(
+        self, node: Node, rows: Rows | None, held: HeldBack, finishes: bool
+    ) -> Rows | None:
+        """Keep the rows that came; those whose time has come, in their order (None: none)."""
+        assert held.waiting is not None
+        clock, fresh = self._clock_of(node), None
+        if rows is not None:
+            with self.guard(node, rows.batch):
+                batch, times, arrivals, late, without = held.waiting.take_in(
+                    rows.batch, node.key, self.plan.identity, clock
+                )
+                why = f"no event time: column {node.order_by!r} is null"
+                self.dead.refuse(node.name, rows.batch, dict.fromkeys(without.tolist(), why))
+            self.count_late(node, Output(late=late))
+            fresh = batch, times, arrivals
+        assert finishes or fresh is None, "rows that are ordered come in the operator's last level"
+        if not finishes:
+            return None
+        if not is_due(held.before, clock) and (fresh is None or not fresh[0].num_rows):
+            return None
+        held.is_over = True
+        released = held.waiting.released(clock, fresh)
+        return None if released is None else self.stateful.without_origin(released)
+
+    def _fire(self, node: Node, held: HeldBack, session: StateSession) -> None:
+        """Have the operator's timers fire that are due, also those that others set as they fire."""
+        timers, clock = held.timers, self._clock_of(node)
+        if timers is None or not is_due(held.due_after(), clock):
+            return
+        session.timers, held.is_over = timers, True
+        for _ in range(ROUNDS_MAX):
+            fired = timers.take_due(clock)
+            if fired is None:
+                return
+            with self.guard(node, fired.batch):
+                made = self.stateful.fire(node, fired, session)
+            self.dispatch(node, made)
+        with self.guard(node, None):
+            raise WrongOutput(
+                f"timers that fire set others that are due at once, {ROUNDS_MAX} times in a row; "
+                "set them to a later time"
+            )
+
+    def _commit_beside(self, node: Node, held: HeldBack) -> None:
+        due = list(held.due_after())
+        self.control.due.setdefault(node.name, {})[str(self.home)] = due
+        for part, after in held.commit().items():
+            table = table_of(node.name, part)
+            if after is not self._chain_of(table):
+                files = [file.to_json() for file in after]
+                self.control.chains.setdefault(table, {})[str(self.home)] = files
+
     def _drop_departed(self) -> None:
         """Forget the warm copies of slots that have no instance of an operator any more."""
-        for operator, moves in self.plan.moves.items():
-            for slot in {*range(moves.old_slots)} - {*self.plan.slots_of(operator)}:
-                self.services.store.drop(operator, slot)
+        for table, node in self.program.tables:
+            moves = self.plan.moves.get(node.name)
+            for slot in {*range(moves.old_slots if moves else 0)} - {
+                *self.plan.slots_of(node.name)
+            }:
+                self.services.store.drop(table, slot)

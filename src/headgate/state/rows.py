@@ -220,6 +220,16 @@ class StateRows:
         columns = {name: values.take(index) for name, values in self.columns.items()}
         return StateRows(self.layout, self.ids.take(index), columns)
 
+    @classmethod
+    def concat(cls, parts: list[StateRows]) -> StateRows:
+        """The rows of all parts, which are of one layout, in order."""
+        if len(parts) == 1:
+            return parts[0]
+        columns = {
+            name: Values.concat([part.columns[name] for part in parts]) for name in parts[0].columns
+        }
+        return cls(parts[0].layout, RowIds.concat([part.ids for part in parts]), columns)
+
     def batch(self) -> pa.RecordBatch:
         """Key, sub-key and value columns in one record batch, hidden columns left out."""
         schema = pa.schema([*self.layout.schema.row_key, *self.layout.schema.values])

@@ -49,6 +49,9 @@ class StateSession:
         self._finder = Finder(table, task.identity)
         self._expired_at = None if task.ttl_ms is None else task.now_ms - task.ttl_ms
         table.before_move = self._freeze
+        self.timers: Any = (
+            None  # of the same keys, if the operator sets some (`operator/timers.py`)
+        )
 
     def __enter__(self) -> StateSession:
         return self
@@ -142,6 +145,15 @@ class StateSession:
             hit &= kept.valid
         return self._rows_at(np.flatnonzero(hit))
 
+    def least(self, column: str) -> int | None:
+        """The least value of a fixed-width column; None if there is none. Scans the rows held."""
+        self._make_ready()
+        kept = self._table.columns[self._layout.find(column).name]
+        assert isinstance(kept, FixedColumn), column
+        self._table.seals.check_scanned({kept.layout.name})
+        hit = self._is_live() if kept.valid is None else self._is_live() & kept.valid
+        return int(kept.data[hit].min()) if hit.any() else None
+
     def all(self) -> StateRows:
         self._table.seals.check_all()
         return self._rows_at(np.flatnonzero(self._is_live()))
@@ -195,16 +207,22 @@ class StateSession:
         """Remember this moment; `rollback` returns to it, as often as needed, until `release`."""
         self._make_ready()
         self._log.mark()
+        if self.timers is not None:
+            self.timers.session.mark()
 
     def rollback(self) -> None:
         """Undo everything since the last mark, which stays."""
         self._freeze()
         self._log.rollback()
         self._finder.changed()
+        if self.timers is not None:
+            self.timers.session.rollback()
 
     def release(self) -> None:
         """Forget the last mark and keep what was done since."""
         self._log.release()
+        if self.timers is not None:
+            self.timers.session.release()
 
     def forget_changes(self) -> None:
         """Let go of what was noted for a commit: nothing of this state will be committed."""

@@ -128,6 +128,7 @@ class FlowBuilder:
         spec: Any,
         key: tuple[str, ...] = (),
         parallelism: int | None = None,
+        order_by: str | None = None,
     ) -> int:
         taken = {n.name for n in self._nodes}
         if name is None:
@@ -139,7 +140,8 @@ class FlowBuilder:
                 f"flow {self.name!r} already has an operator called {name!r}; choose another name=",
                 name=name,
             )
-        self._nodes.append(Node(len(self._nodes), name, kind, schema, spec, key, parallelism))
+        node = Node(len(self._nodes), name, kind, schema, spec, key, parallelism, order_by)
+        self._nodes.append(node)
         return len(self._nodes) - 1
 
     def _connect(self, producers: Iterable[int], consumer: int, grouping: Grouping) -> None:

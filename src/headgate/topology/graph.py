@@ -127,7 +127,8 @@ class SinkSpec:
 class Node:
     """One operator, source or sink; `schema` is what it puts out (a sink: what it takes).
 
-    `parallelism` is how many slots are to have an instance of it (None: nobody said).
+    `parallelism` is how many slots are to have an instance of it (None: nobody said). `order_by`
+    is the column of event times by which a stateful operator gets the rows of a key.
     """
 
     id: int
@@ -137,6 +138,12 @@ class Node:
     spec: Any = None
     key: tuple[str, ...] = ()
     parallelism: int | None = None
+    order_by: str | None = None
+
+    @property
+    def holds_back(self) -> bool:
+        """Has it rows or timers that wait for their time, so that a later epoch may emit rows?"""
+        return self.order_by is not None or (self.kind == "stateful" and self.spec.uses_timers)
 
 
 @dataclass(frozen=True)
@@ -242,6 +249,12 @@ def check_event_time(nodes: Sequence[Node], edges: Iterable[Edge]) -> None:
         if edge.producer in timed:
             timed.add(edge.consumer)
     for node in nodes:
+        if node.order_by is not None and node.id not in timed:
+            raise DeclarationError(
+                f"{node.name!r} has order_by={node.order_by!r}, but no source before it has event "
+                "times: its rows would wait for ever. Give its source event_time='...'",
+                operator=node.name,
+            )
         if node.kind == "stateful" and node.id not in timed and node.spec.held_from(0) is not None:
             raise DeclarationError(
                 f"{node.name!r} has windows, but no source before it has event times: they would "

@@ -36,6 +36,7 @@ from headgate.topology.schema import (
     key_of,
     merged,
     names_of,
+    time_of,
     to_schema,
 )
 
@@ -241,10 +242,14 @@ class Stream:
         *,
         name: str | None = None,
         parallelism: int | None = None,
+        order_by: str | None = None,
         **unknown: Never,
     ) -> Stream:
         """Run a stateful operator; the stream must be keyed (`key_by` or `globally`) before.
 
+        `order_by`: a column of event times. The operator gets the rows of a key in that order, of
+        equal times in order of arrival: each waits in state until the watermark has passed it. A
+        row that comes after rows of its time were handed over is late.
         `parallelism`: how many slots have an instance of it, at most as many as the flow has slots
         (default: all of them). It stays until `query.rescale(parallelism={"name": n})`, and
         `flow.start(parallelism={"name": n})` overrides it.
@@ -267,7 +272,9 @@ class Stream:
                 f"Change that, or leave out grouping={self.grouping.by!r}",
                 operator=who,
             )
-        return self._into("stateful", name, schema, operator, key, parallelism)
+        if order_by is not None:
+            self._check_order(order_by, who)
+        return self._into("stateful", name, schema, operator, key, parallelism, order_by)
 
     # --- sinks -----------------------------------------------------------------------------
     def to(self, function: SinkFunction, *, name: str | None = None) -> None:
@@ -329,12 +336,22 @@ class Stream:
         spec: Any,
         key: tuple[str, ...] = (),
         parallelism: int | None = None,
+        order_by: str | None = None,
     ) -> Stream:
         if parallelism is not None:
             check_parallelism(name or kind, parallelism, [self.grouping])
-        node = self.flow._add(kind, name, schema, spec, key, parallelism)
+        node = self.flow._add(kind, name, schema, spec, key, parallelism, order_by)
         self.flow._connect(self.producers, node, self.grouping)
         return Stream(self.flow, (node,), schema)
+
+    def _check_order(self, column: str, who: str) -> None:
+        time_of(self.schema, column, f"order_by= of {who}")
+        if self.grouping.by in ("partial", *SEVERAL_SLOTS):
+            raise DeclarationError(
+                f"order_by={column!r} of {who!r} needs all rows of a key in one place; leave out "
+                f"grouping={self.grouping.by!r}",
+                operator=who,
+            )
 
     def _sink(self, spec: SinkSpec, name: str | None) -> None:
         if self.grouping != LOCAL:
