@@ -57,7 +57,7 @@ from headgate.state import local_files
 from headgate.state.storage import Storage
 from headgate.state.store import StateStore
 from headgate.state.warm_copy import forget_mappings
-from headgate.testing import ListSource, LocalEngine, ManualClock, _partitions
+from headgate.testing import ListSource, LocalEngine, ManualClock, _epochs, _partitions
 from headgate.topology.graph import Node
 
 LAST = 9
@@ -312,7 +312,8 @@ class Place:
 
     def _program(self) -> Program:
         flow = declared(ListSource(SCHEMA, ROWS), self.out, dict.fromkeys(FUNCTIONS, print))
-        self._sources = flow.graph().of_kind("source")
+        sources = flow.graph().of_kind("source")
+        self._rows = [_epochs(number, node) for number, node in enumerate(sources)]
         return compile_flow(flow.graph())
 
     def _coordinator(self, slots: int, planning: Planning | None = None) -> Coordinator:
@@ -356,7 +357,7 @@ class Place:
             with patch.object(
                 testing, "StateStore", partial(StateStore, compact_after=COMPACT_AFTER)
             ):
-                result = engine.run(plan, _partitions(self._sources, epoch, 1))
+                result = engine.run(plan, _partitions(self.program, self._rows, epoch, 1))
             return replace(result, statistics=self._measured(plan))
 
         return run

@@ -28,7 +28,7 @@ from headgate.commit.settings import Settings
 from headgate.errors import Overtaken
 from headgate.slot.compile import compile_flow
 from headgate.state.storage import Storage
-from headgate.testing import LocalEngine, ManualClock, _partitions
+from headgate.testing import LocalEngine, ManualClock, _epochs, _partitions
 from headgate.topology.graph import Node
 
 EPOCHS, BUCKETS, OVERTAKEN = 6, 16, 3
@@ -70,9 +70,10 @@ def main(folder: Path, slots: int) -> None:
         sink_uris=uris,
     )
     first = 0 if coordinator.last is None else coordinator.last.epoch
+    rows = [_epochs(number, node) for number, node in enumerate(graph.of_kind("source"))]
     for epoch in range(first, EPOCHS):
         engine = LocalEngine(program, check_purity=False, seed=epoch)
-        inputs = _partitions(graph.of_kind("source"), epoch, 2)
+        inputs = _partitions(program, rows, epoch, 2)
         coordinator.run_epoch(epoch, "local", partial(engine.run, inputs=inputs))
 
 

@@ -41,7 +41,7 @@ from headgate.slot.plan import EpochPlan
 from headgate.state.storage import Storage
 from headgate.state.store import StateStore
 from headgate.state.warm_copy import forget_mappings
-from headgate.testing import ManualClock, _partitions
+from headgate.testing import ManualClock, _epochs, _partitions
 from headgate.topology.graph import Node
 from strategies import seeds
 
@@ -79,7 +79,7 @@ class Driver:
             stream.to(lambda rows, epoch: None, name=f"to_{name}")
         graph = flow.graph()
         self.program = compile_flow(graph)
-        self.sources = graph.of_kind("source")
+        self.rows = [_epochs(number, node) for number, node in enumerate(graph.of_kind("source"))]
         place = Checkpoint(self.checkpoint)
         self.uris = {n.name: place.sinks.child(n.name).uri for n in self.program.sinks}
         slots = self.first_slots if number == 0 else rng.randrange(1, 5)
@@ -161,7 +161,7 @@ class Driver:
         rows = any(given[epoch : epoch + 1] != [[]] for given in self.case.epochs.values())
         if coordinator.last is None or rows:
             batch = epoch - (0 if coordinator.last is None else coordinator.last.ticks)
-            inputs = _partitions(self.sources, epoch, self.partitions)
+            inputs = _partitions(self.program, self.rows, epoch, self.partitions)
             coordinator.run_epoch(batch, "local", partial(engine.run, inputs=inputs))
         else:
             coordinator.tick(partial(engine.run, inputs=[]), silent=True)
