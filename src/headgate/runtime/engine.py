@@ -12,6 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping
+from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark import Accumulator, AccumulatorParam, cloudpickle
@@ -102,6 +103,9 @@ class SparkEngine:
         self.spark, self.program = spark, program
         self._schema, self._streaming = schema, streaming
         self._files = FileListing.of(program)
+        self._ranges: dict[int, DataFrame] = {}  # the last one, by its rows
+        # Over which frame and anchors, by their ids (it holds on to them), and what was declared.
+        self._declared: tuple[list[int], Any, DataFrame] | None = None
         self._conf = {**batch_limits(schema), **EPOCH_CONF, **(conf or {})}
         self._id = uuid.uuid4().hex
         # With cloudpickle: functions of the main program travel by value, others by name.
@@ -125,7 +129,8 @@ class SparkEngine:
     def run(self, frame: DataFrame | None, plan: EpochPlan) -> EpochResult:
         """Run one epoch over a micro-batch; None: without rows."""
         if self._files is not None:
-            result = self._run(self._readers(self._files, frame), plan)
+            cores = tasks_at_once(self.spark)
+            result = self._run(self._readers(self._files, frame, cores), plan, cores)
             self.last_batch = frame or self.last_batch
             return result
         if frame is None:
@@ -142,14 +147,16 @@ class SparkEngine:
         self.last_batch = frame
         return result
 
-    def _readers(self, files: FileListing, frame: DataFrame | None) -> DataFrame:
+    def _readers(self, files: FileListing, frame: DataFrame | None, cores: int) -> DataFrame:
         """A frame of a row for each source task; the tasks read the files of the micro-batch."""
-        tasks = min(tasks_at_once(self.spark), self.source_tasks_max or sys.maxsize)
+        tasks = min(cores, self.source_tasks_max or cores)
         listed = [] if frame is None else files.listed(frame)
         pieces = pieces_of(listed, files.sources, tasks)
         self.spark.sparkContext.setLocalProperty(INPUT_PROPERTY, pack_pieces(pieces))
         count = max(1, len(pieces))
-        return self.own_session.range(0, count, numPartitions=count)
+        if count not in self._ranges:
+            self._ranges = {count: self.own_session.range(0, count, numPartitions=count)}
+        return self._ranges[count]
 
     def _limited(self, frame: DataFrame) -> DataFrame:
         return frame if self.source_tasks_max is None else frame.coalesce(self.source_tasks_max)
@@ -209,6 +216,7 @@ class SparkEngine:
             anchor.release()
         self._anchors.clear()
         self._parts.clear()
+        self._declared = None
         self._reports.value = []
         self._code.unpersist()
 
@@ -217,7 +225,7 @@ class SparkEngine:
         for name, value in self._conf.items():
             session.conf.set(name, value)
 
-    def _run(self, frame: DataFrame, plan: EpochPlan) -> EpochResult:
+    def _run(self, frame: DataFrame, plan: EpochPlan, cores: int | None = None) -> EpochResult:
         started = time.perf_counter()
         anchor = self.anchor(plan.slots)
         levels = [
@@ -227,10 +235,8 @@ class SparkEngine:
         context = self.spark.sparkContext
         context.setLocalProperty(PLAN_PROPERTY, pack_plan(plan))
         context.setJobDescription(self._description(plan))
-        tuples = apply_stage(frame, self._stages[0])
-        for stage, at in zip(self._stages[1:], levels, strict=False):
-            tuples = apply_stage(anchored(tuples, at), stage)
-        cores = tasks_at_once(self.spark)
+        tuples = self._levels_of(frame, levels)
+        cores = cores or tasks_at_once(self.spark)
         planned = time.perf_counter()
         try:
             with self.between_epochs:
@@ -262,6 +268,22 @@ class SparkEngine:
         statistics = [TaskStatistics.from_bytes(data) for _, data in sorted(counted.items())]
         operators = [t for t in timings if t.name]
         return EpochResult(controls, operators, engine, statistics=statistics)
+
+    def _levels_of(self, frame: DataFrame, levels: list[Anchor]) -> DataFrame:
+        """All levels over the rows of a frame.
+
+        Tasks that read files have the same frame in every epoch: what is declared over it is kept.
+        An alias of it is planned anew, so that its shuffles are not those of the last epoch.
+        """
+        made, parts = self._declared, [id(part) for part in (frame, *levels)]
+        if made is None or made[0] != parts:
+            tuples = apply_stage(frame, self._stages[0])
+            for stage, at in zip(self._stages[1:], levels, strict=False):
+                tuples = apply_stage(anchored(tuples, at), stage)
+            if self._files is None:
+                return tuples
+            made = self._declared = parts, (frame, levels), tuples
+        return made[2].alias("epoch")
 
     def _description(self, plan: EpochPlan) -> str:
         by_level: dict[int, list[str]] = {}

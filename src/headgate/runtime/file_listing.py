@@ -18,7 +18,7 @@ from headgate.slot.file_rows import files_of
 from headgate.slot.program import Program
 from headgate.topology.files import Files, InputFile, base_of, from_spark
 
-SCAN = "FileScanRDD"
+SCAN, LOGICAL = "FileScanRDD", "LogicalRDD"
 
 
 class FileListing:
@@ -62,7 +62,10 @@ class FileListing:
         plan: Any = frame._jdf.queryExecution()
         try:
             found = []
-            for path, size, modified_ms in _scanned(plan.toRdd()):
+            logical = plan.logical()
+            # What `foreachBatch` gets is an RDD already: to plan it would take longer than this.
+            is_rdd = logical.getClass().getSimpleName() == LOGICAL
+            for path, size, modified_ms in _scanned(logical.rdd() if is_rdd else plan.toRdd()):
                 place = from_spark(path, encoded=True)
                 found.append(InputFile(self._source_of(place), place, size, modified_ms))
         except (Py4JError, StopIteration):
