@@ -117,7 +117,8 @@ class _Reading:
         place, path = file_system(piece.file.place)
         values = self.files.partition_values(piece.file.place)
         read = getattr(self, f"_{self.files.format}")
-        with _open(place, path) as opened:
+        # Not mapped: batches would change with the file, after it was checked.
+        with place.open_input_file(path) as opened:
             for batch in read(opened, piece):
                 if batch.num_rows:
                     yield self._complete(batch, values)
@@ -311,12 +312,6 @@ def _shares(units: int, piece: Piece) -> Iterator[tuple[int, Any]]:
             return batch.slice(first, batch.num_rows * high // size - first)
 
         yield number, part
-
-
-def _open(place: Any, path: str) -> pa.NativeFile:
-    if place.type_name == "local":
-        return pa.memory_map(path)
-    return place.open_input_file(path)
 
 
 def _plain(opened: pa.NativeFile, piece: Piece) -> Any:

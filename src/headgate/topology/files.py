@@ -70,7 +70,7 @@ class Files:
     column `name`, if the schema has one.
 
     Args:
-        path: A folder or a glob, local or on S3, HDFS, GCS or Azure.
+        path: A folder, a glob or a file, local or on S3, HDFS, GCS or Azure.
         format: "parquet" (default), "csv", "json" (an object per line), "arrow" or "orc".
         schema: As for `flow.source`. Parquet, Arrow and ORC need none if a file is there already.
         max_files: In an epoch, at most.
@@ -149,6 +149,9 @@ class Files:
         """The files that are there now, oldest first."""
         folder, pattern = _folder_and_pattern(self.place)
         place, root = file_system(folder)
+        only = place.get_file_info(root.rstrip("/"))
+        if only.is_file:
+            return [InputFile(source, self.place, only.size, _modified_ms(only))]
         selector = fs.FileSelector(root, recursive=True, allow_not_found=True)
         found = []
         for info in place.get_file_info(selector):

@@ -109,6 +109,14 @@ def test_groups_too_large_to_decode_at_once_are_cut_too(
     assert rows_in(Files(tmp_path), 5) == TABLE.to_pylist()
 
 
+def test_a_path_may_name_one_file_or_a_pattern(tmp_path: Path) -> None:
+    for name in ("a.parquet", "b.parquet"):
+        write("parquet", TABLE, tmp_path / name)
+
+    assert rows_in(Files(tmp_path / "a.parquet"), 2) == TABLE.to_pylist()
+    assert rows_in(Files(tmp_path / "b*.parquet"), 2) == TABLE.to_pylist()
+
+
 def test_a_compressed_file_is_read_by_one_task(tmp_path: Path) -> None:
     (tmp_path / "a.json.gz").write_bytes(
         gzip.compress("".join(json_line(row) for row in TABLE.to_pylist()).encode())
