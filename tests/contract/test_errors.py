@@ -15,7 +15,10 @@ from headgate.errors import HeadgateError
 
 for _module in pkgutil.walk_packages(headgate.__path__, "headgate."):
     if not _module.name.startswith(
-        ("headgate.runtime", "headgate.offline", "headgate.demo", "headgate.cli")
+        (
+            *("headgate.runtime", "headgate.offline", "headgate.demo", "headgate.cli"),
+            "headgate.routing._kernels",  # C functions only, for ctypes
+        )
     ):
         importlib.import_module(_module.name)
 

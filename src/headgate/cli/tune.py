@@ -5,9 +5,10 @@ Sentences are functions of what was measured and chosen; only those that begin w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -30,6 +31,7 @@ from headgate.cli.launch import (
 )
 from headgate.commit.facts_json import to_json
 from headgate.control.measured_flow import Measured
+from headgate.control.proving import prove
 from headgate.control.tuner import GROWTH, SavedTuning, load_tuning, read_calibration, save_tuning
 from headgate.planner.tuning.cost_model import Calibration, Step
 from headgate.planner.tuning.epochs import EpochModel, EpochSettings
@@ -122,6 +124,8 @@ def tune(
 ) -> None:
     """Run a flow for a few epochs, its sinks muted, and say what to set.
 
+    What is chosen is run for as many epochs before it is recommended.
+
     Nothing is written to its sinks, and its checkpoint is not touched unless --checkpoint names it.
     """
     from headgate.runtime.auto import calibrate as measure
@@ -139,18 +143,33 @@ def tune(
                 with _at_work(console, "probing the engine") as say:
                     calibration = measure(spark, say=say)
             print_doubt(console, calibration)
-            with console.status(f"[dim]running {flow.name}, its sinks muted[/]"):
-                measured, epochs_measured = probe_flow(
+            engine, largest = calibration, 0
+
+            def say_line(line: str) -> None:
+                console.print(Text(line, style="dim"))
+
+            def probe(slots: int, instances: Mapping[str, int]) -> Measured:
+                nonlocal largest
+                say_line(f"a probe with {told(slots, instances)}")
+                measured, seen = probe_flow(
                     flow,
                     spark,
-                    calibration,
-                    slots=slots or cores_of(spark),
+                    engine,
+                    slots=slots,
+                    parallelism=instances,
                     epochs=epochs,
                     wait_s=wait_s,
-                    say=lambda line: console.print(Text(line, style="dim")),
+                    say=say_line,
                 )
-        largest = max(epoch.rows for epoch in epochs_measured)
-        tuned = choose(measured.model, rate, latency_s, max_slots, rows_max, largest)
+                largest = max(largest, *(epoch.rows for epoch in seen))
+                return measured
+
+            def chosen(model: EpochModel, kept: EpochSettings | None = None) -> TunedEpochs:
+                return choose(model, rate, latency_s, max_slots, rows_max, largest, kept)
+
+            with console.status(f"[dim]running {flow.name}, its sinks muted[/]"):
+                proved = prove(probe(slots or cores_of(spark), {}), chosen, probe)
+        measured, tuned = proved.measured, proved.tuned
         place = out or kept_in(flow.name)
         print_tuning(console, measured, tuned)
         for line in ways(target, tuned.settings, takes_rows(flow.graph())):
@@ -183,13 +202,27 @@ def choose(
     max_slots: int | None,
     rows_max: int | None,
     largest: int,
+    kept: EpochSettings | None = None,
 ) -> TunedEpochs:
-    """What the optimizer says, of epochs that are not far from those that were measured."""
-    free = tune_epochs(model, rate=rate, latency_s=latency_s, max_slots=max_slots)
+    """What the optimizer says, of epochs that are not far from those that were measured.
+
+    `kept`: only of epochs and batches, for the slots and instances of these settings.
+    """
+    slots, instances = (None, None) if kept is None else (kept.slots, kept.instances)
+    tuned_to = partial(
+        tune_epochs,
+        model,
+        rate=rate,
+        latency_s=latency_s,
+        max_slots=max_slots,
+        slots=slots,
+        instances=instances,
+    )
+    free = tuned_to()
     bound = min(rows_max or GROWTH * largest, GROWTH * largest)
     if free.settings.rows_per_epoch <= bound:
         return free
-    tuned = tune_epochs(model, rate=rate, latency_s=latency_s, max_slots=max_slots, rows_max=bound)
+    tuned = tuned_to(rows_max=bound)
     met = met_bound(tuned, free, rows_max, largest)
     return replace(tuned, why=(*tuned.why, met) if met else tuned.why)
 
@@ -275,6 +308,12 @@ def print_tuning(console: Console, measured: Measured, tuned: TunedEpochs) -> No
         reasons.add_row(" -", Text(reason))
     console.print(reasons)
     console.print("[bold]Use it:[/]")
+
+
+def told(slots: int, instances: Mapping[str, int]) -> str:
+    """Slots, and the instances of operators that have one in some of them only."""
+    some = [f"{name} in {count}" for name, count in sorted(instances.items())]
+    return ", ".join([counted(slots, "slot"), *some])
 
 
 def bottleneck(tuned: TunedEpochs) -> str:

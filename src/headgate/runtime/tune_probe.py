@@ -53,13 +53,15 @@ def probe_flow(
     calibration: Calibration,
     *,
     slots: int,
+    parallelism: Mapping[str, int] = MappingProxyType({}),
     epochs: int,
     wait_s: float,
     say: Say = lambda text: None,
 ) -> tuple[Measured, list[EpochFacts]]:
     """Run until so many epochs are done, or the source has no more; returns what they say.
 
-    `wait_s`: how long to wait for the first rows. `say` hears of every epoch with rows.
+    `parallelism`: instances of operators that do not have one in every slot. `wait_s`: how long to
+    wait for the first rows. `say` hears of every epoch with rows.
     """
     muted = _Muted(flow)
     graph = muted.graph()
@@ -67,7 +69,12 @@ def probe_flow(
     def run(epochs: int, rows_per_epoch: int | None = None) -> list[EpochFacts]:
         with tempfile.TemporaryDirectory(prefix="headgate-tune-") as folder:
             query = start_flow(
-                muted, spark, slots=slots, checkpoint=folder, rows_per_epoch=rows_per_epoch
+                muted,
+                spark,
+                slots=slots,
+                parallelism=parallelism,
+                checkpoint=folder,
+                rows_per_epoch=rows_per_epoch,
             )
             try:
                 watch(query, epochs, wait_s=wait_s, say=say)

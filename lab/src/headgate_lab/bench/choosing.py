@@ -7,12 +7,16 @@ Rows come evenly while latency is measured, and the flow is busy `LOAD` of the t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
+from headgate.control.measured_flow import Measured
+from headgate.control.proving import prove
 from headgate.planner.tuning.epochs import EpochModel, EpochSettings
 from headgate.planner.tuning.explained import TunedEpochs
 from headgate.planner.tuning.tuned import tune_epochs
-from headgate_lab.bench.flow_runs import LOAD, Setting
+from headgate_lab.bench.flow_runs import LOAD, Ground, Setting
+from headgate_lab.bench.probing import Known, again
 from headgate_lab.bench.tune_flows import BenchFlow
 
 
@@ -28,19 +32,40 @@ class Expected:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The optimizer's setting; `tuned` has its reasons."""
+    """The optimizer's setting; `tuned` has its reasons. `tries` settings were probed for it."""
 
     setting: Setting
     tuned: TunedEpochs
+    tries: int = 0
 
 
-def choose(model: EpochModel, *, rows_max: int, max_slots: int | None = None) -> Chosen:
-    """Settings for a backlog: as fast as it gets."""
-    tuned = tune_epochs(model, rows_max=rows_max, max_slots=max_slots)
-    chosen = tuned.settings
+def choose(
+    ground: Ground,
+    flow: BenchFlow,
+    known: Known,
+    probe_rows: tuple[int, ...],
+    *,
+    rows_max: int,
+    max_slots: int | None = None,
+) -> tuple[Chosen, Known]:
+    """Settings for a backlog, as fast as it gets, and what is known once they were probed too."""
+
+    def wish(model: EpochModel, kept: EpochSettings | None = None) -> TunedEpochs:
+        slots, instances = (None, None) if kept is None else (kept.slots, kept.instances)
+        return tune_epochs(
+            model, rows_max=rows_max, max_slots=max_slots, slots=slots, instances=instances
+        )
+
+    def probe(slots: int, instances: Mapping[str, int]) -> Measured:
+        nonlocal known
+        known = again(ground, flow, known, Setting(slots, None, 0, instances), probe_rows)
+        return known.measured
+
+    proved = prove(known.measured, wish, probe)
+    chosen = proved.tuned.settings
     batch, instances = dict(chosen.batch_rows), dict(chosen.instances)
     setting = Setting(chosen.slots, batch, chosen.rows_per_epoch, instances)
-    return Chosen(setting, tuned)
+    return Chosen(setting, proved.tuned, proved.tries), replace(known, measured=proved.measured)
 
 
 def parallelism_of(flow: BenchFlow, setting: Setting) -> dict[str, int]:

@@ -106,9 +106,9 @@ class Ground:
         seconds, facts = self._run(flow, setting, (setting.rows_per_epoch,) * epochs)
         return Timed(setting.rows_per_epoch, seconds[warmup:], facts)
 
-    def probe(self, flow: BenchFlow, slots: int, sizes: tuple[int, ...]) -> list[EpochFacts]:
-        """Epochs of these sizes with large batches."""
-        return self._run(flow, Setting(slots, None, 0), sizes)[1]
+    def probe(self, flow: BenchFlow, setting: Setting, sizes: tuple[int, ...]) -> list[EpochFacts]:
+        """Epochs of these sizes; the setting's own does not matter."""
+        return self._run(flow, setting, sizes)[1]
 
     def run_live(self, flow: BenchFlow, slots: int, rows: int, epochs: int) -> FlowQuery:
         """Epochs of so many rows in so many slots, where the flow itself chooses its instances and

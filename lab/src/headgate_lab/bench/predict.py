@@ -1,9 +1,10 @@
 """How well throughput and latency of the optimizer's choice are predicted, on flows at random.
 
-For each flow: a short probe with an instance of everything in every slot, the optimizer's choice
-with its prediction, and then that choice on Spark: epochs one after the other for rows per second,
-and rows that come evenly for the p95 of their latency. An error is the share by which the
-prediction is off what was measured.
+For each flow: a short probe with an instance of everything in every slot, the optimizer's choice,
+which is probed too if it has other slots or instances (as `headgate tune` does it), its prediction,
+and then that choice on Spark, in epochs of up to twice the rows of probes: one after the other for
+rows per second, and rows that come evenly for the p95 of their latency. An error is the share by
+which the prediction is off what was measured.
 """
 
 from __future__ import annotations
@@ -91,18 +92,24 @@ def errors_of(errors: Sequence[float]) -> dict[str, float]:
 
 
 def probe_rows(drawn: Drawn, epoch_work_s: float) -> tuple[int, ...]:
-    """Epochs of two sizes, the large ones with so much work."""
+    """Epochs of two sizes, the large ones with so much work. The first two warm up, and one of them
+    is large: workers take long over the first large batch that they see.
+    """
     large = max(40, min(200_000, round(epoch_work_s / drawn.row_s)))
     small = large // 4
-    return small, small, large, small, large, large
+    return large, small, large, small, large, small, large
 
 
 def _predict(
     ground: Ground, drawn: Drawn, calibration: Calibration, options: PredictOptions
 ) -> dict[str, Any]:
     flow, sizes = flow_of(drawn, options.seed), probe_rows(drawn, options.epoch_work_s)
-    known = measure(ground, flow, sizes, calibration)
-    chosen = choose(known.model, rows_max=options.growth * max(sizes), max_slots=options.slots)
+    probed = measure(ground, flow, sizes, calibration)
+    chosen, known = choose(
+        *(ground, flow, probed, sizes),
+        rows_max=options.growth * max(sizes),
+        max_slots=options.slots,
+    )
     expected = expect(known.model, chosen.setting)
     taken = ground.run_once(flow, chosen.setting, epochs=options.epochs, warmup=options.warmup)
     latency = ground.run_steadily(
@@ -117,6 +124,7 @@ def _predict(
         "predicted": predicted,
         "measured": measured,
         "error": {name: abs(predicted[name] / measured[name] - 1.0) for name in GOALS},
+        "probes": 1 + chosen.tries,
         "probe_rows": sizes,
         "probe_epoch_s": [epoch.engine.seconds for epoch in known.epochs],
         "epoch_seconds_raw": list(taken.seconds),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from headgate.commit.facts import EpochFacts
@@ -13,7 +13,7 @@ from headgate.control.measured_flow import Measured, measure_flow
 from headgate.planner.tuning.cost_model import Calibration
 from headgate.planner.tuning.epochs import EpochModel
 from headgate.runtime.auto import ProbeSizes, calibrate
-from headgate_lab.bench.flow_runs import Ground
+from headgate_lab.bench.flow_runs import Ground, Setting
 from headgate_lab.bench.tune_flows import BenchFlow
 
 Say = Callable[[str], object]
@@ -52,9 +52,28 @@ def measure(
     calibrate_s: float = 0.0,
 ) -> Known:
     """What a few epochs say of a flow on an engine that is known."""
-    cores = ground.cores
-    epochs, probe_s = timed(lambda: ground.probe(flow, cores, probe_rows))
-    measured = measure_flow(flow.program, epochs, calibration.costs, cores)
+    setting = Setting(ground.cores, None, 0)
+    return _probe(ground, flow, setting, probe_rows, calibration, calibrate_s)
+
+
+def again(
+    ground: Ground, flow: BenchFlow, known: Known, setting: Setting, probe_rows: tuple[int, ...]
+) -> Known:
+    """What epochs of other slots and instances say; the calibration stays."""
+    found = _probe(ground, flow, setting, probe_rows, known.calibration, known.calibrate_s)
+    return replace(found, probe_s=known.probe_s + found.probe_s)
+
+
+def _probe(
+    ground: Ground,
+    flow: BenchFlow,
+    setting: Setting,
+    probe_rows: tuple[int, ...],
+    calibration: Calibration,
+    calibrate_s: float,
+) -> Known:
+    epochs, probe_s = timed(lambda: ground.probe(flow, setting, probe_rows))
+    measured = measure_flow(flow.program, epochs, calibration.costs, ground.cores)
     return Known(calibration, measured, epochs, calibrate_s, probe_s)
 
 

@@ -92,7 +92,7 @@ def run_sax(options: SaxOptions, say: Say) -> dict[str, Any]:
             known = measure(ground, flow, sizes.probe_rows, calibration)
             inputs = measured_inputs(known, flow)
             tuned = optimize(inputs, known.calibration.costs)
-            chosen = choose(known.model, rows_max=sizes.epoch_rows)
+            chosen, _ = choose(ground, flow, known, sizes.probe_rows, rows_max=sizes.epoch_rows)
             found[name] = {
                 "inputs": _told(inputs, known.calibration.costs),
                 "tables": _tables(flow, tuned, chosen),

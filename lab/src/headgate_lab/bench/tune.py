@@ -34,6 +34,7 @@ from typing import Any
 from headgate.control.tuner import GROWTH
 from headgate.demo import Machine
 from headgate.planner.tuning.epochs import EpochModel
+from headgate.planner.tuning.tuned import tune_epochs
 from headgate.runtime.auto import ProbeSizes
 from headgate_lab.baselines import spark_query
 from headgate_lab.bench.choosing import Chosen, choose, expect, parallelism_of
@@ -109,8 +110,9 @@ def run_tune(options: TuneOptions, say: Say) -> dict[str, Any]:
     flow = flow_named(options.flow, options.seed)
     with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
         ground = Ground(spark_query.session(CORES), Path(folder), CORES)
-        known = find_out(ground, flow, options.probe_rows, options.probe_sizes, say)
-        chosen, optimize_s = timed(lambda: choose(known.model, rows_max=options.rows_max))
+        probed = find_out(ground, flow, options.probe_rows, options.probe_sizes, say)
+        _, optimize_s = timed(lambda: tune_epochs(probed.model, rows_max=options.rows_max))
+        chosen, known = choose(ground, flow, probed, options.probe_rows, rows_max=options.rows_max)
         for line in chosen.tuned.why:
             say(line)
         settings = four_settings(chosen.setting, options.single_rows)

@@ -29,6 +29,7 @@ from typing import Any
 from headgate.control.tuner import RETUNE_EPOCHS
 from headgate.demo import Machine
 from headgate.errors import EngineError
+from headgate.planner.tuning.tuned import tune_epochs
 from headgate.runtime.auto import ProbeSizes
 from headgate_lab.baselines import spark_query
 from headgate_lab.bench import costly_driver
@@ -124,9 +125,11 @@ def run_costly_on_hosts(
 def compare(ground: Ground, options: CostlyOptions, say: Say) -> dict[str, Any]:
     """Search, choose, and run the best of each side by side."""
     flow = flow_named(FLOW, options.seed)
-    known = find_out(ground, flow, options.probe_rows, options.probe_sizes, say)
-    chosen, optimize_s = timed(
-        lambda: choose(known.model, rows_max=options.rows, max_slots=options.slots)
+    probed = find_out(ground, flow, options.probe_rows, options.probe_sizes, say)
+    rows_max, max_slots = options.rows, options.slots
+    _, optimize_s = timed(lambda: tune_epochs(probed.model, rows_max=rows_max, max_slots=max_slots))
+    chosen, known = choose(
+        ground, flow, probed, options.probe_rows, rows_max=rows_max, max_slots=max_slots
     )
     for line in chosen.tuned.why:
         say(line)
@@ -171,6 +174,7 @@ def compare(ground: Ground, options: CostlyOptions, say: Say) -> dict[str, Any]:
         "predicted_rows_per_s": {name: e.rows_per_s for name, e in expected.items()},
         "predicted_latency_p95_ms": {name: e.latency_p95_ms for name, e in expected.items()},
         "ppt_us": {name: 1e6 * ppt_s(known.epochs, name) for name in (*MOVABLE, "total")},
+        "probes": 1 + chosen.tries,
         "optimize_seconds": optimize_s,
         "optimize_seconds_by_operators": optimize_times(),
         "settings": {name: asdict(settings[who]) for name, who in winners.items()},

@@ -85,8 +85,9 @@ def run_curves(options: CurveOptions, say: Say) -> dict[str, Any]:
     flow = flow_named(options.flow, options.seed)
     with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
         ground = Ground(spark_query.session(CORES), Path(folder), CORES)
-        known = find_out(ground, flow, options.probe_rows, options.probe_sizes, say)
-        base = choose(known.model, rows_max=options.rows_max).setting
+        probed = find_out(ground, flow, options.probe_rows, options.probe_sizes, say)
+        chosen, known = choose(ground, flow, probed, options.probe_rows, rows_max=options.rows_max)
+        base = chosen.setting
         few = replace(base, rows_per_epoch=options.batch_curve_rows)
         curves = {
             "batch_rows": [replace(few, batch=batch) for batch in options.batch_rows],
