@@ -8,6 +8,7 @@ import typer
 
 import headgate_lab
 from headgate_lab.cli.bench import BENCHES, OWN_OPTIONS, bench_app
+from headgate_lab.cli.nexmark import nexmark
 from headgate_lab.cli.papers import papers_app
 from headgate_lab.cli.simulate import simulate
 
@@ -17,6 +18,8 @@ _EPILOG = """
 `headgate-lab bench chain --quick` : two chained counts against PySpark, Bytewax, Pathway and NumPy
 
 `headgate-lab bench` : all benches
+
+`headgate-lab nexmark --quick` : the 24 queries of Nexmark, checked and timed
 
 `headgate-lab papers sax` : tables and figures of a paper from measured inputs
 
@@ -50,5 +53,6 @@ def main(
 
 
 app.command()(simulate)
+app.command()(nexmark)
 app.add_typer(bench_app(BENCHES, OWN_OPTIONS), name="bench")
 app.add_typer(papers_app, name="papers")

@@ -1,0 +1,105 @@
+"""Nexmark in Flink SQL 2.3: one process for all queries, so that it is warm, over CSV files.
+
+A query's time is that of a job over all files without that of one over the first epoch's: start-up
+and deployment are in both. Mini-batches, two phases, state on the heap, as in `flink_sums`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+import pyarrow as pa
+
+from headgate_lab.baselines.flink_sums import RIVAL
+from headgate_lab.baselines.result import RivalUnavailable
+
+TYPES = {pa.int64(): "BIGINT", pa.string(): "STRING"}
+DRIVER = Path(__file__).parent / "driver" / "nexmark_flink_driver.py"
+
+
+class FlinkProcess:
+    """Flink, started once: `seconds("q5")` runs a query over all files, and over the first."""
+
+    def __init__(
+        self,
+        *,
+        all_files: Path,
+        first_files: Path,
+        schemas: Mapping[str, pa.Schema],
+        queries: Mapping[str, str],
+        slots: int,
+        work: Path,
+    ) -> None:
+        python = RIVAL.setup() / "bin" / "python"
+        work.mkdir(parents=True, exist_ok=True)
+        settings = work / "settings.json"
+        settings.write_text(
+            json.dumps(
+                {
+                    "all": str(all_files),
+                    "first": str(first_files),
+                    "tables": {name: _columns(schema) for name, schema in schemas.items()},
+                    "queries": dict(queries),
+                    "slots": slots,
+                    "out": str(work / "out"),
+                }
+            )
+        )
+        self._log = (work / "flink.log").open("w")
+        self._process = subprocess.Popen(
+            [str(python), str(DRIVER), str(settings)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+        )
+
+    def seconds(self, query: str) -> float:
+        """Of all epochs but the first.
+
+        Raises:
+            RivalUnavailable: when Flink cannot run the query; with its words.
+        """
+        first, whole = self._ask(f"{query} first"), self._ask(f"{query} all")
+        return max(whole - first, 1) / 1000
+
+    def _ask(self, line: str) -> int:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        try:
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError as gone:
+            raise RivalUnavailable("flink's process has ended") from gone
+        for said in self._process.stdout:
+            if said.startswith("TOLD "):
+                told = said.removeprefix("TOLD ").strip()
+                if told.startswith("ERROR"):
+                    raise RivalUnavailable(f"flink: {told.removeprefix('ERROR ')}")
+                return int(told)
+        raise RivalUnavailable("flink's process has ended")
+
+    def __enter__(self) -> FlinkProcess:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._log.close()
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"`{field.name}` {TYPES.get(field.type, 'TIMESTAMP(3)')}" for field in schema)

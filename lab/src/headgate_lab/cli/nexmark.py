@@ -1,0 +1,77 @@
+"""`headgate-lab nexmark`: the 24 queries against DuckDB, native Spark and Flink."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from headgate.cli.console import plain_errors, speaker
+from headgate_lab.cli.bench_tune import JsonFile, Quick
+from headgate_lab.cli.showing import save
+
+
+def nexmark(
+    queries: Annotated[
+        str, typer.Option(help="Such as q5,q11 (default: all that are there).")
+    ] = "",
+    events: Annotated[int, typer.Option(min=1_000, help="How many events to draw.")] = 1_000_000,
+    persistent: Annotated[
+        bool, typer.Option("--persistent", help="Nexmark-S: what is hot stays hot.")
+    ] = False,
+    rounds: Annotated[int, typer.Option(min=1, help="Runs of each contestant.")] = 3,
+    rivals: Annotated[str, typer.Option(help="Peers to run; '' for none.")] = "native,flink",
+    json_file: JsonFile = None,
+    quick: Quick = False,
+) -> None:
+    """Nexmark: every query checked row for row, then timed against native Spark and Flink SQL."""
+    from headgate_lab.nexmark.bench import NexmarkOptions, run_nexmark
+    from headgate_lab.nexmark.queries import QUERIES
+
+    with plain_errors():
+        console = speaker(json_file)
+        names = tuple(_split(queries)) or tuple(QUERIES)
+        for name in names:
+            if name not in QUERIES:
+                raise typer.BadParameter(f"no query {name!r}; there are {', '.join(QUERIES)}")
+        options = NexmarkOptions(
+            queries=names,
+            events=20_000 if quick else events,
+            events_per_second=(20_000 if quick else events) / 100,
+            persistent=persistent,
+            rounds=1 if quick else rounds,
+            rivals=tuple(_split(rivals)),
+        )
+        found = run_nexmark(options, lambda line: console.print(line, markup=False))
+        _show(console, found)
+        save(found, json_file, console)
+
+
+def _split(names: str) -> list[str]:
+    return [name.strip() for name in names.split(",") if name.strip()]
+
+
+def _show(console: Console, found: dict[str, Any]) -> None:
+    table = Table(title="rows per second (median of rounds)", title_justify="left")
+    for column in ("query", "right", "headgate", "Spark", "Flink", "p95", "lines"):
+        table.add_column(column, justify="left" if column == "query" else "right")
+    for name, told in found["queries"].items():
+        rates = [told[f"{who}rows_per_s"] for who in ("", "native_", "flink_")]
+        latency = told["p95_latency_s"]
+        table.add_row(
+            name,
+            "yes" if told["right"] else "NO",
+            *("–" if rate is None else f"{rate:,.0f}" for rate in rates),
+            "–" if latency is None else f"{latency:.2f} s",
+            str(told["lines"]),
+        )
+    console.print(table)
+    for name, mean in found["geometric_means"].items():
+        if mean is not None:
+            least, ratio = next(iter(mean["least"].items()))
+            console.print(
+                f"{name.replace('_', ' ')}: {mean['mean']:.2f} (geometric mean of "
+                f"{mean['queries']}; least {ratio:.2f}, {least})"
+            )

@@ -1,0 +1,273 @@
+"""Nexmark side by side: every query in Headgate, native Spark and Flink SQL, over the same files.
+
+A query is checked first, row for row, in a run of its own. Then contestants take turns; the figure
+of each is the median of its rounds. The first epoch is warm-up and not timed. Spark runs with the
+better of its two state stores: both run in the first round, the faster one in the others. Rows are
+those of the tables that a query reads.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from itertools import count
+from math import exp, log
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from headgate.demo import Machine
+from headgate.errors import HeadgateError
+from headgate.topology.schema import to_schema
+from headgate_lab.baselines.nexmark_flink import FlinkProcess
+from headgate_lab.baselines.result import RivalUnavailable
+from headgate_lab.nexmark import peer_sql
+from headgate_lab.nexmark.contestants import MEMORY_STORE, Ran, check_headgate, run_headgate
+from headgate_lab.nexmark.contestants import run_native as native
+from headgate_lab.nexmark.event_files import EventFiles, write_event_files
+from headgate_lab.nexmark.events import SCHEMAS, EventOptions
+from headgate_lab.nexmark.oracle import Oracle
+from headgate_lab.nexmark.queries import QUERIES
+from headgate_lab.nexmark.query import Query
+
+Say = Callable[[str], None]
+RIVALS = ("native", "flink")
+STORES = {"rocksdb": None, "memory": MEMORY_STORE}
+
+
+@dataclass(frozen=True)
+class NexmarkOptions:
+    """Sizes of the comparison; the defaults are the ones whose figures the docs quote."""
+
+    queries: tuple[str, ...] = tuple(QUERIES)
+    events: int = 1_000_000
+    events_per_second: float = 10_000.0
+    persistent: bool = False
+    epochs: int = 5
+    warmup: int = 1
+    slots: int = 2
+    rounds: int = 3
+    seed: int = 17
+    rivals: tuple[str, ...] = RIVALS
+
+    @property
+    def event_options(self) -> EventOptions:
+        return EventOptions(
+            events=self.events,
+            events_per_second=self.events_per_second,
+            persistent=self.persistent,
+            seed=self.seed,
+        )
+
+
+@dataclass
+class Rounds:
+    """What the rounds of one query told, by contestant."""
+
+    rows: int
+    warmup: int
+    rates: dict[str, list[float]] = field(default_factory=dict)
+    latencies: dict[str, list[float]] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    def add(self, name: str, ran: Ran | float) -> None:
+        """Seconds of epochs, or of all rows that count in one piece."""
+        if isinstance(ran, Ran):
+            timed = ran.epoch_seconds[self.warmup :]
+            self.latencies.setdefault(name, []).append(float(np.quantile(timed, 0.95)))
+            ran = sum(timed)
+        self.rates.setdefault(name, []).append(self.rows / ran)
+
+    def rate(self, name: str) -> float | None:
+        return median(self.rates[name]) if name in self.rates else None
+
+    def latency(self, name: str) -> float | None:
+        return median(self.latencies[name]) if name in self.latencies else None
+
+
+def run_nexmark(options: NexmarkOptions, say: Say) -> dict[str, Any]:
+    """The figures of `headgate-lab nexmark`."""
+    with tempfile.TemporaryDirectory(prefix="headgate-nexmark-") as folder, ExitStack() as stack:
+        work = Path(folder)
+        say(f"drawing {options.events:,} events, {options.epochs} epochs")
+        files = write_event_files(
+            options.event_options, work / "events", epochs=options.epochs, files_per_epoch=2
+        )
+        oracle = Oracle(files)
+        flink, absent = _start_flink(options, files, work, stack, say)
+        places = (work / f"run-{number}" for number in count())
+        told = {}
+        for number, name in enumerate(options.queries, 1):
+            say(f"[{number} of {len(options.queries)}] {name}: {QUERIES[name].title}")
+            told[name] = _one(QUERIES[name], options, files, oracle, flink, places, absent, say)
+    return {
+        "queries": told,
+        "right": sum(found["right"] for found in told.values()),
+        "geometric_means": geometric_means(told),
+        "absent": absent,
+        "options": asdict(options),
+        "machine": asdict(Machine.here()),
+    }
+
+
+def _start_flink(
+    options: NexmarkOptions, files: EventFiles, work: Path, stack: ExitStack, say: Say
+) -> tuple[FlinkProcess | None, dict[str, str]]:
+    if "flink" not in options.rivals:
+        return None, {}
+    files.write_csv()
+    try:
+        flink = FlinkProcess(
+            all_files=files.csv,
+            first_files=files.csv_first,
+            schemas={name: to_schema(text) for name, text in SCHEMAS.items()},
+            queries=peer_sql.FLINK,
+            slots=options.slots,
+            work=work / "flink",
+        )
+    except RivalUnavailable as problem:
+        say(f"flink left out: {problem}")
+        return None, {"flink": str(problem)}
+    return stack.enter_context(flink), {}
+
+
+def _one(
+    query: Query,
+    options: NexmarkOptions,
+    files: EventFiles,
+    oracle: Oracle,
+    flink: FlinkProcess | None,
+    places: Any,
+    absent: Mapping[str, str],
+    say: Say,
+) -> dict[str, Any]:
+    rounds = Rounds(files.rows(query.reads, options.warmup), options.warmup)
+    rounds.reasons |= absent
+
+    def at_place(run: Callable[[Path], Any]) -> Any:
+        place = next(places)
+        place.mkdir(parents=True)
+        try:
+            return run(place)
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+
+    try:
+        answer = at_place(lambda place: check_headgate(query, files, oracle, place, options.slots))
+    except (HeadgateError, ValueError) as problem:
+        say(f"  not right: {problem}")
+        return _told(query, rounds, False, str(problem)[:300], options)
+    say(f"  {answer}")
+    contestants: dict[str, Callable[[], Ran | float]] = {
+        "headgate": lambda: at_place(
+            lambda place: run_headgate(query, files, place, options.slots, keep=False)
+        )
+    }
+    if "native" in options.rivals:
+        for name, store in STORES.items():
+            contestants[name] = lambda store=store: at_place(  # type: ignore[misc]
+                lambda place: native(query, files, place, options.slots, store)
+            )
+    if flink is not None:
+        contestants["flink"] = partial(_flink_seconds, flink, query)
+    for turn in range(options.rounds):
+        for name in list(contestants)[:: 1 if turn % 2 == 0 else -1]:
+            _take_turn(name, contestants, rounds, say, f"  round {turn + 1} of {options.rounds}")
+        _keep_faster_store(contestants, rounds)
+    return _told(query, rounds, answer.right, str(answer), options)
+
+
+def _flink_seconds(flink: FlinkProcess, query: Query) -> float:
+    if query.name not in peer_sql.FLINK:
+        raise RivalUnavailable(peer_sql.FLINK_REASONS[query.name])
+    return flink.seconds(query.name)
+
+
+def _take_turn(
+    name: str,
+    contestants: dict[str, Callable[[], Ran | float]],
+    rounds: Rounds,
+    say: Say,
+    turn: str,
+) -> None:
+    """One run; a peer that cannot do it is out, with the reason."""
+    try:
+        rounds.add(name, contestants[name]())
+    except RivalUnavailable as problem:
+        del contestants[name]
+        rounds.reasons["native" if name in STORES else name] = str(problem)
+        say(f"  {name} cannot: {problem}")
+        return
+    say(f"{turn}: {name:10} {rounds.rates[name][-1]:12,.0f} rows/s")
+
+
+def _keep_faster_store(contestants: dict[str, Any], rounds: Rounds) -> None:
+    both = [name for name in STORES if name in contestants]
+    if len(both) == 2:
+        del contestants[min(both, key=lambda name: rounds.rate(name) or 0.0)]
+
+
+def _told(
+    query: Query, rounds: Rounds, right: bool, answer: str, options: NexmarkOptions
+) -> dict[str, Any]:
+    store = max(STORES, key=lambda name: len(rounds.rates.get(name, ())))
+    own, spark, flink = (rounds.rate(name) for name in ("headgate", store, "flink"))
+    per_core = {"rows_per_s": own, "native_rows_per_s": spark, "flink_rows_per_s": flink}
+    return {
+        "title": query.title,
+        "stateful": query.stateful,
+        "right": right,
+        "answer": answer,
+        "rows": rounds.rows,
+        **per_core,
+        "per_core": {n: None if r is None else r / options.slots for n, r in per_core.items()},
+        "over_native": own / spark if own and spark else None,
+        "over_flink": own / flink if own and flink else None,
+        "p95_latency_s": rounds.latency("headgate"),
+        "native_p95_latency_s": rounds.latency(store),
+        "native_store": store if store in rounds.rates else None,
+        "lines": query.lines,
+        "native_lines": _sql_lines(peer_sql.NATIVE.get(query.name)),
+        "flink_lines": _sql_lines(peer_sql.FLINK.get(query.name)),
+        "reasons": rounds.reasons,
+        "raw": rounds.rates,
+    }
+
+
+def _sql_lines(sql: str | None) -> int | None:
+    return None if sql is None else sum(bool(line.strip()) for line in sql.splitlines())
+
+
+def geometric_means(told: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Of the ratios to each peer, over stateful queries that both can do, and the least of them.
+
+    Examples:
+        >>> found = {"a": {"stateful": True, "over_native": 2.0, "over_flink": None},
+        ...          "b": {"stateful": True, "over_native": 8.0, "over_flink": None}}
+        >>> geometric_means(found)["over_native"]["mean"]
+        4.0
+    """
+    means: dict[str, Any] = {}
+    for ratio in ("over_native", "over_flink"):
+        for name, wanted in ((ratio, True), (f"{ratio}_stateless", False)):
+            values = {
+                query: found[ratio]
+                for query, found in told.items()
+                if found[ratio] is not None and found["stateful"] is wanted
+            }
+            means[name] = None
+            if values:
+                mean = exp(sum(map(log, values.values())) / len(values))
+                least = min(values, key=lambda query: values[query])
+                means[name] = {
+                    "mean": round(mean, 12),
+                    "queries": len(values),
+                    "least": {least: values[least]},
+                }
+    return means

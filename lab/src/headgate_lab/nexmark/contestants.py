@@ -1,0 +1,145 @@
+"""Runs of one query over the same files, in Headgate and native Spark; seconds by epoch.
+
+Seconds are Spark's `triggerExecution` in both.
+
+Nobody keeps the results while the clock runs: rows are made and dropped, at Headgate's sink as at
+Spark's `noop`. Only q10 is about files, and writes them. A run that is checked keeps them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+import headgate as hg
+from headgate_lab.baselines import spark_query
+from headgate_lab.baselines.result import RivalUnavailable
+from headgate_lab.nexmark import peer_sql
+from headgate_lab.nexmark.auction_site import WATERMARK, AuctionSite
+from headgate_lab.nexmark.event_files import EventFiles
+from headgate_lab.nexmark.in_kit import clock_ms, results_of, run_in_kit, written
+from headgate_lab.nexmark.oracle import Answer, Oracle
+from headgate_lab.nexmark.query import Query, last_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+MEMORY_STORE = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+RESULTS = "results"
+
+
+@dataclass(frozen=True)
+class Ran:
+    """Seconds of every epoch; the rows that came of it, if they were kept, in order of epochs."""
+
+    epoch_seconds: tuple[float, ...]
+    rows: pa.Table | None = None
+    closed_us: int | None = None
+
+
+def declare(query: Query, files: EventFiles, out: str) -> tuple[hg.Flow, hg.Stream | None]:
+    """The query's flow over the files, and its results."""
+    flow = hg.Flow(query.name)
+
+    def read(name: str) -> hg.Files:
+        table = files.tables[name]
+        return hg.Files(table.directory, max_files=table.files_per_epoch)
+
+    return flow, query.declare(AuctionSite(flow, read, side=str(files.side), out=out))
+
+
+def run_headgate(query: Query, files: EventFiles, work: Path, slots: int, *, keep: bool) -> Ran:
+    """A start from nothing, until all files are read."""
+    flow, results = declare(query, files, str(work / "out"))
+    kept: list[pa.Table] = []
+    if results is not None and keep:
+        results.to(lambda frame, epoch: kept.append(frame.toArrow()), name=RESULTS)
+    elif results is not None:
+        results.filter(nothing, name="made").to_memory(RESULTS)
+    query_run = flow.start(
+        spark_query.session(slots),
+        slots=slots,
+        checkpoint=str(work / "headgate"),
+        trigger={"availableNow": True},
+        manager=None,
+    )
+    query_run.awaitTermination()
+    spark = query_run.sparkQuery
+    assert spark is not None
+    batches = [p for p in spark.recentProgress if "addBatch" in p.durationMs]
+    seconds = tuple(p.durationMs["triggerExecution"] / 1000 for p in batches)
+    rows = pa.concat_tables(kept) if kept else None
+    told = query_run.journal()
+    closed = max((r["watermark_us"] or 0 for r in told if "watermark_us" in r), default=0)
+    return Ran(seconds, rows, closed or None)
+
+
+def check_headgate(
+    query: Query, files: EventFiles, oracle: Oracle, work: Path, slots: int
+) -> Answer:
+    """Is the result right, up to what event time has closed? q12 goes by the clock: in the kit."""
+    if query.name == "q12":
+        arrived = [clock_ms(epoch) * 1000 for epoch in range(files.epochs)]
+        done = run_in_kit(query, files, work, slots=slots)
+        return Oracle(files, arrived).check(query.name, results_of(query, done, work))
+    ran = run_headgate(query, files, work, slots, keep=True)
+    rows = written(work / "out") if ran.rows is None else last_rows(ran.rows, query.key)
+    return oracle.check(query.name, rows, ran.closed_us)
+
+
+def nothing(batch: pa.RecordBatch) -> Any:
+    """No row: a filter that has rows made and dropped."""
+    return np.zeros(batch.num_rows, np.bool_)
+
+
+def run_native(query: Query, files: EventFiles, work: Path, slots: int, store: str | None) -> Ran:
+    """Spark's own streaming SQL, with its RocksDB state store or the one that `store` names.
+
+    Raises:
+        RivalUnavailable: when Spark cannot say the query, or refuses it; with the reason.
+    """
+    if query.name in peer_sql.NATIVE_REASONS:
+        raise RivalUnavailable(peer_sql.NATIVE_REASONS[query.name])
+    spark = spark_query.session(slots)
+    if store is not None:
+        spark.conf.set("spark.sql.streaming.stateStore.providerClass", store)
+    for name in query.reads:
+        _stream(spark, files, name).createOrReplaceTempView(name)
+    if query.name == "q13":
+        spark.read.parquet(str(files.side)).createOrReplaceTempView("side")
+    from pyspark.errors import PySparkException
+
+    try:
+        writer = spark.sql(peer_sql.NATIVE[query.name]).writeStream
+        if query.name == "q10":
+            sink = (
+                writer.partitionBy("dt", "hm").format("parquet").option("path", str(work / "out"))
+            )
+        else:
+            sink = writer.format("noop")
+        running = (
+            sink.outputMode("update" if query.name in peer_sql.UPDATING else "append")
+            .option("checkpointLocation", str(work / "native"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        running.awaitTermination()
+    except PySparkException as problem:
+        raise RivalUnavailable(f"Spark: {' '.join(str(problem).split())[:300]}") from problem
+    batches = [p for p in running.recentProgress if "addBatch" in p.durationMs]
+    return Ran(tuple(p.durationMs["triggerExecution"] / 1000 for p in batches))
+
+
+def _stream(spark: SparkSession, files: EventFiles, name: str) -> DataFrame:
+    table = files.tables[name]
+    schema = spark.read.parquet(str(table.paths[0])).schema
+    return (
+        spark.readStream.schema(schema)
+        .option("maxFilesPerTrigger", table.files_per_epoch)
+        .parquet(str(table.directory))
+        .withWatermark("dateTime", WATERMARK)
+    )
