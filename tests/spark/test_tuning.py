@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 from tests.spark.feeding import ONCE, read_files, write_epoch
 from tests.waiting import PATIENCE_S, wait_until
@@ -21,7 +23,7 @@ from headgate.runtime.query import FlowQuery
 from headgate.runtime.tune_probe import probe_flow
 from headgate.state.storage import Storage
 
-SCHEMA = "k bigint"
+SCHEMA, PAIR = "k bigint", "a bigint, b bigint"
 COSTS = EngineCosts(1e-4, 5e-9, task_s=0.02, epoch_s=0.05, message_bytes_max=8 << 20)
 KNOWN = Calibration(COSTS, (), 0.0)
 
@@ -190,6 +192,50 @@ def test_operators_get_the_instances_that_pay_while_the_flow_runs(
     again = flow.start(spark, slots=hg.Scaling(6, 6), checkpoint=where, trigger=ONCE, manager=None)
     again.awaitTermination()
     assert again.instances == query.instances  # what was decided is what it goes on with
+
+
+@pytest.mark.usefixtures("planned_between")
+def test_keys_are_placed_and_instances_chosen_in_one_flow(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Key b goes with a = b mod 6. Placement and optimizer decide over the same slots."""
+    files = RETUNE_EPOCHS + 8
+    rows = [{"a": n % 6, "b": n % 60} for n in range(120)]
+    for epoch in range(files):
+        write_epoch(tmp_path / "in", PAIR, epoch, rows)
+    where = str(tmp_path / "ck")
+    dear_tasks = EngineCosts(1e-4, 5e-9, task_s=0.2, epoch_s=0.0, message_bytes_max=8 << 20)
+    save_tuning(Storage.at(where), SavedTuning(Calibration(dear_tasks, (), 0.0)))
+    flow = hg.Flow("both")
+    source = flow.source(read_files(spark, tmp_path / "in", PAIR), name="in")
+    by_a = source.key_by("a", grouping="hash").process(hg.Count(emit="rows"), name="by_a")
+    by_b = by_a.key_by("b", grouping="hash").process(hg.Count(emit="rows"), name="by_b")
+    by_b.key_by("a", grouping="hash").process(
+        hg.Count(name="last"), name="two", parallelism=2
+    ).to_memory("out")
+
+    query = flow.start(
+        spark,
+        slots=hg.Scaling(4, 4),
+        checkpoint=where,
+        trigger=ONCE,
+        manager=hg.Manager(every=4),
+    )
+    query.awaitTermination()
+
+    journal = query.journal()
+    moves = [r for r in journal if r["kind"] == "plan" and r.get("moves")]
+    asked = [r for r in journal if r["kind"] == "tuning" and "instances" in r]
+    assert moves and asked
+    epochs = [r for r in journal if r["kind"] == "epoch"]
+    assert sum(sum(r["moved_rows"].values()) for r in epochs) > 0
+    assert max(epochs[-1]["tasks"]) < max(epochs[0]["tasks"]) == 4
+    for operator, key in (("by_a", "a"), ("by_b", "b"), ("two", "a")):
+        state = query.state(operator).to_pylist()
+        fold = Counter(row[key] for row in rows)
+        assert {r[key]: next(v for k, v in r.items() if k != key) for r in state} == {
+            value: many * files for value, many in fold.items()
+        }
 
 
 def test_auto_follows_the_load_with_slots_and_moves_the_state(
