@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from headgate.errors import HeadgateError
     from headgate.flow import Flow
     from headgate.operator import (
+        Aggregate,
         Count,
         Deduplicate,
         EpochClock,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 __all__ = [
+    "Aggregate",
     "Count",
     "Decides",
     "Decision",

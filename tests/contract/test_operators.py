@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.scenario.born_local import born_local
@@ -14,6 +15,7 @@ from tests.scenario.splitting import splitting
 
 import headgate
 from headgate import (
+    Aggregate,
     Count,
     Deduplicate,
     Flow,
@@ -71,7 +73,10 @@ FOLDS: dict[str, tuple[StatefulOperator, str, Any]] = {
         lambda rows: sum(values(rows)[-3:]) / len(values(rows)[-3:]) if values(rows) else None,
     ),
 }
+JOINT = {"n": Count(), "large": Sum("v", where=pc.field("v") > 9), "high": Max("item")}
 OTHERS: dict[str, StatefulOperator] = {
+    "joint": Aggregate(**JOINT),
+    "joint_windowed": Aggregate(**JOINT, window=WINDOW),
     "running": Count(emit="running"),
     "passed": Count(emit="rows"),
     "dedup": Deduplicate(),
@@ -150,6 +155,7 @@ def test_every_built_in_equals_a_plain_retelling(
         )  # fmt: skip
 
     _check_folds(done, epochs)
+    _check_joint(done, epochs)
     _check_rows(done, epochs)
     _check_windows(done, epochs)
 
@@ -164,6 +170,22 @@ def _check_folds(done: LocalRun, epochs: Epochs) -> None:
             expected = {k: fold(seen[k]) for k in {r["k"] for r in rows}}
             assert len(made[epoch]) == len(expected), name
             assert {r["k"]: r[column] for r in made[epoch]} == expected, name
+
+
+def _joint(rows: list[Row]) -> tuple[int, int | None, str]:
+    large = [v for v in values(rows) if v > 9]
+    return len(rows), sum(large) if large else None, max(row["item"] for row in rows)
+
+
+def _check_joint(done: LocalRun, epochs: Epochs) -> None:
+    seen: dict[Any, list[Row]] = defaultdict(list)
+    made = by_epoch(done, "joint")
+    for epoch, rows in enumerate(epochs):
+        for r in rows:
+            seen[r["k"]].append(r)
+        expected = {k: _joint(seen[k]) for k in {r["k"] for r in rows}}
+        assert len(made[epoch]) == len(expected)
+        assert {r["k"]: (r["n"], r["large"], r["high"]) for r in made[epoch]} == expected
 
 
 def _check_rows(done: LocalRun, epochs: Epochs) -> None:
@@ -205,6 +227,11 @@ def _check_windows(done: LocalRun, epochs: Epochs) -> None:
         expected = {w: sums.pop(w) for w in closed}
         windowed = {(r["k"], _start(r)): r["sum"] for r in by_epoch(done, "windowed")[epoch]}
         assert windowed == {w: sum(r["n"] for r in kept) for w, kept in expected.items()}
+        joint = {
+            (r["k"], _start(r)): (r["n"], r["large"], r["high"])
+            for r in by_epoch(done, "joint_windowed")[epoch]
+        }
+        assert joint == {w: _joint(kept) for w, kept in expected.items()}
         top: dict[Any, list[tuple[int, str, int]]] = defaultdict(list)
         for r in by_epoch(done, "top")[epoch]:
             top[r["k"], _start(r)].append((r["rank"], r["item"], r["count"]))

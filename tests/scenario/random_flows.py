@@ -77,12 +77,24 @@ STATELESS: dict[str, Callable[[Any, str], Any]] = {
         lambda r: [r, r] if r["v"] == 2 else [r], WIDE, name=n
     ),
 }
+
+
+def joint(**more: Any) -> Any:
+    """Several aggregates in one state, with conditions."""
+    where = pc.field("v") > 4
+    return hg.Aggregate(
+        n=hg.Count(), large=hg.Sum("v", where=where), last_b=hg.Max("b", where=where),
+        low=hg.Min("f"), **more,
+    )  # fmt: skip
+
+
 PASSING: dict[str, Callable[[], Any]] = {
     "Count(rows)": lambda: hg.Count(emit="rows"),
     "Count(rows, ttl)": lambda: hg.Count(emit="rows", ttl="5 seconds"),
     "Sum(v, rows)": lambda: hg.Sum("v", emit="rows"),
     "Max(b, rows)": lambda: hg.Max("b", emit="rows"),
     "Mean(f, rows)": lambda: hg.Mean("f", emit="rows"),
+    "Aggregate(rows, ttl)": lambda: joint(emit="rows", ttl="5 seconds"),
     "Last(v, by i, rows)": lambda: hg.Last("v", by="i", emit="rows"),
     "Deduplicate(ordered)": lambda: hg.Deduplicate(ordered=True),
     "Deduplicate(ordered, ttl)": lambda: hg.Deduplicate(within="3 seconds", ordered=True),
@@ -96,6 +108,10 @@ ENDING: dict[str, Callable[[], Any]] = {
     "Min(b)": lambda: hg.Min("b"),
     "Max(f)": lambda: hg.Max("f"),
     "Mean(v)": lambda: hg.Mean("v"),
+    "Count(where)": lambda: hg.Count(where=pc.field("v") > 4),
+    "Aggregate": joint,
+    "Aggregate(window)": lambda: joint(window=MINUTE),
+    "Aggregate(sliding)": lambda: joint(window=hg.Sliding("1 minute", "20 seconds", time="t")),
     "Last(v, by i)": lambda: hg.Last("v", by="i"),
     "Update(total)": lambda: hg.Update(total, output="k bigint", rows_as="dicts"),
     "Count(window)": lambda: hg.Count(window=MINUTE),

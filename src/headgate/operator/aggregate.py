@@ -1,26 +1,22 @@
-"""Operators with one result per key: when to emit, windows, overflow, and how one is declared.
+"""Operators with one result per key: when and what they emit, with windows and without.
 
-`PerKey` settles when and what to emit. An `Aggregate` is a `PerKey` that is declared by the columns
-it keeps, each an `Accumulator`: which input it takes, and how values and partials join it. Its
-result is made of those columns, wherever they come from: the state, a closed window, every row.
+How most of them are declared, by the columns that they keep, is in `measure.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import timedelta
-from typing import Any, ClassVar, TypeAlias, get_args
+from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 
 from headgate.arrays import Bools
 from headgate.errors import DeclarationError, NameClash
-from headgate.operator.arithmetic import Fold, from_words
+from headgate.operator.arithmetic import from_words
 from headgate.operator.base import Emit, Output, StateFields, StatefulOperator
 from headgate.operator.changes import seen_now, side_by_side, told_as
-from headgate.operator.panes import Ranges, Singles, held_of, with_values
+from headgate.operator.panes import Ranges, with_values
 from headgate.operator.rows import (
     EpochClock,
     Groups,
@@ -40,8 +36,6 @@ from headgate.operator.window import (
 )
 from headgate.state.rows import Held, StateRows
 from headgate.state.session import PrivateSession, StateSession
-from headgate.topology.arguments import check_choice
-from headgate.topology.schema import column_of
 
 TOUCHED = "@touched"  # stands in for the key columns of a global operator, which has none
 
@@ -326,188 +320,3 @@ class PerKey(StatefulOperator):
         if keys.columns.num_columns:
             return keys.columns
         return pa.RecordBatch.from_arrays([pa.array(np.ones(len(keys), np.bool_))], [TOUCHED])
-
-
-class Accumulator:
-    """A column of an aggregate's state, and how values join it.
-
-    `wanted` tells a user what input it `takes`. `nullable`: null until there is a value.
-    """
-
-    wanted: str = ""
-    nullable: bool = False
-
-    def takes(self, kind: pa.DataType) -> bool:
-        return True
-
-    def type_of(self, kind: pa.DataType) -> pa.DataType:
-        """What is kept of values of that type."""
-        return kind
-
-    def exact(self, kind: pa.DataType) -> bool:
-        """Is the outcome the same, to the last bit, in whatever order values and partials come?"""
-        return True
-
-    def add(self, fold: Fold, kept: pa.Field, values: Any) -> Any:
-        """The column `kept`, with the values of an input column added."""
-        raise NotImplementedError
-
-    def merge(self, fold: Fold, kept: pa.Field, partials: pa.Array) -> Any:
-        """The same with partials added; for most they are values like others."""
-        return self.add(fold, kept, partials)
-
-    def over(self, panes: StateRows, kept: pa.Field, ranges: Ranges) -> Any:
-        """The column `kept` of windows that are stretches of panes; by default merged pairwise."""
-
-        def join(left: StateRows, right: StateRows) -> StateRows:
-            overflow = np.zeros(len(left), np.bool_)
-            fold = Fold(Singles(len(left)), held_of(left.layout, left), overflow)
-            merged = self.merge(fold, kept, right.arrow(kept.name))
-            return with_values(left, {kept.name: merged})
-
-        name = panes.layout.find(kept.name).name
-        column = StateRows(panes.layout, panes.ids, {name: panes.columns[name]})
-        return ranges.merged(column, join).arrow(kept.name)
-
-
-Parts: TypeAlias = Mapping[str, Accumulator]
-
-
-@dataclass(frozen=True)
-class Aggregate(PerKey):
-    """Base of the aggregates: one value per key, or per key and window, in column `name`.
-
-    `emit` as in `PerKey`; with a `window` it must be left alone. `ttl` and `ordered` as in
-    `StatefulOperator`.
-    """
-
-    parts: ClassVar[Parts]  # state columns; the first has the result's type
-    exact = True  # merge only where that changes no bit
-
-    column: str | None
-    emit: Emit = "updates"
-    name: str = "value"
-    window: Window | None = None
-    ttl: str | timedelta | None = field(default=None, kw_only=True, repr=False)
-    ordered: bool = field(default=False, kw_only=True, repr=False)
-    ends_epochs: bool = field(init=False, default=False, repr=False)
-
-    def __post_init__(self) -> None:
-        who = type(self).__name__
-        check_choice(self.emit, f"{who}: emit", get_args(Emit), operator=who)
-        self.check_emit()
-        object.__setattr__(self, "ends_epochs", self.window is not None)
-
-    def result(self, columns: Mapping[str, pa.Array]) -> pa.Array:
-        """The results that state columns stand for."""
-        return next(iter(columns.values()))
-
-    def reads(self) -> set[str]:
-        return set() if self.column is None else {self.column}
-
-    def held_fields(self, rows: pa.Schema) -> list[pa.Field]:
-        who, kind = type(self).__name__, self._input_type(rows)
-        for part in self.parts.values():
-            if not part.takes(kind):
-                raise DeclarationError(
-                    f"{who} cannot take column {self.column!r} of type {kind}; it needs "
-                    f"{part.wanted}",
-                    column=self.column,
-                    operator=who,
-                )
-        return [
-            pa.field(name, part.type_of(kind), nullable=part.nullable)
-            for name, part in self.parts.items()
-        ]
-
-    def _input_type(self, rows: pa.Schema) -> pa.DataType:
-        if self.column is None:
-            return pa.null()
-        return column_of(rows, self.column, type(self).__name__).type
-
-    def result_fields(self, rows: pa.Schema) -> list[pa.Field]:
-        return [pa.field(self.name, self.held_fields(rows)[0].type)]
-
-    def results(self, held: Held | StateRows) -> pa.RecordBatch:
-        result = self.result({name: held.arrow(name) for name in self.parts})
-        return pa.RecordBatch.from_arrays([result], [self.name])
-
-    def step(self, fold: Fold, rows: KeyedRows) -> tuple[dict[str, Any], pa.Array | None]:
-        """The state columns after the rows; for `emit="running"` also the result after each row."""
-        values = None if self.column is None else rows.column(self.column)
-        kept = {f.name: f for f in self.held_fields(rows.batch.schema)}
-        new = {name: part.add(fold, kept[name], values) for name, part in self.parts.items()}
-        if self.emit != "running":
-            return new, None
-        each, parts = fold.running(), self.parts.items()
-        running = {name: _arrow(part.add(each, kept[name], values)) for name, part in parts}
-        return new, self.result(running)
-
-    def merge_step(self, fold: Fold, partials: Partials) -> dict[str, Any]:
-        """The state columns after the partials."""
-        kept, columns = partials.schema.values, partials.column
-        parts = self.parts.items()
-        return {name: part.merge(fold, kept.field(name), columns(name)) for name, part in parts}
-
-    def combined(self, panes: StateRows, ranges: Ranges) -> StateRows:
-        kept = {f.name: f for f in panes.layout.schema.values}
-        merged = {name: part.over(panes, kept[name], ranges) for name, part in self.parts.items()}
-        return with_values(panes.take(ranges.lo), merged)
-
-    def fold(self, rows: KeyedRows, groups: Groups, state: StateSession) -> Output:
-        if not len(rows):
-            return Output()
-        fold = Fold.into(groups, state)
-        new, running = self.step(fold, rows)
-        batch = rows.batch if self.emit in ("rows", "running") else None
-        if running is not None:
-            batch = rows.batch.append_column(self.name, running)
-        return self._write(fold, new, state, batch)
-
-    def merge(self, partials: Partials, groups: Groups, state: StateSession) -> Output:
-        fold = Fold.into(groups, state)
-        return self._write(fold, self.merge_step(fold, partials), state)
-
-    def _write(
-        self,
-        fold: Fold,
-        new: Mapping[str, Any],
-        state: StateSession,
-        batch: pa.RecordBatch | None = None,
-    ) -> Output:
-        """Write the state; groups that overflow stay, and their rows (or partials) are dead."""
-        groups = fold.groups
-        if not fold.overflow.any():
-            state.write(groups, new)
-            return Output(batch, carry=self.touched(groups))
-        why = f"{type(self).__name__} of column {self.column!r} leaves the 64-bit range"
-        bad = fold.overflow[groups.codes]
-        dead = dict.fromkeys(np.flatnonzero(bad).tolist(), why)
-        good, kept = np.flatnonzero(~fold.overflow), np.flatnonzero(~bad)
-        if not len(good):
-            return Output(dead=dead)
-        keys = groups.take(good)
-        state.write(
-            keys, {name: _arrow(column).take(pa.array(good)) for name, column in new.items()}
-        )
-        if batch is None:
-            return Output(dead=dead, carry=self.touched(keys))
-        return Output(batch.take(pa.array(kept)), kept, dead, carry=self.touched(keys))
-
-    def why_not_merged(self, rows: pa.Schema) -> str:
-        kind = self._input_type(rows)
-        if not self.exact or all(part.exact(kind) for part in self.parts.values()):
-            return ""
-        return (
-            f"sums of column {self.column!r} round differently when added in another order; "
-            "exact=False allows that"
-        )
-
-    def describe(self) -> dict[str, Any]:
-        window = None if self.window is None else self.window.describe()
-        told = {"operator": type(self).__name__, "column": self.column, "window": window}
-        return told | ({"tells": True} if self.tells else {})
-
-
-def _arrow(column: Any) -> pa.Array:
-    return column if isinstance(column, pa.Array) else pa.array(column)

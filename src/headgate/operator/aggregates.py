@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from headgate.arrays import I64, Bools
 from headgate.errors import DeclarationError
-from headgate.operator.aggregate import Accumulator, Aggregate, Parts, PerKey
+from headgate.operator.aggregate import PerKey
 from headgate.operator.arithmetic import (
     DECIMAL_DIGITS,
     Fold,
@@ -34,6 +34,7 @@ from headgate.operator.arithmetic import (
     worst,
 )
 from headgate.operator.base import Output
+from headgate.operator.measure import Accumulator, Measure, Parts
 from headgate.operator.panes import Ranges
 from headgate.operator.rows import Groups, KeyedRows, Partials
 from headgate.operator.window import START, Window, check_window
@@ -181,7 +182,7 @@ def _ranked(column: pa.Array, held: pa.Array) -> tuple[I64, I64, Any]:
 
 
 @dataclass(frozen=True)
-class Count(Aggregate):
+class Count(Measure):
     """Count the rows of every key, or the non-null values of `column`.
 
     Exact, and mergeable. Costs 8 bytes of state per key and about 40 ns per row.
@@ -198,7 +199,7 @@ class Count(Aggregate):
 
 
 @dataclass(frozen=True)
-class Sum(Aggregate):
+class Sum(Measure):
     """Add up `column` for every key. Nulls are skipped; a key with nothing but nulls sums to null.
 
     Integers and decimals (up to 18 digits) are exact: rows that would take a key out of the 64-bit
@@ -222,13 +223,13 @@ class Sum(Aggregate):
     exact: bool = field(default=True, kw_only=True, repr=False)
 
     def merge_step(self, fold: Fold, partials: Partials) -> dict[str, Any]:
-        if self.exact and pa.types.is_floating(partials.column("sum").type):
+        if self.exact and pa.types.is_floating(partials.column(f"{self.prefix}sum").type):
             raise self._not_mergeable()
         return super().merge_step(fold, partials)
 
 
 @dataclass(frozen=True)
-class Mean(Aggregate):
+class Mean(Measure):
     """Average `column` for every key, as float64. Nulls are skipped; nothing but nulls gives null.
 
     Keeps sum and count, both in float64 arithmetic, 16 bytes of state per key. For an exact mean
@@ -253,7 +254,7 @@ class Mean(Aggregate):
 
 
 @dataclass(frozen=True)
-class Min(Aggregate):
+class Min(Measure):
     """Keep the smallest value of `column` for every key, in the column's own type.
 
     Takes numbers, dates, times, strings and binary (compared byte by byte). Nulls are skipped;
@@ -319,7 +320,7 @@ class TopK(PerKey):
         self.check_emit()
 
     @property
-    def measure(self) -> Aggregate:
+    def measure(self) -> Measure:
         """What is kept per item."""
         if self.weight is None:
             return Count(name=self.name, window=self.window)

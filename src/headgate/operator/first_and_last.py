@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from headgate.arrays import F64, I64
+from headgate.arrays import F64, I64, Bools
 from headgate.errors import DeclarationError
-from headgate.operator.aggregate import Aggregate, Parts, PerKey
+from headgate.operator.aggregate import PerKey
 from headgate.operator.aggregates import Counted, FloatTotal
 from headgate.operator.arithmetic import (
     Fold,
@@ -26,6 +26,7 @@ from headgate.operator.arithmetic import (
     worst,
 )
 from headgate.operator.base import Emit, Output, StateFields, StatefulOperator
+from headgate.operator.measure import Measure, Parts
 from headgate.operator.rows import EpochClock, Groups, KeyedRows, Partials
 from headgate.operator.window import Window
 from headgate.state.rows import Held, StateRows
@@ -206,7 +207,7 @@ def _taken(values: Mapping[str, pa.Array], chosen: I64) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, init=False)
-class MeanOfLast(Aggregate):
+class MeanOfLast(Measure):
     """Average the last `n` values of `column` for every key (all of them while there are fewer).
 
     Nulls are skipped; no value yet gives null. With `emit="running"` (the default) every input row
@@ -224,6 +225,7 @@ class MeanOfLast(Aggregate):
     """
 
     parts: ClassVar[Parts] = {"last": FloatTotal(), "count": Counted()}
+    joins: ClassVar[bool] = False
 
     window: Window | None = field(init=False, default=None, repr=False)
     n: int = field(init=False, default=1)
@@ -237,25 +239,28 @@ class MeanOfLast(Aggregate):
         *,
         ttl: str | timedelta | None = None,
         ordered: bool = False,
+        where: Any = None,
     ) -> None:
         n = check_count(n, "n of MeanOfLast", operator="MeanOfLast")
         object.__setattr__(self, "n", n)
-        super().__init__(column, emit, name, ttl=ttl, ordered=ordered)
+        super().__init__(column, emit, name, ttl=ttl, ordered=ordered, where=where)
 
-    def held_fields(self, rows: pa.Schema) -> list[pa.Field]:
-        _, count = super().held_fields(rows)
+    def kept(self, rows: pa.Schema) -> list[pa.Field]:
+        _, count = super().kept(rows)
         return [pa.field("last", pa.list_(pa.float64(), self.n), nullable=False), count]
 
-    def result_fields(self, rows: pa.Schema) -> list[pa.Field]:
-        self.held_fields(rows)
-        return [pa.field(self.name, pa.float64())]
+    def result_type(self, rows: pa.Schema) -> pa.DataType:
+        self.kept(rows)
+        return pa.float64()
 
-    def step(self, fold: Fold, rows: KeyedRows) -> tuple[dict[str, Any], pa.Array | None]:
+    def step(
+        self, fold: Fold, rows: KeyedRows, mask: Bools | None, *, running: bool
+    ) -> tuple[dict[str, Any], pa.Array | None]:
         """All values stand in one line: per group the n held ones (oldest first, zeros before the
         first), then those of the batch, then zeros up to a multiple of n.
         """
         n, held, codes = self.n, fold.held, fold.groups.codes
-        values, valid = float_words(rows.column(str(self.column)))
+        values, valid = float_words(self.values(rows, mask))
         fresh, so_far = fold.count(valid), fold.running().count(valid)
         lengths = n * (1 + -(-fresh // n))
         begins = np.cumsum(lengths) - lengths
@@ -269,7 +274,7 @@ class MeanOfLast(Aggregate):
             "last": line[(begins + fresh)[:, None] + np.arange(n)],
             "count": np.minimum(held["count"] + fresh, n),
         }
-        if self.emit != "running":
+        if not running:
             return new, None
         prefix = np.cumsum(line.reshape(-1, n), axis=1).reshape(-1)
         suffix = np.cumsum(line.reshape(-1, n)[:, ::-1], axis=1)[:, ::-1].reshape(-1)
@@ -287,4 +292,5 @@ class MeanOfLast(Aggregate):
         return f"which values are the last {self.n} is a matter of order"
 
     def describe(self) -> dict[str, Any]:
-        return {"operator": "MeanOfLast", "column": self.column, "n": self.n}
+        where = {} if self.where is None else {"where": str(self.where)}
+        return {"operator": "MeanOfLast", "column": self.column, "n": self.n, **where}

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,6 +26,7 @@ from tests.unit.operator.harness import (
 
 from headgate.errors import DeclarationError
 from headgate.operator import (
+    Aggregate,
     Count,
     Deduplicate,
     EpochClock,
@@ -74,6 +76,9 @@ MERGEABLE: list[StatefulOperator] = [
     Max("m"),
     Last("s", "f", by="n"),
     Last("i", by="n", emit="rows"),
+    Count(where=pc.field("i") > 0),
+    Aggregate(n=Count(), i=Sum("i", where=pc.field("s") == "a"), f=Max("f"), s=Min("s")),
+    Aggregate(n=Count(), i=Mean("i"), window=WINDOW),
     TopK("s", 2, WINDOW),
     TopK("i", 2, WINDOW, weight="big"),
 ]
@@ -86,6 +91,8 @@ NOT_MERGEABLE: list[StatefulOperator] = [
     Mean("big"),
     Mean("m"),
     Max("f", emit="running"),
+    Aggregate(n=Count(), f=Sum("f")),
+    Aggregate(total=Count(), emit="running"),
     Last("s"),
     Last("s", by="n", ordered=True),
     TopK("s", 2, WINDOW, weight="f"),

@@ -9,11 +9,13 @@ import pkgutil
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from tests.unit.operator.harness import Epoch, Slot, batch_of, name_of
 
 import headgate.operator
 from headgate.operator import (
+    Aggregate,
     Count,
     Deduplicate,
     Last,
@@ -48,6 +50,8 @@ OPERATORS: list[StatefulOperator] = [
     Min("s"),
     Max("v", emit="running"),
     Last("s", "v", by="ts"),
+    Aggregate(n=Count(), total=Sum("v"), low=Min("s", where=pc.field("v") > 0)),
+    Aggregate(n=Count(), high=Max("v"), window=WINDOW),
     Deduplicate("1 minute"),
     TopK("s", 2, WINDOW, weight="v"),
     MeanOfLast("v", 3),

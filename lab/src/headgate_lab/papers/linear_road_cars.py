@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headgate.arrays import I32, I64
+from headgate.arrays import I32, I64, Bools
 from headgate.operator import Mean
 from headgate.operator.arithmetic import Fold
 from headgate.operator.rows import KeyedRows, Partials
@@ -34,10 +34,12 @@ class SpeedAndCars(Mean):
     def result_fields(self, rows: pa.Schema) -> list[pa.Field]:
         return [pa.field("speed", pa.float64()), pa.field("cars", pa.int64())]
 
-    def step(self, fold: Fold, rows: KeyedRows) -> tuple[dict[str, Any], pa.Array | None]:
-        new, running = super().step(fold, rows)
+    def step(
+        self, fold: Fold, rows: KeyedRows, mask: Bools | None, *, running: bool
+    ) -> tuple[dict[str, Any], pa.Array | None]:
+        new, after = super().step(fold, rows, mask, running=running)
         seen = _joined(fold, fold.groups.codes, rows.column(CAR).to_numpy())
-        return new | {"seen": seen}, running
+        return new | {"seen": seen}, after
 
     def merge_step(self, fold: Fold, partials: Partials) -> dict[str, Any]:
         codes, cars = _spread(fold.groups.codes, partials.column("seen"))

@@ -1,0 +1,110 @@
+"""Aggregates and their plain folds over rows: what every test of `Aggregate` draws from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from hypothesis import strategies as st
+
+from headgate.operator import Count, Max, Mean, Min, Sum
+from headgate.operator.measure import Measure
+
+Row = dict[str, Any]
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+SCHEMA = pa.schema({
+    "k": pa.string(), "i": pa.int32(), "f": pa.float64(), "m": pa.decimal128(9, 2),
+    "s": pa.string(), "b": pa.bool_(), "ts": pa.timestamp("us", "UTC"), "n": pa.int64(),
+})  # fmt: skip
+
+rows_of_a_stream = st.lists(
+    st.fixed_dictionaries(
+        {
+            "k": st.sampled_from(["a", "b", "c", None]),
+            "i": st.none() | st.integers(-5, 5) | st.integers(-(2**31), 2**31 - 1),
+            "f": st.none() | st.floats(-1e6, 1e6) | st.sampled_from([float("nan"), -0.0, 0.0]),
+            "m": st.none() | st.integers(-300, 300).map(lambda n: Decimal(n).scaleb(-2)),
+            "s": st.none() | st.sampled_from(["", "x", "yy", "\0", "\0\1", "\0\xff", "é" * 40]),
+            "b": st.none() | st.booleans(),
+            "second": st.integers(-30, 90),
+            "break": st.sampled_from([0, 0, 0, 0, 1, 2, 3]),  # before it: 1 call, 2 task, 3 epoch
+        }
+    ),
+    max_size=40,
+)
+
+
+def numbered(rows: list[Row]) -> list[Row]:
+    """With their times and numbers, as the operator gets them."""
+    made = []
+    for number, row in enumerate(rows):
+        made.append(row | {"n": number, "ts": EPOCH + timedelta(seconds=row["second"])})
+    return made
+
+
+@dataclass(frozen=True)
+class Where:
+    """A condition, as an expression and as a function."""
+
+    expression: Any
+    holds: Callable[[Row], bool]
+
+
+WHERES: dict[str, Where] = {
+    "": Where(None, lambda r: True),
+    "i > 0": Where(pc.field("i") > 0, lambda r: r["i"] is not None and r["i"] > 0),
+    "s is there": Where(pc.field("s").is_valid(), lambda r: r["s"] is not None),
+    "f < 10": Where(pc.field("f") < 10, lambda r: r["f"] is not None and r["f"] < 10),
+    "even": Where(
+        pc.bit_wise_and(pc.field("n"), pc.scalar(1)) == 0, lambda r: bool(r["n"] % 2 == 0)
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """An aggregate, what it comes to for some rows, and what it can do."""
+
+    make: Callable[..., Measure]
+    fold: Callable[[list[Row]], Any]
+    running: bool = True
+    panes: bool = True
+
+
+def there(rows: list[Row], column: str) -> list[Any]:
+    return [r[column] for r in rows if r[column] is not None]
+
+
+def _of(column: str, fold: Callable[[list[Any]], Any], none: Any = None) -> Any:
+    def folded(rows: list[Row]) -> Any:
+        values = there(rows, column)
+        return fold(values) if values else none
+
+    return folded
+
+
+def _largest(values: list[float]) -> float:
+    return next((v for v in values if v != v), max(values))
+
+
+def _smallest(values: list[float]) -> float:
+    return min((v for v in values if v == v), default=float("nan"))
+
+
+CASES: dict[str, Case] = {
+    "count": Case(Count, len),
+    "count_s": Case(lambda **w: Count("s", **w), _of("s", len, 0)),
+    "sum_i": Case(lambda **w: Sum("i", **w), _of("i", sum)),
+    "sum_m": Case(lambda **w: Sum("m", **w), _of("m", sum)),
+    "sum_f": Case(lambda **w: Sum("f", **w), _of("f", sum)),
+    "mean_i": Case(lambda **w: Mean("i", **w), _of("i", lambda vs: sum(vs) / len(vs))),
+    "min_f": Case(lambda **w: Min("f", **w), _of("f", _smallest)),
+    "max_f": Case(lambda **w: Max("f", **w), _of("f", _largest)),
+    "max_s": Case(lambda **w: Max("s", **w), _of("s", lambda vs: max(vs, key=str.encode))),
+    "min_ts": Case(lambda **w: Min("ts", **w), _of("ts", min)),
+}  # fmt: skip
