@@ -195,6 +195,7 @@ class PlanFacts(Facts):
     migration_s_per_mb: Sparse[float] = None
     bound_pct: Sparse[float] = None
     gap_pct: Sparse[float] = None
+    extent: Sparse[str] = None
     cut: Sparse[CutFacts] = None
     # of hot keys
     hot_keys: Sparse[tuple[str, ...]] = None

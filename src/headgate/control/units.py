@@ -159,6 +159,7 @@ class UnitPlacement:
             migration_s=round(plan.migration_cost, 4),
             bound_pct=round(plan.bound_pct, 2),
             gap_pct=round(plan.gap_pct, 2),
+            extent=plan.extent,
             migration_s_per_mb=round(1e6 * self._cost.per_byte, 6),
             top_moves=moves if more <= 0 else (*moves, f"and {more:,} more lines"),
             seconds=round(plan.seconds, 4),

@@ -142,7 +142,9 @@ def test_sets_are_cut_until_nothing_is_left_to_cut():
     situation = Situation(units, Nodes.alike(4), np.zeros(n, np.int32), flow)
     ticks = itertools.count()
     planner = AlbicPlanner(
-        AlbicSettings(score_factor=0.5, milp=MilpSettings(variables_per_second=0)),
+        AlbicSettings(
+            score_factor=0.5, milp=MilpSettings(variables_per_second=0, whole_variables_max=0)
+        ),
         clock=lambda: next(ticks) / 1000,
     )
     plan = planner.plan(situation, Limits(60.0, 2.0, seconds=10.0))
@@ -193,7 +195,7 @@ def test_a_turn_that_would_end_too_late_is_not_begun(monkeypatch):
         return real(*given)
 
     monkeypatch.setattr(albic, "split_sets", timed)
-    greedy = AlbicSettings(milp=MilpSettings(variables_per_second=0))
+    greedy = AlbicSettings(milp=MilpSettings(variables_per_second=0, whole_variables_max=0))
     apart = airline(1, nodes=4)
     together = replace(apart, home=np.tile(apart.home[:20], 3))
     AlbicPlanner(greedy, clock=lambda: now[0]).plan(together, Limits(np.inf, 0.0, 1.0))

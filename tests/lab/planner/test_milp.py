@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from headgate.planner.allocation.greedy import greedy
 from headgate.planner.allocation.model import Nodes, Situation, Units, load_distance
 from headgate.planner.allocation.plan import Limits
-from headgate_lab.planner import milp
-from headgate_lab.planner.milp import Blocks, MilpPlanner, MilpSettings
+from headgate_lab.planner import milp, program
+from headgate_lab.planner.milp import MilpPlanner, MilpSettings
+from headgate_lab.planner.program import Blocks, Effort, improve_part
 from unit.planner.allocation.clusters import airline, best_distance, situations
 
 ROUNDS = 10
@@ -52,9 +53,40 @@ def test_a_large_instance_is_solved_in_windows_and_near_its_bound():
     home = rng.integers(0, 20, 1000).astype(np.int32)
     units = Units(("a",), np.zeros(1000, np.int32), load, np.ones(1000))
     situation = Situation(units, Nodes.alike(20), home)
-    plan = MilpPlanner(MilpSettings(good_enough_pct=0.0)).plan(situation, Limits(100, seconds=3))
+    own = MilpSettings(good_enough_pct=0.0, whole_variables_max=19_999)
+    plan = MilpPlanner(own).plan(situation, Limits(100, seconds=3))
     assert plan.gap_pct < 1
+    assert plan.extent == "window" and "(windows of it, gap" in plan.explain()
     assert any("windows" in note for note in plan.notes)
+    assert not any("HiGHS on all" in note for note in plan.notes)
+
+
+@pytest.mark.parametrize("units", [300, 1000])
+def test_the_papers_sizes_are_solved_whole_from_the_greedy_on(units, monkeypatch):
+    """All units on all 20 nodes are in one program, which begins with a feasible start."""
+    rng = np.random.default_rng(3)
+    own = Units(("a",), np.zeros(units, np.int32), rng.gamma(2.0, 1.0, units), np.ones(units))
+    home = rng.integers(0, 20, units).astype(np.int32)
+    situation = Situation(own, Nodes.alike(20), home)
+    given, real = [], program.minimise
+
+    def watched(built, start, *rest):
+        given.append((built, start))
+        return real(built, start, *rest)
+
+    monkeypatch.setattr(program, "minimise", watched)
+    exact = MilpSettings(good_enough_pct=0.0, windows_failed=0, branches_max=0)
+    limits = Limits(units / 10, seconds=3)
+    plan = MilpPlanner(exact).plan(situation, limits)
+    ((built, start),) = given
+    assert built.whole.sum() == 20 * units
+    rows = built.matrix @ start
+    assert built.matrix.shape == (units + 20 + 20 + 2, 20 * units + 3), "(1), (3), (4), (2) and (5)"
+    assert (rows <= built.row_upper + 1e-9).all() and (rows >= built.row_lower - 1e-9).all()
+    assert plan.extent == "whole" and "(whole program, gap" in plan.explain()
+    assert plan.notes == (f"HiGHS on all {units} units on 20 nodes",)
+    plain = load_distance(situation, greedy(situation, units / 10), as_measured=True)
+    assert plan.bound_pct <= plan.distance_pct <= plain
 
 
 def test_a_node_marked_for_removal_is_drained_by_the_program():
@@ -80,7 +112,7 @@ def test_a_unit_above_twice_the_mean_leaves_the_program_a_solution():
     plan = MilpPlanner(EXACT).plan(situation, Limits(seconds=5))
     assert plan.distance_pct == pytest.approx(best_distance(situation, np.inf), abs=0.01)
     assert plan.distance_pct > 100 and plan.node[0] == 0
-    assert plan.notes == ("HiGHS on all 3 units",)
+    assert plan.notes == ("HiGHS on all 3 units on 4 nodes",)
 
 
 @settings(max_examples=25, deadline=None)
@@ -92,9 +124,9 @@ def test_with_nodes_that_leave_the_bound_is_that_of_all_allocations(situation, s
 
 
 def test_a_solver_that_finds_nothing_is_not_said_to_have(monkeypatch):
-    monkeypatch.setattr(milp, "program", lambda *_: (None, 0.0))
+    monkeypatch.setattr(milp, "improve_part", lambda *_: (None, 0.0))
     plan = MilpPlanner(EXACT).plan(hard(), Limits(seconds=60))
-    assert plan.notes == ("HiGHS found nothing in time for all 20 units",)
+    assert plan.notes == ("HiGHS found nothing in time for all 20 units on 4 nodes",)
 
 
 def test_a_unit_heavier_than_two_shares_leaves_the_greedy():
@@ -109,9 +141,7 @@ def test_a_unit_heavier_than_two_shares_leaves_the_greedy():
 @given(
     situation=situations(units_max=6, nodes_max=3, leaving=False),
     share=st.floats(0, 1),
-    own=st.sampled_from(
-        [EXACT, MilpSettings(variables_per_second=0), MilpSettings(branches_max=1)]
-    ),
+    own=st.sampled_from([EXACT, MilpSettings(whole_variables_max=0), MilpSettings(branches_max=1)]),
 )
 def test_the_bound_is_a_bound_however_early_the_solver_stops(situation, share, own):
     """All of it, only windows of it, or one branch: against trying every allocation."""
@@ -163,13 +193,13 @@ def test_a_solver_never_gets_more_time_than_is_left(monkeypatch):
         now[0] = next(ticks) / 10
         return now[0]
 
-    real = milp.milp
+    real = program.minimise
 
-    def watched(*args, options, **rest):
-        given_s.append((now[0], options["time_limit"]))
-        return real(*args, options={**options, "node_limit": 1}, **rest)
+    def watched(built, start, seconds, gap, branches_max):
+        given_s.append((now[0], seconds))
+        return real(built, start, seconds, gap, 1)
 
-    monkeypatch.setattr(milp, "milp", watched)
+    monkeypatch.setattr(program, "minimise", watched)
     plan = MilpPlanner(MilpSettings(good_enough_pct=0.0), clock).plan(hard(), Limits(seconds=2))
     assert given_s and all(at + limit <= 2.0 for at, limit in given_s)
     assert now[0] <= 2.0 + 0.3, "and it does not look at the clock for ever"
@@ -198,8 +228,8 @@ def test_a_unit_that_costs_many_budgets_does_not_blur_what_others_cost():
     units = Units(("a",), np.zeros(4, np.int32), load, state)
     blocks = Blocks.of(Situation(units, Nodes.alike(2), np.zeros(4, np.int32)))
     for budget, moved in ((2.0, 2), (1.0, 1), (0.0, 0)):
-        node, _ = milp.program(
-            blocks, blocks.home, np.arange(4), blocks.nodes.staying, budget, 5.0, EXACT
+        node, _ = improve_part(
+            blocks, blocks.home, np.arange(4), blocks.nodes.staying, budget, Effort(5.0, 1e-6)
         )
         assert node is not None and (node != 0).sum() == moved
         assert node[0] == 0

@@ -387,7 +387,7 @@ def test_the_loop_comes_to_rest_whatever_plans(planner, situation, share, limit)
 def test_albic_goes_on_collocating_in_the_loop() -> None:
     """It does not foresee what collocation saves, so loads come to more than it allows."""
     situation = airline(1, nodes=8)
-    greedy = MilpSettings(variables_per_second=0)
+    greedy = MilpSettings(variables_per_second=0, whole_variables_max=0)
     adaptation = Adaptation(by_steps("albic", greedy), Limits(10_000.0, 5.0, seconds=20.0), None)
     seen = {situation.home.tobytes()}
     for period in range(25):

@@ -19,7 +19,7 @@ from headgate.arrays import I32, I64, Bools
 from headgate.planner.allocation.bound import lower_bound
 from headgate.planner.allocation.greedy import FREE
 from headgate.planner.allocation.model import Reach, Situation
-from headgate.planner.allocation.plan import Limits, Plan, describe
+from headgate.planner.allocation.plan import Extent, Limits, Plan, describe
 from headgate_lab.planner.collocation import (
     collocated_sets,
     nodes_of_sets,
@@ -27,7 +27,8 @@ from headgate_lab.planner.collocation import (
     split_by_reach,
     split_sets,
 )
-from headgate_lab.planner.milp import SOLVER_SHARE, Blocks, MilpSettings, solve
+from headgate_lab.planner.milp import SOLVER_SHARE, MilpSettings, solve
+from headgate_lab.planner.program import Blocks
 
 Clock = Callable[[], float]
 TURN_SHARE = 0.4
@@ -75,6 +76,7 @@ class AlbicPlanner:
         lightest = float(situation.units.load[situation.units.load > 0].min(initial=np.inf))
         best, best_distance = situation.home.astype(np.int32), np.inf
         notes: tuple[str, ...] = ()
+        extent: Extent | None = None
         deadline = began + SOLVER_SHARE * limits.seconds
         before, turn, took = -1, began, 0.0
         while before < 0 or (load_max >= lightest and turn + took < deadline):
@@ -87,7 +89,7 @@ class AlbicPlanner:
             before = count
             blocks, now = _blocks(situation, pieces), self._clock()
             fixed, pair = improve(situation, counts, pieces, budget, rng)
-            node, _, told = solve(
+            solved = solve(
                 replace(blocks, fixed=fixed),
                 budget,
                 0.0,
@@ -95,9 +97,10 @@ class AlbicPlanner:
                 own.milp,
                 self._clock,
             )
-            distance = blocks.distance(node)
+            distance = blocks.distance(solved.node)
             if distance < best_distance:
-                best, best_distance, notes = node[pieces], distance, (*pair, *told)
+                best, best_distance, notes = solved.node[pieces], distance, (*pair, *solved.notes)
+                extent = solved.extent
             if distance <= limits.distance_max_pct or count == len(pieces):
                 break
             turn, took = (ended := self._clock()), ended - turn  # the next may take as long
@@ -108,6 +111,7 @@ class AlbicPlanner:
             limits,
             bound_pct=lower_bound(situation, budget),
             notes=notes,
+            extent=extent,
             as_measured=True,
             for_rows=True,
             seconds=self._clock() - began,

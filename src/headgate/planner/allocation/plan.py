@@ -7,9 +7,9 @@ breaks a limit is refused; planners that cannot be trusted, such as solvers, are
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -46,13 +46,18 @@ class Limits:
             raise HeadgateError(f"{self}: give limits of at least 0, and some time")
 
 
+Extent = Literal["whole", "window"]
+"""How much of it a solver had in one program: all units and nodes, or a few nodes at a time."""
+EXTENTS: Mapping[Extent, str] = {"whole": "whole program", "window": "windows of it"}
+
+
 @dataclass(frozen=True)
 class Plan:
     """An allocation and its worth. Distances are in percent of the mean load.
 
     `reasons` has a line for each move, heaviest units first, at most 1,000 and then how many more.
     `loads` is what it makes of the nodes. `as_measured`: the distance is that of loads as they are,
-    without what collocation saves.
+    without what collocation saves. `extent` is of plans that a solver made.
     """
 
     node: I32
@@ -67,6 +72,7 @@ class Plan:
     notes: tuple[str, ...] = field(default=())
     loads: F64 = field(default_factory=lambda: np.empty(0))
     as_measured: bool = False
+    extent: Extent | None = None
 
     @property
     def places(self) -> frozenset[int]:
@@ -79,9 +85,12 @@ class Plan:
         return max(0.0, self.distance_pct - self.bound_pct)
 
     def explain(self) -> str:
+        solved = (
+            "" if self.extent is None else f"{EXTENTS[self.extent]}, gap {self.gap_pct:.2f} %, "
+        )
         return (
             f"{self.method}: {self.migrations} units move; load distance "
-            f"{self.distance_pct:.2f} % (bound {self.bound_pct:.2f} %), "
+            f"{self.distance_pct:.2f} % ({solved}bound {self.bound_pct:.2f} %), "
             f"collocation {self.collocation:.3f}"
         )
 
@@ -137,6 +146,7 @@ def describe(
     as_measured: bool = False,
     for_rows: bool | None = None,
     balance: Balance = "total",
+    extent: Extent | None = None,
 ) -> Plan:
     """A plan with its figures worked out, and why every unit moves.
 
@@ -164,6 +174,7 @@ def describe(
         notes,
         loads=situation.node_loads(node),
         as_measured=as_measured,
+        extent=extent,
     )
 
 
