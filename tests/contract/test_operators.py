@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from contextlib import nullcontext
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +25,7 @@ from headgate import (
     Mean,
     MeanOfLast,
     Min,
+    Session,
     StatefulOperator,
     Sum,
     TopK,
@@ -81,6 +83,7 @@ OTHERS: dict[str, StatefulOperator] = {
     "passed": Count(emit="rows"),
     "dedup": Deduplicate(),
     "windowed": Sum("n", window=WINDOW),
+    "sessions": Sum("n", window=Session(timedelta(seconds=SIZE), time="t")),
     "top": TopK("item", k=2, window=WINDOW),
     "update": Update(add_up, output=pa.schema({"x": pa.int64()}), rows_as="dicts"),
 }
@@ -158,6 +161,7 @@ def test_every_built_in_equals_a_plain_retelling(
     _check_joint(done, epochs)
     _check_rows(done, epochs)
     _check_windows(done, epochs)
+    _check_sessions(done, epochs)
 
 
 def _check_folds(done: LocalRun, epochs: Epochs) -> None:
@@ -212,6 +216,7 @@ def _check_windows(done: LocalRun, epochs: Epochs) -> None:
     """A window closes in the first epoch whose watermark, made by the epochs before, is past it."""
     sums: dict[Any, list[Row]] = defaultdict(list)
     watermark: int | None = None
+    used: int | None = None  # by the epoch before
     latest: int | None = None
     late = 0
     for epoch, rows in enumerate(epochs):
@@ -219,7 +224,7 @@ def _check_windows(done: LocalRun, epochs: Epochs) -> None:
             time = int((r["t"] - second(0)).total_seconds())
             start = time // SIZE * SIZE
             latest = time if latest is None else max(latest, time)
-            if watermark is not None and start + SIZE <= watermark:
+            if used is not None and start + SIZE <= used:
                 late += 1
             else:
                 sums[r["k"], start].append(r)
@@ -238,9 +243,35 @@ def _check_windows(done: LocalRun, epochs: Epochs) -> None:
         assert {w: sorted(ranks) for w, ranks in top.items()} == {
             w: _ranked(Counter(r["item"] for r in kept)) for w, kept in expected.items()
         }
+        used = watermark
         watermark = latest if watermark is None or latest is None else max(watermark, latest)
     assert sum(r["late_rows"].get("windowed", 0) for r in done.records) == late
     assert len(done.state("windowed")) == len(sums)
+
+
+def _check_sessions(done: LocalRun, epochs: Epochs) -> None:
+    """A session is cut where no row came for longer than the gap, when the watermark is past it."""
+    open_: dict[Any, list[tuple[int, int]]] = defaultdict(list)
+    marks: list[int | None] = [None, None]  # before and in this epoch
+    latest = -1
+    for epoch, rows in enumerate(epochs):
+        for r in rows:
+            time = int((r["t"] - second(0)).total_seconds())
+            latest = max(latest, time)
+            if marks[0] is None or time + SIZE > marks[0]:
+                open_[r["k"]].append((time, r["n"]))
+        expected = {}
+        for k, held in open_.items():
+            times = sorted({time for time, _ in held})
+            cuts = [n for n in range(1, len(times)) if times[n] - times[n - 1] > SIZE]
+            for first, end in zip([0, *cuts], [*cuts, len(times)], strict=True):
+                inside = [row for row in held if times[first] <= row[0] <= times[end - 1]]
+                if times and marks[1] is not None and times[end - 1] + SIZE <= marks[1]:
+                    expected[k, times[first]] = sum(n for _, n in inside)
+                    open_[k] = [row for row in open_[k] if row not in inside]
+        made = {(r["k"], _start(r)): r["sum"] for r in by_epoch(done, "sessions")[epoch]}
+        assert made == expected
+        marks = [marks[1], None if latest < 0 else latest]
 
 
 def _start(row: Row) -> int:

@@ -117,8 +117,16 @@ ENDING: dict[str, Callable[[], Any]] = {
     "Count(window)": lambda: hg.Count(window=MINUTE),
     "Count(window) in 3 minutes": lambda: hg.Count(window=MINUTE),
     "Sum(v, window)": lambda: hg.Sum("v", window=hg.Tumbling("40 seconds", time="t")),
+    "Sum(v, session)": lambda: hg.Sum("v", window=hg.Session("9 seconds", time="t")),
+    "Max(b, session, changes)": lambda: hg.Max(
+        "b", window=hg.Session("20 seconds", time="t"), emit="changes"
+    ),
+    "Count(session, late)": lambda: hg.Count(
+        window=hg.Session("9 seconds", time="t", allowed_lateness="1 minute")
+    ),
     "TopK(b)": lambda: hg.TopK("b", 2, MINUTE),
     "TopK(f, weight v)": lambda: hg.TopK("f", 2, MINUTE, weight="v"),
+    "TopK(b, session)": lambda: hg.TopK("b", 2, hg.Session("9 seconds", time="t")),
     "Count(running, ordered)": lambda: hg.Count(emit="running", ordered=True),
     "Last(v, b, ordered)": lambda: hg.Last("v", "b", ordered=True),
     "MeanOfLast(v, ordered)": lambda: hg.MeanOfLast("v", 3, emit="running", ordered=True),
@@ -126,7 +134,12 @@ ENDING: dict[str, Callable[[], Any]] = {
         told, output=SEEN, rows_as="dicts", ordered=True, ttl="10 seconds"
     ),
 }
-PUT_OUT = {"TopK(b)": "b", "TopK(f, weight v)": "f", "Last(v, b, ordered)": "b"}  # and so no key
+PUT_OUT = {
+    "TopK(b)": "b",
+    "TopK(b, session)": "b",
+    "TopK(f, weight v)": "f",
+    "Last(v, b, ordered)": "b",
+}  # and so no key
 IN_ORDER = ("ordered", "Last(")  # what of it needs rows that have one order
 
 

@@ -11,6 +11,7 @@ from headgate.operator.fixed_windows import Sliding, Tumbling
 from headgate.operator.joint import Aggregate
 from headgate.operator.key_calls import KeyContext, Timer
 from headgate.operator.rows import EpochClock, Groups, KeyedRows, Partials
+from headgate.operator.session_window import Session
 from headgate.operator.timers import FiredTimers, Timers
 from headgate.operator.update import Update
 from headgate.operator.window import Window
@@ -32,6 +33,7 @@ __all__ = [
     "Min",
     "Output",
     "Partials",
+    "Session",
     "Sliding",
     "StateFields",
     "StatefulOperator",

@@ -21,7 +21,7 @@ import pyarrow as pa
 from headgate.arrays import I64, Bools
 from headgate.operator.panes import Ranges
 from headgate.operator.rows import EpochClock, Groups
-from headgate.operator.window import CHANGE, INSERT, SEEN, UPDATE
+from headgate.operator.window import CHANGE, DELETE, INSERT, SEEN, UPDATE
 from headgate.state.rows import StateRows
 from headgate.state.session import StateSession
 
@@ -70,6 +70,18 @@ def of_results(
         changes = np.where(np.ones(len(best), np.bool_) if new is None else new, INSERT, UPDATE)
         parts.append(told_as(changes))
     return side_by_side(*(part for part in parts if part is not None))
+
+
+def taken_back(operator: PerKey, results: StateRows) -> pa.RecordBatch:
+    """Output rows that take these results back: key and bounds, the values null."""
+    assert operator.window is not None
+    key = results.keys.select(results.layout.schema.key.names)
+    values = operator.results(results)
+    nulls = [pa.nulls(len(results), field.type) for field in values.schema]
+    gone = pa.RecordBatch.from_arrays(nulls, schema=values.schema)
+    bounds = operator.window.bounds(results)
+    assert bounds is not None
+    return side_by_side(key, bounds, gone, told_as([DELETE] * len(results)))
 
 
 def told_as(changes: object) -> pa.RecordBatch:

@@ -104,11 +104,16 @@ def held_of(layout: RowLayout, rows: StateRows) -> Held:
     return Held(layout, np.ones(len(rows), np.bool_), lambda name: rows.columns[name])
 
 
+def keyed_rows(rows: StateRows) -> KeyedRows:
+    """The keys of state rows, without sub-keys."""
+    schema = rows.layout.schema
+    return KeyedRows(rows.keys.select(list(range(len(schema.key)))), schema.key.names, rows.route)
+
+
 def groups_of(rows: StateRows, without: str) -> Groups:
     """The distinct keys of state rows, and their sub-keys but for one column."""
     schema, keys = rows.layout.schema, rows.keys
-    key = keys.select(list(range(len(schema.key))))
-    keyed = KeyedRows(key, schema.key.names, rows.route)
+    keyed = keyed_rows(rows)
     rest = [
         (name, keys.column(len(schema.key) + number))
         for number, name in enumerate(schema.sub.names)
