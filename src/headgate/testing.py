@@ -191,6 +191,7 @@ def run(
             planning=plan_with(manager, program, slots, scaling=scaling, beside=False),
         )
         done = LocalRun(coordinator, outputs)
+        program = coordinator.program
 
         def run_tasks(plan: EpochPlan, inputs: Any = ()) -> EpochResult:
             engine = LocalEngine(program, check_purity=check_purity, seed=seed + plan.epoch)

@@ -21,16 +21,16 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from headgate.commit.costs_in_use import CostFiles
+from headgate.commit.evolution import NOTHING, Carried, Changes, evolve, offers_of
 from headgate.commit.manifest import FORMAT, Manifest
 from headgate.commit.ownership import (
     IDENTITY,
     Generation,
     Signer,
-    check_compatible,
     create_identity,
     missing_key,
     read_identity,
@@ -95,7 +95,7 @@ class Checkpoint:
         self,
         program: Program,
         buckets: int,
-        drop_state: Collection[str] = (),
+        changes: Changes = NOTHING,
         identity: Identity | None = None,
     ) -> int:
         """Make this the checkpoint of the flow, or check that it is; returns its bucket count.
@@ -109,12 +109,13 @@ class Checkpoint:
         stored = self.identity()
         if stored is None:
             self._check_is_new()
-            check_compatible(None, declared, self.storage.uri, drop_state)
-            facts: dict[str, Any] = {"dropped": sorted(drop_state)} if drop_state else {}
+            evolve(None, declared, self.storage.uri, changes)
+            dropped = sorted(changes.drop_state)
+            facts: dict[str, Any] = {"dropped": dropped} if dropped else {}
             facts |= {"format": FORMAT, "buckets": buckets, "describe": declared}
             facts |= (identity or Identity.new()).to_json()
             if not create_identity(self.storage, self._signer, **facts):
-                return self.adopt(program, buckets, drop_state)  # another start was first
+                return self.adopt(program, buckets, changes)  # another start was first
             return buckets
         if stored.get("signed") and self._signer is None:
             raise missing_key(self.storage.uri)
@@ -126,14 +127,29 @@ class Checkpoint:
                 "copy, or start with a new checkpoint folder",
                 uri=self.storage.uri,
             )
-        before = stored["describe"] if last is None else last.describe
-        dropped = stored.get("dropped", [])
-        check_compatible(before, declared, self.storage.uri, drop_state, dropped)
+        self.carried(program, last, changes)
         if last is not None:
             declared = stored["describe"]
-        facts = {"dropped": sorted({*dropped, *drop_state})} if dropped or drop_state else {}
+        dropped = sorted({*stored.get("dropped", ()), *changes.drop_state})
+        facts = {"dropped": dropped} if dropped else {}
         update_identity(self.storage, self._signer, describe=declared, **facts)
         return int(stored["buckets"])
+
+    def carried(
+        self, program: Program, last: Manifest | None, changes: Changes = NOTHING
+    ) -> Carried:
+        """How the state of the last manifest is carried on by this flow; raises if it cannot."""
+        stored = self.identity() or {}
+        chains = {} if last is None else last.chains
+        return evolve(
+            stored.get("describe") if last is None else last.describe,
+            json.loads(json.dumps(program.describe())),
+            self.storage.uri,
+            changes,
+            dropped=stored.get("dropped", ()),
+            offers=offers_of(program),
+            empty=[table for table, by_slot in chains.items() if not any(by_slot.values())],
+        )
 
     def _check_is_new(self) -> None:
         uri = self.storage.uri
@@ -164,9 +180,22 @@ class Checkpoint:
         planned = self.storage.list("spark/offsets/")
         return (self.identity() or {}).get("spark_sources") if planned else None
 
-    def keep_spark_sources(self, names: Sequence[str]) -> None:
+    def spark_names(self) -> dict[str, str]:
+        """What the sources, those too that are gone, are called in Spark's checkpoint."""
+        return dict((self.identity() or {}).get("spark_names", {}))
+
+    def names_sources(self) -> bool:
+        """Do offsets in Spark's checkpoint belong to sources by name? Then they may come and go."""
+        planned = [name for name in self.storage.list("spark/offsets/") if name[-1].isdigit()]
+        if not planned:
+            return False
+        newest = max(planned, key=lambda name: int(name.rpartition("/")[2]))
+        return self.storage.read(newest).startswith(b"v2\n")
+
+    def keep_spark_sources(self, names: Sequence[str], spark_names: Mapping[str, str]) -> None:
         """Note the sources in their order, before Spark plans an epoch with them."""
-        update_identity(self.storage, self._signer, spark_sources=list(names))
+        told = {"spark_sources": list(names), "spark_names": dict(spark_names)}
+        update_identity(self.storage, self._signer, **told)
 
     # --- manifests -------------------------------------------------------------------------
     def claim(self, now_ms: int) -> Generation:

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from headgate.commit.checkpoint import Checkpoint
 from headgate.commit.manifest import Manifest
@@ -23,7 +24,8 @@ from headgate.slot.program import Program
 from headgate.state.digest import digest_of
 from headgate.state.storage import Storage
 
-_ENTRY = re.compile(r"(spark/(?:offsets|commits|sources/\d+))/(\d+)(?:\.compact)?")
+_NAMED = re.compile(r"^\w+:(?=[{\[\d-])")  # before a source's offset, if sources have names
+_ENTRY = re.compile(r"(spark/(?:offsets|commits|sources/\w+))/(\d+)(?:\.compact)?")
 
 
 def spark_query_id(storage: Storage) -> str | None:
@@ -85,7 +87,7 @@ def _entries(storage: Storage) -> dict[str, list[str]]:
 def _is_whole(data: bytes) -> bool:
     try:
         version, *lines = data.decode().splitlines()
-        for line in lines:
+        for line in (_NAMED.sub("", line) for line in lines):
             if line not in ("", "-"):  # a source that has not begun
                 json.loads(line)
     except ValueError:
@@ -149,20 +151,55 @@ def check_epoch(
         raise _rolled_back(place, last, f"it {what} batch {batch} (file offsets/{batch})")
 
 
-def check_sources(place: Checkpoint, names: Sequence[str]) -> None:
-    """Spark's offsets belong to sources by their position: the same ones must come in that order.
+def check_sources(
+    place: Checkpoint,
+    names: Sequence[str],
+    renamed: Mapping[str, str] = MappingProxyType({}),
+    come_back: Collection[str] = (),
+) -> None:
+    """Does Spark find the offsets of these sources? Raises if not, else notes them.
 
-    A source may get another name, if the others stay where they are.
+    Where sources have names in Spark's checkpoint, they may come and go in any order; one that was
+    gone goes on from where it was if it is in `come_back`, as Spark keeps a log of its own for it.
+    Elsewhere offsets belong to sources by their position, and the same ones must come in that
+    order. A source may get another name, if the others stay where they are.
     """
-    before = place.spark_sources()
-    if changes := [] if before is None else source_changes(before, names):
+    before, known = place.spark_sources(), place.spark_names()
+    if before is not None and place.names_sources():
+        gone = [name for name in names if name in known and name not in before]
+        lost = [name for name in gone if name not in (*come_back, *renamed.values())]
+        if lost:
+            raise IncompatibleFlow(
+                f"source {lost[0]!r} was gone for a while, and Spark has forgotten its offsets: "
+                "rows that were read before would be read again. Give it another name=, and say in "
+                "its own options where to start",
+                changes=lost,
+            )
+    elif before is not None and (changes := source_changes(before, names)):
         raise IncompatibleFlow(
             f"the flow's sources changed, and the offsets in Spark's checkpoint {place.spark_uri} "
             f"belong to sources by their position: {'; '.join(changes)}. Declare the sources as "
-            "they were, or start with a new checkpoint folder",
+            "they were, or start with a new checkpoint folder (if all sources are Files, or have "
+            "names in Spark, they may come and go there)",
             changes=changes,
         )
-    place.keep_spark_sources(names)
+    place.keep_spark_sources(names, spark_names(names, known, renamed))
+
+
+def spark_names(
+    names: Iterable[str], known: Mapping[str, str], renamed: Mapping[str, str]
+) -> dict[str, str]:
+    """What sources are called in Spark's checkpoint, for good; those that are gone too."""
+    found = dict(known)
+    for name in names:
+        if name in found:
+            continue
+        old = next((o for o, n in renamed.items() if n == name and o in found), None)
+        plain = re.sub(r"[^A-Za-z0-9_]", "_", name)
+        taken = set(found.values())
+        fresh = (plain if not n else f"{plain}_{n}" for n in range(len(found) + 1))
+        found[name] = found.pop(old) if old else next(n for n in fresh if n not in taken)
+    return found
 
 
 def source_changes(before: Sequence[str], after: Sequence[str]) -> list[str]:

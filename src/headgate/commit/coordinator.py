@@ -19,6 +19,7 @@ from headgate.commit.checkpoint import Checkpoint, Collector
 from headgate.commit.continuity import check_epoch, check_sinks, newest_plan, spark_offsets
 from headgate.commit.costs_in_use import CostsInUse
 from headgate.commit.epoch_record import EpochResult, epoch_facts, settle
+from headgate.commit.evolution import Changes
 from headgate.commit.facts import DamageFacts, EpochFacts, PlanFacts, RetryFacts, ScaleFacts
 from headgate.commit.instances import Instances, InstancesInUse
 from headgate.commit.journal import Journal
@@ -67,19 +68,17 @@ class Coordinator:
         planning: Planning | None = None,
         check: Callable[[Manifest | None], None] = lambda last: None,
     ) -> None:
-        self.program, self.checkpoint, self.settings = program, checkpoint, settings
+        self.checkpoint, self.settings = checkpoint, settings
         self._planning = planning
         self._dispatch: Mapping[str, Dispatch] = {}
         self.slots = settings.slots
-        self._batch(settings.chosen_batch_rows)
         self._wanted: deque[tuple[int, str, Instances]] = deque(maxlen=1)  # other threads ask
         self._parallelism: deque[Mapping[str, int]] = deque()  # so do they for this
         self.carry_out: Callable[[Decision], None] = self._resize_as_decided
         self.is_changing: Callable[[], bool] = lambda: False
         self._clock_ms, self._sink_uris = clock_ms, sink_uris
-        self.buckets = checkpoint.adopt(
-            program, settings.buckets, settings.drop_state, settings.identity
-        )
+        changes = Changes(settings.drop_state, settings.renamed, settings.reset)
+        self.buckets = checkpoint.adopt(program, settings.buckets, changes, settings.identity)
         self.identity = checkpoint.keys()
         self.journal = Journal(checkpoint.journal, settings.keep_journal)
         last = checkpoint.last_manifest()
@@ -88,7 +87,11 @@ class Coordinator:
         # A start that is refused must not stop a flow that runs: claim last, then look again.
         self.generation = checkpoint.claim(clock_ms())
         checkpoint.tables.generation = self.generation.number
-        self.last = checkpoint.last_manifest()
+        last = checkpoint.last_manifest()
+        carried = checkpoint.carried(program, last, changes)
+        self.last = carried.of(last)
+        self.program = program = replace(program, kept=carried.kept)
+        self._batch(settings.chosen_batch_rows)
         self._sinks = SinkCalls(
             program,
             checkpoint,

@@ -7,10 +7,8 @@ nothing, so it is safe beside a running flow. Checkpoints store Arrow types as t
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,10 +17,11 @@ from typing import Any
 import pyarrow as pa
 
 from headgate.commit.checkpoint import Checkpoint
+from headgate.commit.described import state_schema
 from headgate.commit.journal import Journal
 from headgate.commit.manifest import BEFORE, Manifest
 from headgate.commit.ownership import signer_of
-from headgate.errors import CheckpointError, UnknownName, UnsupportedVersion
+from headgate.errors import CheckpointError, UnknownName
 from headgate.routing.hashing import bucket_of, hash_columns
 from headgate.routing.table import RoutingTable, hash_table
 from headgate.state.layout import StateSchema, shown_names
@@ -30,7 +29,6 @@ from headgate.state.store import StateStore
 from headgate.topology.arguments import absolute, scheme_of
 
 NULL = r"\N"
-_LIST = re.compile(r"(list|large_list|fixed_size_list)<(.*): (.*?)( not null)?>(?:\[(\d+)\])?")
 
 
 def read_state(
@@ -296,43 +294,4 @@ def _is_binary(kind: pa.DataType) -> bool:
     types = pa.types
     return bool(
         types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind)
-    )
-
-
-def parse_type(text: str) -> pa.DataType:
-    """The Arrow type that prints as `text`.
-
-    Examples:
-        >>> parse_type("timestamp[us, tz=UTC]")
-        TimestampType(timestamp[us, tz=UTC])
-        >>> parse_type("fixed_size_list<item: double>[3]").list_size
-        3
-    """
-    with suppress(ValueError):
-        return pa.type_for_alias(text)
-    if found := re.fullmatch(r"timestamp\[(\w+), tz=(.+)\]", text):
-        return pa.timestamp(found[1], found[2])
-    if found := re.fullmatch(r"fixed_size_binary\[(\d+)\]", text):
-        return pa.binary(int(found[1]))
-    if found := re.fullmatch(r"(decimal(?:32|64|128|256))\((\d+), (-?\d+)\)", text):
-        return getattr(pa, found[1])(int(found[2]), int(found[3]))
-    if found := _LIST.fullmatch(text):
-        item = pa.field(found[2], parse_type(found[3]), nullable=found[4] is None)
-        if found[1] == "large_list":
-            return pa.large_list(item)
-        return pa.list_(item, int(found[5] or -1))
-    raise UnsupportedVersion(
-        f"the checkpoint names a column type {text!r} that this headgate cannot read; "
-        "use the version that wrote it",
-        found=text,
-    )
-
-
-def state_schema(described: Mapping[str, Sequence[Sequence[str]]]) -> StateSchema:
-    """The schema that `StateSchema.describe` described."""
-    return StateSchema(
-        *(
-            pa.schema([(name, parse_type(kind)) for name, kind in described.get(part, ())])
-            for part in ("key", "values", "sub")
-        )
     )

@@ -30,7 +30,7 @@ import os
 import re
 import socket
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -40,9 +40,7 @@ from headgate.errors import (
     CheckpointError,
     DeclarationError,
     ForeignCheckpoint,
-    IncompatibleFlow,
     Overtaken,
-    UnknownName,
     UntrustedCheckpoint,
 )
 from headgate.routing.identity import KEY_HASH, Identity
@@ -150,65 +148,6 @@ def update_identity(storage: Storage, signer: Signer | None = None, **facts: Any
 
 def _signs_identity(signer: Signer | None) -> Sign | None:
     return None if signer is None else signer.of("", IDENTITY)
-
-
-def check_compatible(
-    stored: Mapping[str, Any] | None,
-    declared: Mapping[str, Any],
-    uri: str,
-    drop_state: Collection[str] = (),
-    dropped: Collection[str] = (),
-) -> None:
-    """Stored state must still fit: same flow, and for every operator same key, state, settings.
-
-    `drop_state` may name what is stored and the flow has no longer, and what earlier starts
-    `dropped`: so a start can be repeated as it was. A name may have been a sink's before.
-    """
-    sinks = () if stored is None else stored.get("sinks", ())
-    for name in drop_state:
-        if name in declared["operators"] and name not in sinks:
-            raise DeclarationError(
-                f"drop_state names {name!r}, which the flow still has: its state would be kept. "
-                "Leave it out; or, to begin from nothing, give the operator another name=",
-                operator=name,
-            )
-    if stored is None:
-        return
-    if stored["flow"] != declared["flow"]:
-        raise ForeignCheckpoint(
-            f"checkpoint {uri} belongs to flow {stored['flow']!r}, not {declared['flow']!r}",
-            found=stored["flow"],
-            wanted=declared["flow"],
-        )
-    changes = []
-    for name, before in stored["operators"].items():
-        after = declared["operators"].get(name)
-        if after is not None:
-            changes += [
-                f"{what} of {name!r} was {before[what]}, is now {after[what]}"
-                for what in ("key", "state", "settings", "ttl_ms")
-                if before[what] != after[what]
-            ]
-        elif name not in drop_state:
-            changes.append(
-                f"operator {name!r} is gone and its state with it "
-                f"(start with drop_state=[{name!r}] if that is meant)"
-            )
-    if changes:
-        raise IncompatibleFlow(
-            f"the flow changed in a way its state in {uri} cannot follow: {'; '.join(changes)}. "
-            "Undo the change, or start with a new checkpoint folder",
-            changes=changes,
-        )
-    known = [*stored["operators"], *sinks]
-    for name in drop_state:
-        if name not in known and name not in dropped:
-            raise UnknownName(
-                f"drop_state names {name!r}, but the checkpoint holds no such operator or sink; "
-                f"it holds {', '.join(known) or 'none'}",
-                name=name,
-                known=known,
-            )
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,11 @@ class Options:
         buckets: Hash buckets per operator; a power of two, fixed for the life of a checkpoint.
         drop_state: Names of operators that are gone and whose state may be forgotten, and of sinks
             that are gone and whose undelivered rows may be. May stay at later starts.
+        renamed: What has another name now, `{"old": "new"}`: operators, sources, columns of keys,
+            inputs and state ("operator.column" for those of one operator), functions of `Update`.
+            May stay at later starts.
+        reset: Names of operators that begin from nothing if their state cannot follow a change of
+            the flow; those whose state can, keep it. So it may stay at later starts.
         keep_manifests: How many epochs back the checkpoint can be read.
         keep_journal: How many records the journal keeps: one per epoch, and one per plan, change
             of slots and retry.
@@ -59,6 +64,8 @@ class Options:
     warm_dir: str | None = None
     buckets: int = BUCKETS
     drop_state: Collection[str] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    reset: Collection[str] = ()
     keep_manifests: int = 8
     keep_journal: int = KEEP_RECORDS
     durable: bool = True
@@ -75,10 +82,31 @@ class Options:
         if self.buckets & (self.buckets - 1) or self.buckets > 65536:
             raise EngineError(f"buckets={self.buckets}; it must be a power of two up to 65536")
         # a text alone would be taken for the names of its letters
-        if isinstance(self.drop_state, str) or not isinstance(self.drop_state, Collection):
-            raise DeclarationError(
-                f"drop_state={self.drop_state!r}; it takes a list of names, such as ['counts']"
-            )
+        for name in ("drop_state", "reset"):
+            given = getattr(self, name)
+            if isinstance(given, str) or not isinstance(given, Collection):
+                raise DeclarationError(
+                    f"{name}={given!r}; it takes a list of names, such as ['counts']"
+                )
+        _check_renamed(self.renamed)
+
+
+def _check_renamed(renamed: object) -> None:
+    texts = isinstance(renamed, Mapping) and all(
+        isinstance(name, str) for pair in renamed.items() for name in pair
+    )
+    if not isinstance(renamed, Mapping) or not texts:
+        raise DeclarationError(
+            f"renamed={renamed!r}; it takes old names with their new ones, such as "
+            "{'counts': 'per_user'}"
+        )
+    twice = sorted({new for new in renamed.values() if list(renamed.values()).count(new) > 1})
+    chained = sorted(set(renamed) & set(renamed.values()))
+    if twice or chained:
+        raise DeclarationError(
+            f"renamed={dict(renamed)!r}: {', '.join(twice or chained)} is there twice. To exchange "
+            "names, or pass them on, start once with each step"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

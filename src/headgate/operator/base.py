@@ -10,7 +10,7 @@ nothing, and `absorb` in the slot that owns the key. They say so with `mergeable
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, ClassVar, Literal
@@ -48,10 +48,15 @@ class Output:
 
 @dataclass(frozen=True)
 class StateFields:
-    """What the operator keeps: value columns, and sub-key columns if it has several rows a key."""
+    """What the operator keeps: value columns, and sub-key columns if it has several rows a key.
+
+    `defaults`: value columns that may be added to a state that is there already, with what older
+    rows hold in them (None: null).
+    """
 
     values: pa.Schema
     sub: pa.Schema = field(default_factory=lambda: pa.schema([]))
+    defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
 class StatefulOperator:

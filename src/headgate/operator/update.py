@@ -86,10 +86,24 @@ class Update(StatefulOperator):
         check_choice(self.rows_as, "Update: rows_as", get_args(RowsAs), operator="Update")
         if self.state is not None:
             object.__setattr__(self, "state", to_schema(self.state))
+        self._check_defaults()
+
+    def _check_defaults(self) -> None:
+        known = [] if self.state is None else to_schema(self.state).names
+        for name in self.defaults:
+            if name not in known:
+                raise DeclarationError(
+                    f"Update(defaults=...) names {name!r}, and state= has "
+                    f"{', '.join(known) or 'no columns'}",
+                    operator="Update",
+                    column=name,
+                )
 
     def state_fields(self, rows: pa.Schema, key: Sequence[str]) -> StateFields:
         if self.state is not None:
-            return StateFields(to_schema(self.state))
+            columns = to_schema(self.state)
+            nulls = {column.name: None for column in columns if column.nullable}
+            return StateFields(columns, defaults={**nulls, **self.defaults})
         return StateFields(pa.schema([pa.field(STATE, pa.large_binary())]))
 
     def output_schema(self, rows: pa.Schema, key: Sequence[str]) -> pa.Schema:

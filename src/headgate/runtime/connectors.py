@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import reduce
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -51,14 +52,22 @@ SOURCE_TAG = "__hg_source"
 
 
 def read_sources(
-    spark: SparkSession, graph: FlowGraph, program: Program, rows_per_epoch: int | None
+    spark: SparkSession,
+    graph: FlowGraph,
+    program: Program,
+    rows_per_epoch: int | None,
+    names: Mapping[str, str] = MappingProxyType({}),
 ) -> DataFrame:
     """The frame of all sources; checks that each is what the declaration says.
 
     Sources that are functions of two arguments (without defaults) are given how many rows an epoch
-    should have, in all sources together, or None.
+    should have, in all sources together, or None. `names` is what Spark's checkpoint calls sources,
+    if it does (`runtime/named_sources.py`).
     """
-    frames = [_frame(spark, node, rows_per_epoch) for node in graph.of_kind("source")]
+    frames = [
+        _frame(spark, node, rows_per_epoch, names.get(node.name))
+        for node in graph.of_kind("source")
+    ]
     if len({frame.isStreaming for frame in frames}) > 1:
         raise DeclarationError("a flow's sources must be all streaming or all batch DataFrames")
     files = files_of(program)  # these are lists of files, which tasks read themselves
@@ -109,8 +118,13 @@ def _cut(frame: DataFrame, columns: list[str]) -> DataFrame:
     return frame.to(StructType([fields[name] for name in columns]))
 
 
-def _frame(spark: SparkSession, node: Node, rows_per_epoch: int | None) -> DataFrame:
+def _frame(
+    spark: SparkSession, node: Node, rows_per_epoch: int | None, name: str | None
+) -> DataFrame:
     given = node.spec.frame
+    if isinstance(given, Files):
+        files: DataFrame = given(spark, rows_per_epoch, name)
+        return files
     if hasattr(given, "isStreaming"):
         frame: DataFrame = given
     elif _has_two_arguments(given):
@@ -121,8 +135,6 @@ def _frame(spark: SparkSession, node: Node, rows_per_epoch: int | None) -> DataF
         raise DeclarationError(
             f"source {node.name!r} gave a {type(frame).__name__}, not a DataFrame"
         )
-    if isinstance(given, Files):
-        return frame
     found = {field.name: field.type for field in from_spark_json(frame.schema.jsonValue())}
     for wanted in node.schema:
         if wanted.name not in found:

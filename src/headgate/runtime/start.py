@@ -27,6 +27,7 @@ from headgate.errors import DeclarationError, EngineError
 from headgate.runtime.auto import cores_of, costs_of, resolve
 from headgate.runtime.connectors import Delivery, read_sources, takes_rows
 from headgate.runtime.engine import SparkEngine
+from headgate.runtime.named_sources import come_back, names_for_spark, naming
 from headgate.runtime.query import FlowQuery
 from headgate.runtime.session import lend_hadoop_client
 from headgate.runtime.stream import IDLE_S, Epochs, EpochStream
@@ -100,7 +101,9 @@ def start_flow(
     if tick is None:
         tick = any(node.spec.ttl is not None or node.spec.by_clock for node in program.stateful)
     place = Checkpoint(checkpoint, signer_of(options.key, trust_unsigned=options.trust_unsigned))
-    source = read_sources(spark, graph, program, rows_per_epoch)
+    names = names_for_spark(spark, graph, place, options.renamed)
+    with naming(spark, names):
+        source = read_sources(spark, graph, program, rows_per_epoch, names)
     streaming = source.isStreaming
     if trigger is not None and not streaming:
         raise DeclarationError("trigger= is for streaming sources; a batch runs as one epoch")
@@ -119,7 +122,8 @@ def start_flow(
     def check(last: Manifest | None) -> None:
         if streaming:
             check_start(place, last, spark_query_id(place.storage))
-            check_sources(place, [node.name for node in program.sources])
+            sources = [node.name for node in program.sources]
+            check_sources(place, sources, options.renamed, come_back(graph))
 
     coordinator = Coordinator(
         program,
@@ -138,6 +142,7 @@ def start_flow(
         ),
         check=check,
     )
+    program = coordinator.program  # it knows how older state files are read
     engine = SparkEngine(spark, program, source.schema, streaming=streaming, conf=options.conf)
     coordinator.journal.append(
         StartFacts(
@@ -155,15 +160,18 @@ def start_flow(
         coordinator.journal.append(DamageFacts(gone[0], reason, done, sink=sink))
 
     def start_query(rows: int | None) -> StreamingQuery:
-        frame = source if rows is None else read_sources(spark, graph, program, rows)
-        writer = (
-            frame.writeStream.queryName(graph.name)
-            .option("checkpointLocation", spark_uri(place.spark_uri))
-            .foreachBatch(
-                lambda rows, batch: stream.in_epoch(partial(epochs.run_micro_batch, rows, batch))
+        with naming(spark, names):
+            frame = source if rows is None else read_sources(spark, graph, program, rows, names)
+            writer = (
+                frame.writeStream.queryName(graph.name)
+                .option("checkpointLocation", spark_uri(place.spark_uri))
+                .foreachBatch(
+                    lambda rows, batch: stream.in_epoch(
+                        partial(epochs.run_micro_batch, rows, batch)
+                    )
+                )
             )
-        )
-        return (writer if trigger is None else writer.trigger(**trigger)).start()
+            return (writer if trigger is None else writer.trigger(**trigger)).start()
 
     ends = bool(trigger and (trigger.get("availableNow") or trigger.get("once")))
     context = spark.sparkContext

@@ -27,6 +27,7 @@ _PICKLER = "_headgate_cloudpickle"
 def compile_flow(graph: FlowGraph) -> Program:
     """Depths, column pruning and lineage of a flow; linear in its size."""
     edge_columns, wanted = _prune(graph)
+    levels: dict[str, Any] = dict(_levels(graph))
     schemas: dict[int, pa.Schema] = {}
     for node in (graph.nodes[index] for index in graph.order):
         schema = node.schema
@@ -39,7 +40,7 @@ def compile_flow(graph: FlowGraph) -> Program:
         schemas[node.id] = schema
     return Program(
         _without_engine_objects(graph),
-        **_levels(graph),
+        **levels,
         edge_columns=edge_columns,
         node_schema=schemas,
         lineage=(ORDER,) if any(is_ordered(n) for n in graph.nodes) else (),

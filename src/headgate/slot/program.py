@@ -10,7 +10,7 @@ are.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -31,12 +31,13 @@ from headgate.routing.route import (
 from headgate.slot.held_back import TIMERS, WAITING, table_of, waiting_schema
 from headgate.slot.rows import wire_schema
 from headgate.slot.sharing import AT, ShareGroup, share_groups
-from headgate.state.layout import StateSchema
+from headgate.state.layout import StateSchema, Stored
 from headgate.topology import arguments
 from headgate.topology.graph import TO_OWNERS, Edge, FlowGraph, KeyGrouping, Node
 from headgate.topology.schema import merged
 
 ORDER = "order"
+Kept = tuple[tuple[Stored, ...], tuple[str, ...]]  # how columns are found in files; names given up
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,8 @@ class Program:
 
     Levels are by node: `home_level` is where rows are with the owners of their keys, `rows_level`
     where the last are processed, `depth` where the operator ends its epoch, `output_level` where it
-    may put out its last rows.
+    may put out its last rows. `kept` says, by state table, what files of before the flow changed
+    call its columns.
     """
 
     graph: FlowGraph
@@ -85,6 +87,7 @@ class Program:
     edge_columns: dict[int, tuple[str, ...]]
     node_schema: dict[int, pa.Schema]
     lineage: tuple[str, ...]
+    kept: Mapping[str, Kept] = field(default_factory=dict)
 
     @property
     def levels(self) -> int:
@@ -178,7 +181,10 @@ class Program:
 
     @cached_property
     def state_schemas(self) -> dict[int, StateSchema]:
-        return {n.id: state_schema(n.spec, self.input_schema(n.id), n.key) for n in self.stateful}
+        return {
+            n.id: self._as_kept(n.name, state_schema(n.spec, self.input_schema(n.id), n.key))
+            for n in self.stateful
+        }
 
     @cached_property
     def side_schemas(self) -> dict[int, dict[str, StateSchema]]:
@@ -187,7 +193,8 @@ class Program:
         for node in self.stateful:
             mine = schemas.setdefault(node.id, {})
             if node.order_by is not None:
-                mine[WAITING] = waiting_schema(self.input_schema(node.id), node.key)
+                waiting = waiting_schema(self.input_schema(node.id), node.key)
+                mine[WAITING] = self._as_kept(table_of(node.name, WAITING), waiting)
             if node.spec.uses_timers:
                 mine[TIMERS] = timer_schema(self.state_schemas[node.id].key)
         return schemas
@@ -207,6 +214,10 @@ class Program:
     def carry_schema(self, node: Node) -> pa.Schema | None:
         operator: StatefulOperator = node.spec
         return operator.carry_schema(self.input_schema(node.id), node.key)
+
+    def _as_kept(self, table: str, schema: StateSchema) -> StateSchema:
+        stored, retired = self.kept.get(table, ((), ()))
+        return replace(schema, stored=stored, retired=retired)
 
     def _dispatches(self, node: Node, stops: Mapping[int, tuple[Stop, ...]]) -> Dispatches:
         usual, inputs = usual_dispatch(self.graph, node), self.graph.inputs(node.id)
@@ -246,6 +257,7 @@ class Program:
                 }
                 | ({"order_by": n.order_by} if n.order_by is not None else {})
                 | ({"timers": True} if n.spec.uses_timers else {})
+                | self._side_tables(n)
                 for n in self.stateful
             },
             "stateless": [
@@ -253,11 +265,20 @@ class Program:
             ],
             "sources": [n.name for n in self.sources],
             "sinks": {n.name: n.spec.kind for n in self.sinks},
+            "published_columns": {
+                n.name: [[f.name, str(f.type)] for f in n.schema]
+                for n in self.sinks
+                if n.spec.kind in ("parquet", "table")
+            },
             "edges": [
                 {"producer": names[e.producer], "consumer": names[e.consumer]}
                 for e in self.graph.edges
             ],
         }
+
+    def _side_tables(self, node: Node) -> dict[str, Any]:
+        sides = self.side_schemas[node.id]
+        return {"tables": {part: s.describe() for part, s in sides.items()}} if sides else {}
 
 
 def is_ordered(node: Node) -> bool:

@@ -17,7 +17,7 @@ bytes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
@@ -38,12 +38,33 @@ KEY_PARTS = ("key.", "sub.")
 
 
 @dataclass(frozen=True)
+class Stored:
+    """A value column that files know otherwise, since the flow changed (`commit/evolution.py`).
+
+    `name` is what they call it. `absent`: those written before it was added lack it; rows in them
+    hold `default`, in the text that casts to its type (None: null).
+    """
+
+    column: str
+    name: str
+    absent: bool = False
+    default: str | None = None
+
+
+@dataclass(frozen=True)
 class StateSchema:
-    """Arrow fields of a state row; two schemas are compatible when `describe()` is equal."""
+    """Arrow fields of a state row; two schemas are alike when `describe()` is equal.
+
+    Files may be older than the schema: key and sub-key columns are found in them by their place,
+    value columns by name, or as `stored` says; types are made those of the schema. `retired` are
+    names in files that no column may take again: their values were given up.
+    """
 
     key: pa.Schema
     values: pa.Schema
     sub: pa.Schema = field(default_factory=lambda: pa.schema([]))
+    stored: tuple[Stored, ...] = ()
+    retired: tuple[str, ...] = ()
 
     @property
     def row_key(self) -> pa.Schema:
@@ -58,10 +79,15 @@ class StateSchema:
 
     def describe(self) -> dict[str, Any]:
         """JSON form, kept in the checkpoint and compared when a flow resumes."""
-        return {
+        told: dict[str, Any] = {
             part: [[f.name, str(f.type)] for f in getattr(self, part)]
             for part in ("key", "sub", "values")
         }
+        if self.stored:
+            told["stored"] = [[s.column, s.name, s.absent, s.default] for s in self.stored]
+        if self.retired:
+            told["retired"] = list(self.retired)
+        return told
 
 
 def shown_names(key: Sequence[str], values: Sequence[str]) -> list[str]:
@@ -147,6 +173,20 @@ class ColumnLayout:
     kind: Kind
     dtype: np.dtype[Any]
     width: int = 1
+    stored: Stored | None = None
+
+    @property
+    def in_files(self) -> str:
+        """What files call it."""
+        return self.name if self.stored is None else f"value.{self.stored.name}"
+
+    def before(self, rows: int) -> Values:
+        """What rows hold that were written before there was this column."""
+        assert self.stored is not None
+        if self.stored.default is None:
+            return self.store(pa.nulls(rows, self.type), rows)
+        value = pa.scalar(self.stored.default, pa.string()).cast(self.type)
+        return self.store(pa.repeat(value, rows), rows)
 
     def blank(self, rows: int) -> Values:
         """What a column holds before anything is written: zero, and null in a heap column."""
@@ -253,6 +293,8 @@ class RowLayout:
     def columns(self) -> dict[str, ColumnLayout]:
         parts = (("key", self.schema.key), ("sub", self.schema.sub), ("value", self.schema.values))
         all_columns = [layout_of(f"{part}.{f.name}", f) for part, fields in parts for f in fields]
+        stored = {f"value.{known.column}": known for known in self.schema.stored}
+        all_columns = [replace(c, stored=stored.get(c.name)) for c in all_columns]
         if self.ttl:
             all_columns.append(layout_of(TOUCHED, pa.field(TOUCHED, pa.int64(), nullable=False)))
         return {column.name: column for column in all_columns}
@@ -264,6 +306,15 @@ class RowLayout:
     @cached_property
     def value_names(self) -> list[str]:
         return [name for name in self.columns if name.startswith("value.")]
+
+    def found_in(self, names: Sequence[str]) -> dict[str, str]:
+        """Which column of a file holds which of these; those that the file lacks are not there."""
+        found = {name: c.in_files for name, c in self.columns.items() if c.in_files in names}
+        for part in KEY_PARTS:  # by their place: they may have been called otherwise
+            mine = [name for name in self.columns if name.startswith(part)]
+            theirs = [name for name in names if name.startswith(part)]
+            found |= dict(zip(mine, theirs, strict=False)) if len(mine) == len(theirs) else {}
+        return found
 
     @cached_property
     def has_route(self) -> bool:

@@ -306,7 +306,7 @@ def _batch(layout: RowLayout, rows: FileRows, narrow: bool) -> pa.RecordBatch:
     arrays["_check"] = pa.array(ids.check.astype(np.uint8) if narrow else ids.check)
     arrays["_op"] = pa.array(rows.removed.view(np.uint8))
     for name, column in layout.columns.items():
-        arrays[name] = column.arrow(rows.columns[name])
+        arrays[column.in_files] = column.arrow(rows.columns[name])
     return pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
 
 
@@ -388,8 +388,12 @@ def _buffer_at(source: Any, start: int, size: int) -> pa.Buffer:
 
 
 def _rows(batches: list[pa.RecordBatch], layout: RowLayout) -> FileRows:
-    there = set(batches[0].schema.names)
-    lacking = [name for name in layout.columns if name not in there and name != TOUCHED]
+    there = batches[0].schema.names
+    found = layout.found_in(there)
+    absent = [c for name, c in layout.columns.items() if name not in found and name != TOUCHED]
+    lacking = [
+        column.name for column in absent if column.stored is None or not column.stored.absent
+    ]
     if lacking or ("_h" in there) != layout.has_route:
         raise DamagedFile(f"it was written for another schema (no {', '.join(lacking)})")
 
@@ -398,10 +402,11 @@ def _rows(batches: list[pa.RecordBatch], layout: RowLayout) -> FileRows:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def values(name: str, column: ColumnLayout) -> Values:
-        return Values.concat([column.store(b.column(name), b.num_rows) for b in batches])
+        return Values.concat([column.store(b.column(found[name]), b.num_rows) for b in batches])
 
     route = numbers("_route")
     h = numbers("_h") if layout.has_route else route
     check = numbers("_check").astype(np.uint64, copy=False)
-    columns = {name: values(name, c) for name, c in layout.columns.items() if name in there}
+    columns = {name: values(name, c) for name, c in layout.columns.items() if name in found}
+    columns |= {column.name: column.before(len(route)) for column in absent if column.stored}
     return FileRows(RowIds(route, h, check), numbers("_op") != 0, columns)

@@ -113,12 +113,16 @@ class Files:
         schema = self._schema_found() if self.schema is None else to_schema(self.schema)
         object.__setattr__(self, "schema", schema)
 
-    def __call__(self, spark: Any, rows_per_epoch: int | None) -> Any:
-        """A streaming DataFrame of the files: path, time of change, length."""
+    def __call__(self, spark: Any, rows_per_epoch: int | None, name: str | None = None) -> Any:
+        """A streaming DataFrame of the files: path, time of change, length.
+
+        `name` is what Spark's checkpoint calls it.
+        """
         given = self.spark_options()
         if rows_per_epoch is not None:
             given |= self.limit(rows_per_epoch)
         reader = spark.readStream.format("binaryFile").schema(_BINARY_FILE).options(**given)
+        reader = reader if name is None else reader.name(name)
         return reader.load(spark_uri(self.place)).select("path", "modificationTime", "length")
 
     @property

@@ -14,8 +14,8 @@ from tests.unit.commit.parts import coordinator, program, quiet
 
 from headgate import Count, Flow, StateFields, StatefulOperator, Sum
 from headgate.commit.checkpoint import IDENTITY, Checkpoint
+from headgate.commit.evolution import Changes, evolve
 from headgate.commit.manifest import Manifest
-from headgate.commit.ownership import check_compatible
 from headgate.errors import (
     DamagedManifest,
     ForeignCheckpoint,
@@ -221,7 +221,7 @@ BEFORE = ("op", "k", Sum("v"))
     [
         (("op", "j", Sum("v")), "key of 'op'"),
         (("op", "k", Sum("j")), "settings of 'op'"),
-        (("op", "k", Count()), "state of 'op'"),
+        (("op", "k", Count()), "settings of 'op'"),
         (("op", "k", Sum("v", ttl=timedelta(hours=1))), "ttl_ms of 'op' was None, is now 3600000"),
         (("renamed", "k", Sum("v")), "drop_state=['op']"),
     ],
@@ -244,9 +244,9 @@ def test_all_changes_are_told_at_once() -> None:
     new = declared(("op", "j", Sum("j"))).describe()
 
     with pytest.raises(IncompatibleFlow) as caught:
-        check_compatible(old, new, "here")
+        evolve(old, new, "here")
 
-    assert len(caught.value.changes) == 4  # key, state (its key), settings; and one operator gone
+    assert len(caught.value.changes) == 3  # key and settings; and one operator gone
     assert "here" in str(caught.value)
 
 
@@ -274,8 +274,8 @@ def test_state_can_be_dropped_by_name_only(tmp_path: Path) -> None:
     at(tmp_path).adopt(declared(BEFORE, ("other", "k", Count())), 64)
 
     with pytest.raises(IncompatibleFlow):
-        at(tmp_path).adopt(declared(), 64, drop_state=["op"])
-    at(tmp_path).adopt(declared(), 64, drop_state=["op", "other"])
+        at(tmp_path).adopt(declared(), 64, Changes(["op"]))
+    at(tmp_path).adopt(declared(), 64, Changes(["op", "other"]))
 
 
 def test_stored_state_belongs_to_the_flow_of_the_last_manifest_not_of_the_last_start(
@@ -285,16 +285,16 @@ def test_stored_state_belongs_to_the_flow_of_the_last_manifest_not_of_the_last_s
     at(tmp_path).adopt(declared(BEFORE), 64)
     at(tmp_path).commit(replace(EMPTY, describe=declared(BEFORE).describe()))
     other = ("other", "k", Count())
-    at(tmp_path).adopt(declared(other), 64, drop_state=["op"])
+    at(tmp_path).adopt(declared(other), 64, Changes(["op"]))
 
     with pytest.raises(IncompatibleFlow, match="settings of 'op'"):
-        at(tmp_path).adopt(declared(("op", "k", Sum("j"))), 64, drop_state=["other"])
+        at(tmp_path).adopt(declared(("op", "k", Sum("j"))), 64, Changes(["other"]))
     with pytest.raises(IncompatibleFlow, match="drop_state"):
         at(tmp_path).adopt(declared(other), 64)
     at(tmp_path).adopt(declared(BEFORE), 64)
 
     at(tmp_path).commit(replace(EMPTY, epoch=4, describe=declared(other).describe()))
-    at(tmp_path).adopt(declared(("op", "k", Sum("j"))), 64, drop_state=["other"])
+    at(tmp_path).adopt(declared(("op", "k", Sum("j"))), 64, Changes(["other"]))
 
 
 # --- manifests and marks ----------------------------------------------------------------------

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headgate as hg
-from headgate.commit.inspection import Inspection, parse_type, state_schema
+from headgate.commit.described import parse_type, state_schema
+from headgate.commit.inspection import Inspection
 from headgate.errors import UnknownName, UnsupportedVersion
 from headgate.state.layout import StateSchema
 from headgate.testing import ListSource, LocalRun, ManualClock, run

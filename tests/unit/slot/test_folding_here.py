@@ -33,7 +33,7 @@ from tests.unit.slot.test_folding_away import (
 
 import headgate as hg
 from headgate import Count, Flow, Sum
-from headgate.commit.ownership import check_compatible
+from headgate.commit.evolution import evolve
 from headgate.errors import DeclarationError, OperatorFailed
 from headgate.slot import task
 from headgate.slot.program import Program
@@ -167,7 +167,7 @@ def test_split_on_or_off_is_a_compatible_change() -> None:
     told = compiled(chain(False, False)).describe()
 
     assert compiled(chain(True, True)).describe() == told
-    check_compatible(told, compiled(chain(True, False)).describe(), "here", ())
+    evolve(told, compiled(chain(True, False)).describe(), "here")
 
 
 # --- one epoch, by hand -----------------------------------------------------------------------

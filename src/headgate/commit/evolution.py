@@ -1,0 +1,414 @@
+"""What becomes of stored state when the flow has changed: carried on, or refused with a way out.
+
+The last manifest describes the flow that its state belongs to. A start compares that with the flow
+it declares and either refuses, or says how the state is carried on: which operators and sources
+have other names now, which begin from nothing, and how the columns of state tables are found in
+files that were written before. Nothing is rewritten: files are converted as they are read
+(`state/state_file.py`), and what a start says becomes true with the first epoch that it commits. So
+a driver may die anywhere, and start again with the same words.
+
+A value column keeps the name that it has in files (`Stored.name`) for good, so that an old file
+cannot be mistaken however often columns were renamed, given up and added since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+
+from headgate.commit.described import parse_type
+from headgate.commit.manifest import Manifest
+from headgate.errors import DeclarationError, ForeignCheckpoint, IncompatibleFlow, UnknownName
+from headgate.slot.program import Kept, Program
+from headgate.state.layout import Stored
+from headgate.state.widening import widens
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What a start says about how its flow has changed (see `Options`)."""
+
+    drop_state: Collection[str] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    reset: Collection[str] = ()
+
+    def now(self, name: str, owner: str) -> str:
+        """What is called `name` in the state of an operator, as the flow calls it now."""
+        new = self.renamed.get(f"{owner}.{name}", self.renamed.get(name, name))
+        return new.removeprefix(f"{owner}.")
+
+    def all_now(self, told: Any, owner: str) -> Any:
+        """The same of every text in what a checkpoint tells of an operator."""
+        if isinstance(told, str):
+            return self.now(told, owner)
+        if isinstance(told, Mapping):
+            return {name: self.all_now(value, owner) for name, value in told.items()}
+        return [self.all_now(value, owner) for value in told] if isinstance(told, list) else told
+
+
+NOTHING = Changes()
+
+
+@dataclass(frozen=True)
+class Carried:
+    """How stored state is carried on: names by what they were, what begins from nothing, columns.
+
+    `kept` says, by state table, how its columns are found in older files.
+    """
+
+    operators: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
+    begins: frozenset[str] = frozenset()
+    kept: Mapping[str, Kept] = field(default_factory=dict)
+
+    def of(self, last: Manifest | None) -> Manifest | None:
+        """The last manifest, as if the flow had been this one."""
+        if last is None or not (self.operators or self.sources or self.begins):
+            return last
+
+        def named(by_operator: Mapping[str, Any]) -> dict[str, Any]:
+            return {self._now(name): value for name, value in by_operator.items()}
+
+        def held(by_operator: Mapping[str, Any]) -> dict[str, Any]:
+            return {
+                name: value
+                for name, value in named(by_operator).items()
+                if name.partition("@")[0] not in self.begins
+            }
+
+        return replace(
+            last,
+            tables=named(last.tables),
+            costs=named(last.costs),
+            instances=named(last.instances),
+            chains=held(last.chains),
+            due=held(last.due),
+            sources={self.sources.get(name, name): time for name, time in last.sources.items()},
+        )
+
+    def _now(self, table: str) -> str:
+        operator, at, part = table.partition("@")
+        return f"{self.operators.get(operator, operator)}{at}{part}"
+
+
+def offers_of(program: Program) -> dict[str, dict[str, str | None]]:
+    """By operator, columns that may be added to its state, with what older rows hold in them."""
+    found = {}
+    for node in program.stateful:
+        fields = node.spec.state_fields(program.input_schema(node.id), node.key)
+        kinds = {column.name: column.type for column in fields.values}
+        found[node.name] = {
+            column: _as_text(value, kinds[column], node.name, column)
+            for column, value in fields.defaults.items()
+            if column in kinds
+        }
+    return found
+
+
+def evolve(
+    stored: Json | None,
+    declared: Json,
+    uri: str,
+    changes: Changes = NOTHING,
+    *,
+    dropped: Collection[str] = (),
+    offers: Mapping[str, Mapping[str, str | None]] | None = None,
+    empty: Collection[str] = (),
+) -> Carried:
+    """How the declared flow goes on from the stored one; raises if it cannot.
+
+    `dropped` are names that earlier starts dropped, so that a start can be repeated as it was;
+    `empty` are state tables without a file.
+    """
+    sinks = () if stored is None else stored.get("sinks", ())
+    for name in changes.drop_state:
+        if name in declared["operators"] and name not in sinks:
+            raise DeclarationError(
+                f"drop_state names {name!r}, which the flow still has: its state would be kept. "
+                "Leave it out; or, to begin from nothing, give the operator another name=",
+                operator=name,
+            )
+    for name in changes.reset:
+        if name not in declared["operators"]:
+            raise UnknownName(
+                f"reset names {name!r}, but the flow has no such stateful operator; it has "
+                f"{', '.join(declared['operators']) or 'none'}",
+                name=name,
+                known=list(declared["operators"]),
+            )
+    if stored is None:
+        return Carried()
+    if stored["flow"] != declared["flow"]:
+        raise ForeignCheckpoint(
+            f"checkpoint {uri} belongs to flow {stored['flow']!r}, not {declared['flow']!r}",
+            found=stored["flow"],
+            wanted=declared["flow"],
+        )
+    carried = _Comparison(stored, declared, uri, changes, offers or {}, empty).carried()
+    _check_names(stored, declared, changes, dropped)
+    return carried
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    stored: Json
+    declared: Json
+    uri: str
+    changes: Changes
+    offers: Mapping[str, Mapping[str, str | None]]
+    empty: Collection[str]
+
+    def carried(self) -> Carried:
+        names = self._renamed("operators") | self._renamed("stateless")
+        problems: list[str] = []
+        begins: set[str] = set()
+        kept: dict[str, Kept] = {}
+        for before, told in self.stored["operators"].items():
+            name = names.get(before, before)
+            after = self.declared["operators"].get(name)
+            if after is None:
+                if before not in self.changes.drop_state:
+                    problems.append(
+                        f"operator {before!r} is gone and its state with it (if it has another "
+                        f"name now: renamed={{{before!r}: 'its name'}}; start with "
+                        f"drop_state=[{before!r}] if its state may go)"
+                    )
+                continue
+            mine: dict[str, Kept] = {}
+            found = list(self._operator(before, name, told, after, mine))
+            if found and name in self.changes.reset:
+                begins.add(name)
+                continue
+            problems += found
+            kept |= mine
+        problems += self._sinks()
+        if problems:
+            raise IncompatibleFlow(
+                f"the flow changed in a way its state in {self.uri} cannot follow: "
+                f"{'; '.join(problems)}. Undo the change; say what only has another name now "
+                "(renamed={'old': 'new'}); let operators begin from nothing (reset=['name']); or "
+                "start with a new checkpoint folder",
+                changes=problems,
+            )
+        return Carried(names, self._renamed("sources"), frozenset(begins), kept)
+
+    def _renamed(self, what: str) -> dict[str, str]:
+        """Operators or sources that have another name now."""
+        before, after = self.stored.get(what, ()), self.declared.get(what, ())
+        return {
+            old: new
+            for old, new in self.changes.renamed.items()
+            if old in before and old not in after and new in after and new not in before
+        }
+
+    def _operator(
+        self, before: str, name: str, old: Json, new: Json, kept: dict[str, Kept]
+    ) -> Iterator[str]:
+        """What the state of one operator cannot follow; `kept` gets how it follows the rest."""
+        for what in ("key", "settings", "ttl_ms"):
+            if new[what] not in (old[what], self.changes.all_now(old[what], before)):
+                yield f"{what} of {name!r} was {old[what]}, is now {new[what]}"
+        parts = {name: (old["state"], new["state"])}
+        for part, told in old.get("tables", {}).items():
+            if f"{before}@{part}" in self.empty:
+                continue
+            if part not in new.get("tables", {}):
+                yield f"{name!r} has no {part} state now, and rows of it are kept"
+            else:
+                parts[f"{name}@{part}"] = told, new["tables"][part]
+        order = old.get("order_by")
+        now = self.changes.all_now(order, before)
+        waits = order is not None and f"{before}@waiting" not in self.empty
+        if waits and new.get("order_by") not in (order, now):
+            yield f"order_by of {name!r} was {order!r}, is now {new.get('order_by')!r}"
+        for table, (was, is_now) in parts.items():
+            columns = _Columns(before, name, was, is_now, self.changes, table == name)
+            yield from columns.keys()
+            offers = self.offers.get(name, {}) if table == name else {}
+            yield from columns.values(offers)
+            kept[table] = columns.kept(offers)
+
+    def _sinks(self) -> Iterator[str]:
+        """Published rows are read in the columns of today: none may be read as null instead."""
+        before = self.stored.get("published_columns", {})
+        for sink, columns in self.declared.get("published_columns", {}).items():
+            was, now = dict(before.get(sink, ())), dict(columns)
+            gone, new = [c for c in was if c not in now], [c for c in now if c not in was]
+            way_out = "give the sink another name= (and path), so that they stay apart"
+            if gone and new:
+                yield (
+                    f"sink {sink!r} had {_listed(gone)}, and has {_listed(new)} instead: rows that "
+                    f"are published would be read as null there. Keep the names, or {way_out}"
+                )
+            for column in (c for c in now if c in was and was[c] != now[c]):
+                if not widens(parse_type(was[column]), parse_type(now[column])):
+                    yield (
+                        f"column {column!r} of sink {sink!r} was {was[column]}, is now "
+                        f"{now[column]}, which published rows are not: cast it, or {way_out}"
+                    )
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """One state table before and now; `counts`: columns that are gone must be given up by name."""
+
+    before: str
+    operator: str
+    was: Json
+    now: Json
+    changes: Changes
+    counts: bool
+
+    def keys(self) -> Iterator[str]:
+        for part in ("key", "sub"):
+            old, new = self.was[part], self.now[part]
+            if len(old) != len(new):
+                if part == "sub" or not self.counts:
+                    yield self._told(part)
+                continue
+            for (before, kind), (after, wanted) in zip(old, new, strict=True):
+                if part == "sub" and after not in (before, self.changes.now(before, self.before)):
+                    yield f"state of {self.operator!r}: {before!r} is {after!r} now"
+                if not widens(parse_type(kind), parse_type(wanted), key=True):
+                    yield (
+                        f"state of {self.operator!r}: {part} column {after!r} was {kind}, is now "
+                        f"{wanted}, and its values would be others"
+                    )
+
+    def values(self, offers: Collection[str]) -> Iterator[str]:
+        was, found = dict(self.was["values"]), self._found()
+        for column, kind in self.now["values"]:
+            old = found.get(column)
+            if old is None and column not in offers:
+                yield (
+                    f"state of {self.operator!r}: column {column!r} is new, and nothing says what "
+                    f"older rows hold in it (give it a default, or keep it in an operator of its "
+                    f"own, which begins empty; if it had another name: renamed={{'old': "
+                    f"{column!r}}})"
+                )
+            elif old is not None and not widens(parse_type(was[old]), parse_type(kind)):
+                yield (
+                    f"state of {self.operator!r}: column {column!r} was {was[old]}, is now {kind}, "
+                    "which does not hold all its values exactly (cast the input to what it was)"
+                )
+        for column in self._gone():
+            name = f"{self.before}.{column}"
+            if self.counts and name not in self.changes.drop_state:
+                yield (
+                    f"state of {self.operator!r}: column {column!r} is gone (start with "
+                    f"drop_state=[{name!r}] if its values may go)"
+                )
+
+    def kept(self, offers: Mapping[str, str | None]) -> Kept:
+        """How the columns of now are found in files, for good."""
+        known = {told[0]: Stored(*told) for told in self.was.get("stored", ())}
+        known = {c: known.get(c, Stored(c, c)) for c, _ in self.was["values"]}
+        gone = [known[column].name for column in self._gone()] if self.counts else []
+        retired = [*self.was.get("retired", ()), *gone]
+        taken, found = {*retired, *(column.name for column in known.values())}, self._found()
+        stored = []
+        for column, _ in self.now["values"]:
+            if column in found:
+                mine = replace(known[found[column]], column=column)
+            else:
+                mine = Stored(column, _fresh(column, taken), True, offers.get(column))
+                taken.add(mine.name)
+            if mine != Stored(column, column):
+                stored.append(mine)
+        return tuple(stored), tuple(retired)
+
+    def _found(self) -> dict[str, str]:
+        """The columns of now that were there before, with the names they had."""
+        was, now = [c for c, _ in self.was["values"]], [c for c, _ in self.now["values"]]
+        moved = {self.changes.now(c, self.before): c for c in was if c not in now}
+        found = {column: column if column in was else moved.get(column) for column in now}
+        return {column: old for column, old in found.items() if old is not None}
+
+    def _gone(self) -> list[str]:
+        found = self._found().values()
+        return [column for column, _ in self.was["values"] if column not in found]
+
+    def _told(self, part: str) -> str:
+        return f"state of {self.operator!r} was {self.was[part]}, is now {self.now[part]}"
+
+
+def _check_names(stored: Json, declared: Json, changes: Changes, dropped: Collection[str]) -> None:
+    """Whatever a start names must be there; it may say again what has been done before."""
+    operators, sinks = stored["operators"], stored.get("sinks", {})
+    columns = [f"{op}.{c}" for op, told in operators.items() for c, _ in told["state"]["values"]]
+    known = [*operators, *sinks]
+    for name in changes.drop_state:
+        if name not in known and name not in columns and name not in dropped:
+            raise UnknownName(
+                f"drop_state names {name!r}, but the checkpoint holds no such operator or sink; "
+                f"it holds {', '.join(known) or 'none'}",
+                name=name,
+                known=known,
+            )
+    words = {*operators, *stored.get("stateless", ()), *stored.get("sources", ())}
+    for told in operators.values():
+        words |= set(_words(told))
+    for old, new in changes.renamed.items():
+        old_word, new_word = (name.rpartition(".")[2] for name in (old, new))
+        if words.isdisjoint((old, old_word, new, new_word)):
+            raise UnknownName(
+                f"renamed says that {new!r} was {old!r}, but the checkpoint knows neither among "
+                "its operators, sources, columns and functions",
+                name=old,
+                known=sorted(words),
+            )
+        for what in ("operators", "sources"):
+            both = old in declared[what] and new in declared[what]
+            if both and old in stored[what] and new not in stored[what]:
+                raise DeclarationError(
+                    f"renamed says that {new!r} was {old!r}, but the flow still has {old!r}: which "
+                    "of the two goes on from what is stored? Give the other another name=",
+                    operator=old,
+                )
+
+
+def _words(told: Any) -> Iterator[str]:
+    """All texts in what a checkpoint tells."""
+    if isinstance(told, str):
+        yield told
+    elif isinstance(told, Mapping | list):
+        for value in told.values() if isinstance(told, Mapping) else told:
+            yield from _words(value)
+
+
+def _fresh(column: str, taken: Collection[str]) -> str:
+    """A name for a column in files that no other has, or had."""
+    name, number = column, 1
+    while name in taken:
+        number += 1
+        name = f"{column}~{number}"
+    return name
+
+
+def _as_text(value: Any, kind: pa.DataType, operator: str, column: str) -> str | None:
+    """A default as it is kept in the checkpoint; it must come back as it was."""
+    if value is None:
+        return None
+    try:
+        given = pa.scalar(value, kind)
+        text = str(given.cast(pa.string()).as_py())
+        if pa.scalar(text, pa.string()).cast(kind) == given:
+            return text
+        problem = "it would not come back from text as it was"
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        problem = str(error)
+    raise DeclarationError(
+        f"default {value!r} of state column {column!r} ({kind}) of {operator!r}: {problem}. Give "
+        "another, or None for null",
+        operator=operator,
+        column=column,
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names))
