@@ -14,8 +14,10 @@ from headgate.control.settings import Manager, Scaling
 from headgate.errors import DeclarationError
 from headgate.topology.arguments import unknown_name
 from headgate.topology.builder import FlowBuilder
+from headgate.topology.joining import Asked
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from headgate.runtime.query import FlowQuery
@@ -30,6 +32,17 @@ class Flow(FlowBuilder):
     regions.key_by("tag").process(hg.Count(), name="by_tag").to_parquet("out")
     query = flow.start(spark, checkpoint="checkpoint")
     """
+
+    def _join_operator(
+        self,
+        asked: Asked,
+        schemas: tuple[pa.Schema, pa.Schema],
+        keys: tuple[tuple[str, ...], tuple[str, ...]],
+        event_times: tuple[frozenset[str], frozenset[str]],
+    ) -> Any:
+        from headgate.operator.joining import join_operator
+
+        return join_operator(asked, schemas, keys, event_times)
 
     def start(
         self,

@@ -24,6 +24,7 @@ from headgate.operator.timers import FiredTimers
 from headgate.state.layout import StateSchema, layout_of
 from headgate.state.session import StateSession
 from headgate.topology.arguments import ttl_ms
+from headgate.topology.joining import Sides
 
 Emit = Literal["updates", "rows", "running", "changes"]
 
@@ -66,12 +67,16 @@ class StatefulOperator:
     bypass). `ttl`: state of a key untouched for that long (processing time; a timedelta, or text
     such as "1 hour") is forgotten.
     `ends_epochs`: `finish` must be called even when no row came (windows, timers).
+    `whole_epochs`: all rows of an epoch arrive in one call, in any order. `sides`: of an operator
+    that joins two inputs, how they share one schema (`topology/joining.py`).
     """
 
     kind: ClassVar[str] = "stateful"
     ordered: bool = False
     ttl: str | timedelta | None = None
     ends_epochs: bool = False
+    whole_epochs: bool = False
+    sides: Sides | None = None
 
     def state_fields(self, rows: pa.Schema, key: Sequence[str]) -> StateFields:
         """Declare the state. Raise a DeclarationError if the input does not fit."""
@@ -121,6 +126,13 @@ class StatefulOperator:
         crosses an exchange: keep it small, and a pure function of the rows.
         """
         return None
+
+    def beside(self, rows: pa.Schema, key: Sequence[str]) -> dict[str, StateSchema]:
+        """State tables besides its own, by name; their keys begin with the operator's key.
+
+        It has them as `state.beside[name]`. They are committed and moved with its own.
+        """
+        return {}
 
     def needs(self, rows: pa.Schema, key: Sequence[str], wanted: set[str]) -> set[str]:
         """Input columns that must arrive if consumers want `wanted` of the output; default all."""

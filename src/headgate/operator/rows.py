@@ -60,6 +60,10 @@ class Groups:
     def __len__(self) -> int:
         return len(self.first)
 
+    @property
+    def identity(self) -> Identity:
+        return self._identity
+
     def check(self, identity: Identity | None = None) -> U64:
         """What tells these keys from others of equal `h`, in the way of the state that asks."""
         if identity is None or identity == self._identity:

@@ -77,9 +77,13 @@ def _prune(graph: FlowGraph) -> tuple[dict[int, tuple[str, ...]], dict[int, set[
             wanted[index] |= {node.spec.event_time, node.spec.arrival} - {None}
         inputs = graph.inputs(index)
         for edge in inputs:
-            produced = graph.nodes[inputs[0].producer].schema  # of a union the first side's order
+            # Of a union the columns are in the order of the first stream.
+            first = next(e for e in inputs if e.side == edge.side)
+            produced = graph.nodes[first.producer].schema
             needed = set(produced.names)
-            if node.kind == "stateful":
+            if node.kind == "stateful" and node.spec.sides is not None:
+                needed = node.spec.sides.needs(edge.side, wanted[index])
+            elif node.kind == "stateful":
                 needed = set(node.spec.needs(produced, node.key, wanted[index]))
             needed |= set(edge.grouping.key) | ({node.order_by} if node.order_by else set())
             columns[edge.id] = tuple(name for name in produced.names if name in needed)

@@ -14,7 +14,7 @@ early (a timer was cancelled), never too late.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -146,15 +146,24 @@ def is_due(due: Due | None, clock: EpochClock) -> bool:
 
 @dataclass
 class HeldBack:
-    """What one operator holds back in one slot, while a task has it open.
+    """The tables beside an operator's own in one slot, while a task has them open.
 
-    `before` is the bound that the last manifest has (None: unknown, as units have moved).
+    `before` is the bound that the last manifest has (None: unknown, as units have moved). `own` are
+    tables that the operator itself asked for (`StatefulOperator.beside`).
     """
 
     waiting: Waiting | None
     timers: Timers | None
     before: Due | None
     is_over: bool = False  # what was due has been dealt with, so the bound must be found anew
+    own: dict[str, StateSession] = field(default_factory=dict)
+
+    @property
+    def sessions(self) -> dict[str, StateSession]:
+        """All of them, by part."""
+        parts = {WAITING: self.waiting, TIMERS: self.timers}
+        held = {name: part.session for name, part in parts.items() if part is not None}
+        return held | self.own
 
     def due_after(self) -> Due:
         """When there is something to do next; scans what is held only if some of it was due."""
@@ -171,9 +180,8 @@ class HeldBack:
         return event, _least(processing, new.get("processing"))
 
     def commit(self) -> dict[str, Chain]:
-        """Commit both tables; their chains by part."""
-        parts = {WAITING: self.waiting, TIMERS: self.timers}
-        return {name: part.session.commit() for name, part in parts.items() if part is not None}
+        """Commit all tables; their chains by part."""
+        return {part: session.commit() for part, session in self.sessions.items()}
 
 
 def _least(*times: int | None) -> int | None:

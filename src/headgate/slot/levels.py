@@ -21,7 +21,7 @@ import numpy as np
 
 from headgate.arrays import Bools
 from headgate.routing.route import TO_OWNER, Dispatch, Here, HereUnlessPinned, Route, ToOwner
-from headgate.slot.program import Program, is_ordered
+from headgate.slot.program import Program, takes_all_at_once
 from headgate.topology.graph import Edge, Node
 
 
@@ -91,7 +91,8 @@ class _Places:
         stays = sent & mine
         stays[0] = False
         leaves = np.any(sent, axis=1)
-        if edge.grouping.kind == "cost" or is_ordered(self._program.graph.nodes[edge.consumer]):
+        consumer = self._program.graph.nodes[edge.consumer]
+        if edge.grouping.kind == "cost" or takes_all_at_once(consumer):
             stays[:] = False  # rows are scheduled first, or wait: all are sent
         elif mine.sum() == 1:
             leaves &= np.any(
@@ -107,14 +108,14 @@ class _Places:
         works = arrives.copy()
         works[1:][away[:-1]] |= mine  # partials arrive one level later
         end = max(1, int(np.nonzero(works)[0].max(initial=0)))
-        if is_ordered(node):
+        if takes_all_at_once(node):
             end = self._program.depth[node.id]
         assert end <= self._program.end_level(node, dispatch), (node.name, end)
         self.ends[node.name] = end
         begun = np.logical_or.accumulate(works[1 : end + 1] & mine, axis=0)
         works[1 : end + 1] |= begun | (mine & moves)
         works[end] |= mine
-        emits = np.zeros(self._shape, np.bool_) if is_ordered(node) else arrives.copy()
+        emits = np.zeros(self._shape, np.bool_) if takes_all_at_once(node) else arrives.copy()
         if isinstance(dispatch, ToOwner) or node.spec.emits_at_end:
             emits[end] |= mine
         return works, emits

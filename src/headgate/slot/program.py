@@ -29,7 +29,7 @@ from headgate.routing.route import (
     end_level,
 )
 from headgate.slot.held_back import TIMERS, WAITING, table_of, waiting_schema
-from headgate.slot.rows import wire_schema
+from headgate.slot.rows import Rows, wire_schema
 from headgate.slot.sharing import AT, ShareGroup, share_groups
 from headgate.state.layout import StateSchema, Stored
 from headgate.topology import arguments
@@ -154,9 +154,9 @@ class Program:
 
     @cached_property
     def edge_schemas(self) -> dict[int, pa.Schema]:
-        """What an edge carries, without lineage: the same on all edges of a consumer."""
+        """What an edge carries, without lineage: the same on all edges of a consumer's side."""
         return {
-            e.id: arriving(self.graph, e.consumer, self.edge_columns, self.node_schema)
+            e.id: side_schema(self.graph, e.consumer, e.side, self.edge_columns, self.node_schema)
             for e in self.graph.edges
         }
 
@@ -197,6 +197,8 @@ class Program:
                 mine[WAITING] = self._as_kept(table_of(node.name, WAITING), waiting)
             if node.spec.uses_timers:
                 mine[TIMERS] = timer_schema(self.state_schemas[node.id].key)
+            for part, own in node.spec.beside(self.input_schema(node.id), node.key).items():
+                mine[part] = self._as_kept(table_of(node.name, part), own)
         return schemas
 
     @cached_property
@@ -208,8 +210,28 @@ class Program:
             for table in (node.name, *(table_of(node.name, p) for p in self.side_schemas[node.id]))
         )
 
+    @cached_property
+    def input_schemas(self) -> dict[int, pa.Schema]:
+        """What stateful operators get."""
+        return {
+            node.id: arriving(self.graph, node.id, self.edge_columns, self.node_schema)
+            for node in self.stateful
+        }
+
     def input_schema(self, node: int) -> pa.Schema:
-        return self.edge_schemas[self.graph.inputs(node)[0].id]
+        return self.input_schemas[node]
+
+    def received(self, edge: Edge, rows: Rows) -> Rows:
+        """Rows of an edge as its consumer gets them: of two sides, in the columns of both."""
+        consumer = self.graph.nodes[edge.consumer]
+        if consumer.kind != "stateful" or consumer.spec.sides is None:
+            return rows
+        batch = consumer.spec.sides.widened(edge.side, rows.batch, self.input_schema(consumer.id))
+        hashed = rows.hashed
+        if hashed is not None:  # under the names that the key has on the left
+            same = hashed.key == edge.grouping.key
+            hashed = hashed._replace(key=consumer.key) if same else None
+        return replace(rows, batch=batch, hashed=hashed)
 
     def carry_schema(self, node: Node) -> pa.Schema | None:
         operator: StatefulOperator = node.spec
@@ -239,9 +261,9 @@ class Program:
         return end_level(dispatch, self.home_level[node.id])
 
     def waits(self, edge: Edge, level: int) -> bool:
-        """Must rows of this edge wait (an ordered consumer takes them all at its depth)?"""
+        """Must rows of this edge wait, as the consumer takes them all at its depth?"""
         consumer = self.graph.nodes[edge.consumer]
-        return is_ordered(consumer) and level < self.depth[edge.consumer]
+        return takes_all_at_once(consumer) and level < self.depth[edge.consumer]
 
     def describe(self) -> dict[str, Any]:
         """What a checkpoint remembers of the flow, to tell compatible changes from others."""
@@ -286,6 +308,11 @@ def is_ordered(node: Node) -> bool:
     return node.kind == "stateful" and bool(node.spec.ordered or node.order_by)
 
 
+def takes_all_at_once(node: Node) -> bool:
+    """Do all its rows of an epoch have to be there before it gets any?"""
+    return is_ordered(node) or (node.kind == "stateful" and bool(node.spec.whole_epochs))
+
+
 def ttl_ms(operator: StatefulOperator) -> int | None:
     return arguments.ttl_ms(operator.ttl)
 
@@ -308,12 +335,29 @@ def arriving(
     edge_columns: Mapping[int, tuple[str, ...]],
     known: Mapping[int, pa.Schema],
 ) -> pa.Schema:
-    """What a node gets; of a union, nullable where one side is."""
-    sides = [
+    """What a node gets; an operator that joins two sides, in the columns of both."""
+    spec = graph.nodes[node].spec
+    if graph.nodes[node].kind != "stateful" or spec.sides is None:
+        return side_schema(graph, node, 0, edge_columns, known)
+    left, right = (side_schema(graph, node, side, edge_columns, known) for side in (0, 1))
+    wide: pa.Schema = spec.sides.wide(left, right)
+    return wide
+
+
+def side_schema(
+    graph: FlowGraph,
+    node: int,
+    side: int,
+    edge_columns: Mapping[int, tuple[str, ...]],
+    known: Mapping[int, pa.Schema],
+) -> pa.Schema:
+    """What comes to a node on one side; of a union, nullable where one stream is."""
+    streams = [
         pa.schema([known[edge.producer].field(name) for name in edge_columns[edge.id]])
         for edge in graph.inputs(node)
+        if edge.side == side
     ]
-    return merged(sides)
+    return merged(streams)
 
 
 # --- looking ahead -------------------------------------------------------------------------------
@@ -333,6 +377,8 @@ def stops_ahead(graph: FlowGraph, schemas: Mapping[int, pa.Schema]) -> dict[int,
         node = graph.nodes[edge.consumer]
         if node.kind != "stateful" or not _goes_to_owners(edge) or node.spec.emits_at_end:
             continue
+        if node.spec.sides is not None:
+            continue  # a join is not mergeable
         if node.spec.mergeable(schemas[graph.inputs(node.id)[0].id], node.key):
             stops = _stops(graph, edge, schemas)
             if stops:

@@ -142,7 +142,8 @@ class SlotTask(Task):
                 if self.program.waits(edge, self.level):
                     self.outbox.put(edge, self.home, rows)
                 else:
-                    self.inbox.setdefault(edge.consumer, []).append(rows)
+                    mine = self.program.received(edge, rows)
+                    self.inbox.setdefault(edge.consumer, []).append(mine)
         if not heard_of_itself:
             raise self._mismatch(f"no record of its own level {self.level - 1} arrived")
 
@@ -208,6 +209,7 @@ class SlotTask(Task):
         with ExitStack() as opened:
             session = opened.enter_context(self._open_state(node, chain))
             held = self._open_beside(node, opened)
+            session.beside = {} if held is None else held.own
             if moves:
                 moving = self.services.now()
                 gained = self._migrate(
@@ -403,16 +405,16 @@ class SlotTask(Task):
             waiting = Waiting(sessions[WAITING], str(node.order_by), rows)
         if TIMERS in sessions:
             timers = Timers(sessions[TIMERS], node.key, self.plan.identity)
-        return HeldBack(waiting, timers, self._due_before(node))
+        own = {part: sessions[part] for part in schemas if part not in (WAITING, TIMERS)}
+        return HeldBack(waiting, timers, self._due_before(node), own=own)
 
     def _beside(
         self, node: Node, held: HeldBack | None
     ) -> Iterator[tuple[str, StateSchema, StateSession]]:
         if held is not None:
             schemas = self.program.side_schemas[node.id]
-            for part, kept in ((WAITING, held.waiting), (TIMERS, held.timers)):
-                if kept is not None:
-                    yield table_of(node.name, part), schemas[part], kept.session
+            for part, session in held.sessions.items():
+                yield table_of(node.name, part), schemas[part], session
 
     def _in_order(
         self, node: Node, rows: Rows | None, held: HeldBack, finishes: bool
@@ -458,8 +460,9 @@ class SlotTask(Task):
             )
 
     def _commit_beside(self, node: Node, held: HeldBack) -> None:
-        due = list(held.due_after())
-        self.control.due.setdefault(node.name, {})[str(self.home)] = due
+        if node.holds_back:
+            due = list(held.due_after())
+            self.control.due.setdefault(node.name, {})[str(self.home)] = due
         for part, after in held.commit().items():
             table = table_of(node.name, part)
             if after is not self._chain_of(table):

@@ -106,7 +106,8 @@ class Task:
         if rows is None or not len(rows):
             return
         for edge, staying in self.outbox.dispatch(node.id, rows):
-            self.inbox.setdefault(edge.consumer, []).append(staying)
+            mine = self.program.received(edge, staying)
+            self.inbox.setdefault(edge.consumer, []).append(mine)
 
     def run_node(self, node: Node) -> None:
         """Run a sink, an operator without state, or one whose rows are folded here."""

@@ -52,6 +52,7 @@ class StateSession:
         self.timers: Any = (
             None  # of the same keys, if the operator sets some (`operator/timers.py`)
         )
+        self.beside: dict[str, StateSession] = {}  # other tables of the same operator, by part
 
     def __enter__(self) -> StateSession:
         return self
@@ -65,6 +66,10 @@ class StateSession:
         if kind is not None and issubclass(kind, WarmCopyDamaged) and self._warm is not None:
             self._warm.discard()
         self._close()
+
+    @property
+    def schema(self) -> StateSchema:
+        return self._layout.schema
 
     @property
     def rows(self) -> int:
@@ -207,22 +212,28 @@ class StateSession:
         """Remember this moment; `rollback` returns to it, as often as needed, until `release`."""
         self._make_ready()
         self._log.mark()
-        if self.timers is not None:
-            self.timers.session.mark()
+        for session in self._others:
+            session.mark()
 
     def rollback(self) -> None:
         """Undo everything since the last mark, which stays."""
         self._freeze()
         self._log.rollback()
         self._finder.changed()
-        if self.timers is not None:
-            self.timers.session.rollback()
+        for session in self._others:
+            session.rollback()
 
     def release(self) -> None:
         """Forget the last mark and keep what was done since."""
         self._log.release()
-        if self.timers is not None:
-            self.timers.session.release()
+        for session in self._others:
+            session.release()
+
+    @property
+    def _others(self) -> list[StateSession]:
+        """What is marked and rolled back with it."""
+        timers = [] if self.timers is None else [self.timers.session]
+        return [*timers, *self.beside.values()]
 
     def forget_changes(self) -> None:
         """Let go of what was noted for a commit: nothing of this state will be committed."""

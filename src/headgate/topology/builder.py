@@ -30,6 +30,7 @@ from headgate.topology.graph import (
     with_parallelism,
     without_needless_shuffles,
 )
+from headgate.topology.joining import Asked
 from headgate.topology.schema import SchemaLike, check_arrival, source_schema, time_of, to_schema
 from headgate.topology.stream import Stream
 
@@ -144,9 +145,32 @@ class FlowBuilder:
         self._nodes.append(node)
         return len(self._nodes) - 1
 
-    def _connect(self, producers: Iterable[int], consumer: int, grouping: Grouping) -> None:
+    def _join_operator(
+        self,
+        asked: Asked,
+        schemas: tuple[pa.Schema, pa.Schema],
+        keys: tuple[tuple[str, ...], tuple[str, ...]],
+        event_times: tuple[frozenset[str], frozenset[str]],
+    ) -> Any:
+        """The operator of a join; operators are known further out (`Flow`)."""
+        raise NotImplementedError
+
+    def _event_times(self, producers: Iterable[int]) -> frozenset[str]:
+        """The columns by which the sources before some nodes measure event time."""
+        waiting, seen = list(producers), set[int]()
+        while waiting:
+            node = waiting.pop()
+            if node not in seen:
+                seen.add(node)
+                waiting += [edge.producer for edge in self._edges if edge.consumer == node]
+        sources = [self._nodes[n].spec for n in seen if self._nodes[n].kind == "source"]
+        return frozenset(spec.event_time for spec in sources if spec.event_time is not None)
+
+    def _connect(
+        self, producers: Iterable[int], consumer: int, grouping: Grouping, side: int = 0
+    ) -> None:
         for producer in producers:
-            self._edges.append(Edge(len(self._edges), producer, consumer, grouping))
+            self._edges.append(Edge(len(self._edges), producer, consumer, grouping, side))
 
 
 @dataclass(frozen=True)

@@ -84,10 +84,13 @@ LOCAL = Grouping("local")
 
 @dataclass(frozen=True)
 class Edge:
+    """`side`: of an operator that joins two inputs, which of them this is (0 left, 1 right)."""
+
     id: int
     producer: int
     consumer: int
     grouping: Grouping
+    side: int = 0
 
     @property
     def exchanges(self) -> bool:
@@ -245,6 +248,7 @@ def with_parallelism(
 def check_event_time(nodes: Sequence[Node], edges: Iterable[Edge]) -> None:
     """Raise if a window has no source with event times before it: it would never close."""
     timed = {n.id for n in nodes if n.kind == "source" and n.spec.event_time is not None}
+    edges = list(edges)
     for edge in sorted(edges, key=lambda e: e.consumer):
         if edge.producer in timed:
             timed.add(edge.consumer)
@@ -255,10 +259,26 @@ def check_event_time(nodes: Sequence[Node], edges: Iterable[Edge]) -> None:
                 "times: its rows would wait for ever. Give its source event_time='...'",
                 operator=node.name,
             )
+        if node.kind == "stateful" and node.spec.sides is not None:
+            _check_sides_timed(node, [e for e in edges if e.consumer == node.id], timed)
+            continue
         if node.kind == "stateful" and node.id not in timed and node.spec.held_from(0) is not None:
             raise DeclarationError(
                 f"{node.name!r} has windows, but no source before it has event times: they would "
                 "never close. Give its source event_time='...'",
+                operator=node.name,
+            )
+
+
+def _check_sides_timed(node: Node, inputs: Sequence[Edge], timed: set[int]) -> None:
+    """Raise if a join that goes by event time has a side without: it would never let rows go."""
+    if node.spec.held_from(0) is None:
+        return
+    for side, word in enumerate(("left", "right")):
+        if not any(edge.producer in timed for edge in inputs if edge.side == side):
+            raise DeclarationError(
+                f"{node.name!r} joins by event time, and no source of its {word} side has one: "
+                "rows would stay for ever. Give that source event_time='...'",
                 operator=node.name,
             )
 

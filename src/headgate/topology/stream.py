@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, Never, get_args
 
 import pyarrow as pa
@@ -27,6 +28,7 @@ from headgate.topology.graph import (
     StatelessSpec,
     check_parallelism,
 )
+from headgate.topology.joining import Asked, How
 from headgate.topology.schema import (
     SchemaLike,
     check_columns,
@@ -276,6 +278,58 @@ class Stream:
             self._check_order(order_by, who)
         return self._into("stateful", name, schema, operator, key, parallelism, order_by)
 
+    def join(
+        self,
+        other: Stream,
+        *,
+        how: How = "inner",
+        within: tuple[str | timedelta, str | timedelta] | None = None,
+        window: Any = None,
+        times: str | tuple[str, str] | None = None,
+        ttl: str | timedelta | None = None,
+        suffixes: tuple[str, str] | None = None,
+        name: str | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Rows of this stream (left) with those of another one (right) that have an equal key.
+
+        Both are keyed before, by columns of the same types: `bids.key_by("auction").join(
+        auctions.key_by("id"), ...)`. A null in the key equals nothing.
+
+        - `within=(low, high)`: interval join. The right row's event time is from `low` to `high`
+          of the left row's, as in `("-10 minutes", "0 minutes")`; both ends count. `high` may be
+          a column of the left side with a time.
+        - `window=hg.Tumbling(...)` or `hg.Sliding(...)`: both rows are in the same window.
+        - neither: regular join. Rows are held for good, or for `ttl` (processing time).
+
+        `times=("ts", "ts")` are the columns of event times of left and right (default: those of the
+        sources, or of the window). `how` is "inner", "left", "right" or "full"; what a side lacks
+        is null. An outer row is put out when its partner can no longer come; of a regular join at
+        once, and again with `change="delete"` when a partner comes.
+
+        The output has the key columns once, under their names on the left, then the other columns
+        of left and right; `suffixes` tell apart those that both have. Neither side is ever folded
+        in place: a join is not mergeable.
+        """
+        asked = Asked(how, within, window, times, ttl, suffixes)
+        sides = (self, other)
+        check_joined(sides)
+        keys = (self.grouping.key, other.grouping.key)
+        schemas = (self.schema, other.schema)
+        event_times = (
+            self.flow._event_times(self.producers),
+            self.flow._event_times(other.producers),
+        )
+        operator = self.flow._join_operator(asked, schemas, keys, event_times)
+        wide = operator.sides.wide(*schemas)
+        schema = check_columns(operator.declared(wide, keys[0]), "what join(...) returns")
+        if parallelism is not None:
+            check_parallelism(name or "join", parallelism, [s.grouping for s in sides])
+        node = self.flow._add("stateful", name, schema, operator, keys[0], parallelism)
+        for side, stream in enumerate(sides):
+            self.flow._connect(stream.producers, node, stream.grouping, side)
+        return Stream(self.flow, (node,), schema)
+
     # --- sinks -----------------------------------------------------------------------------
     def to(self, function: SinkFunction, *, name: str | None = None) -> None:
         """Call `function(DataFrame, epoch)` for every epoch, at least once, with the same rows."""
@@ -374,6 +428,34 @@ class _Select:
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch.select(list(self.columns))
+
+
+def check_joined(sides: tuple[Stream, Stream]) -> None:
+    """Raise unless two streams of one flow are keyed so that a join can have them."""
+    left, right = sides
+    if not isinstance(right, Stream):
+        raise DeclarationError(
+            f"join(...) takes another stream of the flow, keyed, not {type(right).__name__}"
+        )
+    if left.flow is not right.flow:
+        raise DeclarationError("join of streams that belong to two different flows")
+    for stream, side in zip(sides, ("left", "right"), strict=True):
+        stream._refuse_dead_letters()
+        if stream.grouping.kind != "fields":
+            raise MissingKey(
+                f"join(...) brings rows of equal keys together, and the {side} side has no key; "
+                "put key_by(...) after it, as in left.key_by('id').join(right.key_by('id'))"
+            )
+        if stream.grouping.by in ("partial", *SEVERAL_SLOTS):
+            raise DeclarationError(
+                f"grouping={stream.grouping.by!r} of the {side} side folds rows of a key in "
+                "several slots, and those of a join have to meet in one; leave it out"
+            )
+    if left.grouping.by != right.grouping.by:
+        raise DeclarationError(
+            f"the sides of a join are grouped by {left.grouping.by!r} and {right.grouping.by!r}; "
+            "give both the same grouping="
+        )
 
 
 def _check_operator(operator: Any, options: Mapping[str, object]) -> None:

@@ -1,0 +1,113 @@
+"""What a join puts out, part by part; and the rows of a call that are new on one side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headgate.arrays import I64, Bools
+
+
+class RowsOfSide(Protocol):
+    """Rows of one side, new or held: their columns by name."""
+
+    def arrow(self, name: str) -> pa.Array: ...
+
+
+@dataclass(frozen=True)
+class NewRows:
+    """Rows of one side that came in this call.
+
+    `origin` are their numbers in the call, `codes` the groups of their keys, `until` is when they
+    may leave.
+    """
+
+    batch: pa.RecordBatch
+    names: Mapping[str, str]  # name -> name in the batch
+    origin: I64
+    codes: I64
+    times: I64
+    until: I64
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def arrow(self, name: str) -> pa.Array:
+        return self.batch.column(self.names[name])
+
+
+def picked(batch: pa.RecordBatch, rows: I64) -> pa.RecordBatch:
+    """Some rows; those that stand together are not copied."""
+    if not len(rows):
+        return batch.slice(0, 0)
+    if rows[-1] - rows[0] + 1 == len(rows):
+        return batch.slice(int(rows[0]), len(rows))
+    return batch.take(pa.array(rows))
+
+
+def null_rows(batch: pa.RecordBatch, key: tuple[str, ...]) -> Bools | None:
+    """Which rows have a null in their key (None: none has)."""
+    columns = [c for name in key if (c := batch.column(name)).null_count]
+    if not columns:
+        return None
+    nulls = np.zeros(batch.num_rows, np.bool_)
+    for column in columns:
+        nulls |= pc.is_null(column).to_numpy(zero_copy_only=False)
+    return nulls
+
+
+Picked = tuple[RowsOfSide, I64]
+
+
+class Made:
+    """Output rows of a call, put together from parts.
+
+    `names`: for both sides, name there -> name in the output.
+    """
+
+    def __init__(self, schema: pa.Schema, names: tuple[Mapping[str, str], Mapping[str, str]]):
+        self._schema, self._names = schema, names
+        self._parts: list[pa.RecordBatch] = []
+        self._origins: list[I64] = []
+
+    def add(
+        self,
+        head: pa.RecordBatch,
+        sides: tuple[Picked | None, Picked | None],
+        origin: I64 | None = None,
+        change: str | None = None,
+    ) -> None:
+        """Rows with these key columns (and window), and rows of the sides; None is a side of nulls.
+
+        `sides` say which rows of what they are.
+        """
+        count = head.num_rows
+        if not count:
+            return
+        columns = dict(zip(head.schema.names, head.columns, strict=True))
+        for names, side in zip(self._names, sides, strict=True):
+            for name, output in names.items():
+                if side is None:
+                    columns[output] = pa.nulls(count, self._schema.field(output).type)
+                else:
+                    columns[output] = side[0].arrow(name).take(pa.array(side[1]))
+        if change is not None:
+            columns["change"] = pa.repeat(change, count)
+        arrays = [columns[name] for name in self._schema.names]
+        self._parts.append(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+        if origin is not None:
+            self._origins.append(origin)
+
+    def batch(self) -> tuple[pa.RecordBatch | None, I64 | None]:
+        """All of them, and the rows they came from."""
+        if not self._parts:
+            return None, None
+        origins = np.concatenate(self._origins) if self._origins else None
+        if len(self._parts) == 1:
+            return self._parts[0], origins
+        return pa.concat_batches(self._parts), origins

@@ -1,0 +1,167 @@
+"""Two streams that are joined: how their columns share one schema, and what the join puts out.
+
+A join is one operator with two inputs. Rows of both sides travel in the columns that they have; in
+the slot they are *widened* to one schema: the key under its names on the left, which side a row is
+of, then the other columns of both sides, null in rows of the other one. So one state, one routing
+table and one unit hold what belongs to a key, whichever side it came from.
+
+The output has the key columns once, under their names on the left, then the other columns of the
+left side and of the right side. Of names that both sides have, suffixes make two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from headgate.errors import DeclarationError, NameClash, SchemaMismatch
+from headgate.topology.schema import check_columns
+
+How = Literal["inner", "left", "right", "full"]
+SIDE = "@side"
+LEFT, RIGHT = 0, 1
+_WORDS = ("left", "right")
+_PREFIXES = ("@l.", "@r.")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a user asked for, as it was given to `Stream.join`."""
+
+    how: Any = "inner"
+    within: Any = None
+    window: Any = None
+    times: Any = None
+    ttl: Any = None
+    suffixes: Any = None
+
+
+@dataclass(frozen=True)
+class Sides:
+    """How the columns of two streams share one schema.
+
+    `keys` are the key columns of each side, `names` the other columns of each side as pairs (name
+    there, name in the output), `own` what the join itself reads of a side, besides the key.
+    """
+
+    keys: tuple[tuple[str, ...], tuple[str, ...]]
+    names: tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]
+    own: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The key's names in the wide schema and in the output."""
+        return self.keys[LEFT]
+
+    def needs(self, side: int, wanted: set[str]) -> set[str]:
+        """The columns that must come on a side if consumers want these of the output."""
+        passed = {name for name, output in self.names[side] if output in wanted}
+        return passed | {*self.keys[side]} | self.own[side]
+
+    def wide(self, left: pa.Schema, right: pa.Schema) -> pa.Schema:
+        """The schema of rows of both sides."""
+        key = [
+            left.field(mine).with_nullable(left.field(mine).nullable or right.field(other).nullable)
+            for mine, other in zip(*self.keys, strict=True)
+        ]
+        others = [
+            side_schema.field(name).with_name(prefix + name).with_nullable(True)
+            for side_schema, prefix, names in zip((left, right), _PREFIXES, self.names, strict=True)
+            for name, _ in names
+            if name in side_schema.names
+        ]
+        return pa.schema([*key, pa.field(SIDE, pa.int8(), nullable=False), *others])
+
+    def widened(self, side: int, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+        """Rows of one side in the wide schema."""
+        rows, prefix = batch.num_rows, _PREFIXES[side]
+        columns = [batch.column(name) for name in self.keys[side]]
+        columns.append(pa.repeat(pa.scalar(side, pa.int8()), rows))
+        for field in list(schema)[len(columns) :]:
+            mine = field.name.startswith(prefix)
+            name = field.name.removeprefix(prefix)
+            columns.append(batch.column(name) if mine else pa.nulls(rows, field.type))
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    def columns(self, side: int, wide: pa.Schema) -> dict[str, str]:
+        """The columns that came on a side besides the key: name there -> name in the wide schema.
+
+        Which of them came depends on what consumers want.
+        """
+        prefix = _PREFIXES[side]
+        return {
+            field.name.removeprefix(prefix): field.name
+            for field in wide
+            if field.name.startswith(prefix)
+        }
+
+    def passed(self, side: int, wide: pa.Schema) -> dict[str, str]:
+        """Those that the join passes on: name there -> name in the output."""
+        came = self.columns(side, wide)
+        return {name: output for name, output in self.names[side] if name in came}
+
+    def output(self, wide: pa.Schema, how: How, more: Iterable[pa.Field] = ()) -> pa.Schema:
+        """What the join puts out; `more` are columns of its own, behind the key."""
+        fields = [*(wide.field(name) for name in self.key), *more]
+        for side, missing in ((LEFT, ("right", "full")), (RIGHT, ("left", "full"))):
+            for name, output in self.passed(side, wide).items():
+                field = wide.field(_PREFIXES[side] + name).with_name(output)
+                fields.append(field.with_nullable(True) if how in missing else field)
+        return pa.schema(fields)
+
+    def describe(self) -> dict[str, Any]:
+        return {"keys": [list(key) for key in self.keys]}
+
+
+def sides_of(
+    schemas: Sequence[pa.Schema],
+    keys: Sequence[tuple[str, ...]],
+    suffixes: tuple[str, str] | None,
+    who: str,
+) -> Sides:
+    """The sides of a join of streams with these schemas and keys; raises if they do not fit."""
+    left, right = keys
+    shown = f"{', '.join(left)} and {', '.join(right)}"
+    if len(left) != len(right):
+        raise DeclarationError(
+            f"{who}: the left side is keyed by {len(left)} columns and the right one by "
+            f"{len(right)} ({shown}); key both by what must be equal, in the same order",
+            operator=who,
+        )
+    for mine, other in zip(left, right, strict=True):
+        kinds = schemas[LEFT].field(mine).type, schemas[RIGHT].field(other).type
+        if kinds[0] != kinds[1]:
+            raise SchemaMismatch(
+                f"{who}: key {mine!r} of the left side is {kinds[0]}, and {other!r} of the right "
+                f"one {kinds[1]}; cast one of them in a map() before",
+                operator=who,
+                column=mine,
+            )
+    others = [
+        [name for name in schema.names if name not in key]
+        for schema, key in zip(schemas, keys, strict=True)
+    ]
+    taken = [{*others[RIGHT]}, {*left, *others[LEFT]}]
+    clashing = sorted(taken[LEFT] & taken[RIGHT])
+    if suffixes is None and clashing:
+        raise NameClash(
+            f"{who}: both sides have a column {', '.join(map(repr, clashing))}; tell them apart "
+            "with suffixes=('_left', '_right'), or leave one out with select(...) before",
+            column=clashing[0],
+            operator=who,
+        )
+    names = tuple(
+        tuple((n, n + (suffixes or ("", ""))[side] if n in taken[side] else n) for n in mine)
+        for side, mine in enumerate(others)
+    )
+    outputs = [output for mine in names for _, output in mine]
+    made = pa.schema([(name, pa.null()) for name in (*left, *outputs)])
+    check_columns(made, f"what {who} puts out (suffixes={suffixes})")
+    return Sides((left, right), (names[LEFT], names[RIGHT]))
+
+
+def words_of(side: int) -> str:
+    return f"the {_WORDS[side]} side"
