@@ -18,8 +18,9 @@ from headgate.errors import DeclarationError
 from headgate.operator.rows import EpochClock
 from headgate.routing.route import end_level, last_fold
 from headgate.slot.program import ORDER, Program, arriving, is_ordered, usual_dispatch
+from headgate.topology.expressions import Columns, Condition
 from headgate.topology.files import Files
-from headgate.topology.graph import FlowGraph, Node
+from headgate.topology.graph import STATELESS, FlowGraph, Node
 
 _PICKLER = "_headgate_cloudpickle"
 
@@ -29,6 +30,7 @@ def compile_flow(graph: FlowGraph) -> Program:
     edge_columns, wanted = _prune(graph)
     levels: dict[str, Any] = dict(_levels(graph))
     schemas: dict[int, pa.Schema] = {}
+    pruned: dict[int, Node] = {}
     for node in (graph.nodes[index] for index in graph.order):
         schema = node.schema
         if node.kind == "source":
@@ -37,9 +39,15 @@ def compile_flow(graph: FlowGraph) -> Program:
         elif node.kind == "stateful":
             given = arriving(graph, node.id, edge_columns, schemas)
             schema = node.spec.output_schema(given, node.key)
+        elif node.kind in STATELESS:
+            pruned[node.id] = _only(
+                node, wanted[node.id], arriving(graph, node.id, edge_columns, schemas)
+            )
+            schema = pruned[node.id].schema
         schemas[node.id] = schema
+    nodes = tuple(pruned.get(node.id, node) for node in graph.nodes)
     return Program(
-        _without_engine_objects(graph),
+        _without_engine_objects(replace(graph, nodes=nodes)),
         **levels,
         edge_columns=edge_columns,
         node_schema=schemas,
@@ -85,10 +93,23 @@ def _prune(graph: FlowGraph) -> tuple[dict[int, tuple[str, ...]], dict[int, set[
                 needed = node.spec.sides.needs(edge.side, wanted[index])
             elif node.kind == "stateful":
                 needed = set(node.spec.needs(produced, node.key, wanted[index]))
+            elif node.kind in STATELESS:
+                needed = node.spec.needs(produced.names, wanted[index])
             needed |= set(edge.grouping.key) | ({node.order_by} if node.order_by else set())
             columns[edge.id] = tuple(name for name in produced.names if name in needed)
             wanted[edge.producer] |= needed
     return columns, wanted
+
+
+def _only(node: Node, wanted: set[str], given: pa.Schema) -> Node:
+    """A stateless operator that makes no column that nobody wants, if it is one that can tell."""
+    function = node.spec.function
+    if isinstance(function, Condition):
+        return replace(node, schema=given)
+    if isinstance(function, Columns):
+        function = function.only(wanted)
+        return replace(node, schema=function.schema, spec=replace(node.spec, function=function))
+    return node
 
 
 def _without_engine_objects(graph: FlowGraph) -> FlowGraph:

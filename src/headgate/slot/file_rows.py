@@ -25,6 +25,7 @@ from pyarrow import ipc
 
 from headgate.errors import SourceFileError
 from headgate.slot.program import Program
+from headgate.topology.expressions import Condition
 from headgate.topology.files import (
     COMPRESSED,
     Files,
@@ -102,9 +103,9 @@ def _skipping(program: Program, source: Node) -> pc.Expression | None:
     if source.spec.event_time is not None or source.spec.arrival is not None:
         return None
     filters = [n.spec.function for n in consumers if n.kind == "filter"]
-    if len(filters) < len(consumers) or not all(isinstance(f, pc.Expression) for f in filters):
+    if len(filters) < len(consumers) or not all(isinstance(f, Condition) for f in filters):
         return None
-    return reduce(or_, filters) if filters else None
+    return reduce(or_, [f.expression for f in filters]) if filters else None
 
 
 class _Reading:

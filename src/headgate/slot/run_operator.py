@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headgate.arrays import I64
 from headgate.operator.base import Output, as_output
@@ -83,14 +82,6 @@ def _run_vectorised(node: Node, rows: Rows) -> Rows:
 
 
 def _filter(predicate: Any, rows: Rows) -> Rows:
-    if isinstance(predicate, pc.Expression):
-        number = "row"
-        while number in rows.batch.schema.names:
-            number += "_"
-        kept = pa.Table.from_batches([rows.batch]).append_column(
-            number, pa.array(np.arange(len(rows)))
-        )
-        return rows.take(kept.filter(predicate)[number].to_numpy())
     mask = predicate(rows.batch)
     if isinstance(mask, pa.ChunkedArray):
         mask = mask.combine_chunks()

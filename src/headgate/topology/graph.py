@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from headgate.errors import CyclicFlow, DeclarationError, UnknownName
 from headgate.topology.arguments import check_choice, check_count
+from headgate.topology.expressions import Columns, Condition
 
 GroupingKind = Literal["fields", "shuffle", "cost", "local", "all", "global"]
 NullKeys = Literal["key", "drop", "error"]
@@ -111,10 +112,21 @@ class SourceSpec:
 
 @dataclass(frozen=True)
 class StatelessSpec:
-    """A user function and whether it sees Arrow batches or one dict at a time."""
+    """A user function and whether it sees Arrow batches or one dict at a time.
+
+    Of a function nobody knows what it reads; a `Condition` and `Columns` tell.
+    """
 
     function: Any
     per_row: bool = False
+
+    def needs(self, columns: Iterable[str], wanted: Iterable[str]) -> set[str]:
+        """Which of the input's columns it takes to make the wanted ones."""
+        if isinstance(self.function, Condition):
+            return {*wanted, *self.function.reads}
+        if isinstance(self.function, Columns):
+            return self.function.needs(wanted)
+        return set(columns)
 
 
 @dataclass(frozen=True)

@@ -203,20 +203,23 @@ def names_of(schema: pa.Schema, columns: Iterable[Any], where: str) -> tuple[str
     """Names of different columns of the stream; a Spark column that is just a name counts as it."""
     names: list[str] = []
     for given in columns:
-        name = given
-        if not isinstance(given, str):
-            shown = re.fullmatch(r"Column<'(.*)'>", str(given))
-            if shown is None or shown[1] not in schema.names:
-                raise DeclarationError(
-                    f"{where} takes names of columns, one by one, such as {schema.names[0]!r}; got "
-                    f"{given!s}. Compute a column with map(...) first"
-                )
-            name = shown[1]
+        name = given if isinstance(given, str) else shown_name(given, schema)
+        if name is None:
+            raise DeclarationError(
+                f"{where} takes names of columns, one by one, such as {schema.names[0]!r}; got "
+                f"{given!s}. Compute a column with with_columns(...) first"
+            )
         column_of(schema, name, where)
         if name in names:
             raise NameClash(f"{where} names column {name!r} twice", column=name)
         names.append(name)
     return tuple(names)
+
+
+def shown_name(given: Any, schema: pa.Schema) -> str | None:
+    """The column of which a Spark Column is just the name, classic or of Spark Connect."""
+    shown = re.fullmatch(r"Column<'(.*)'>", str(given))
+    return shown[1] if shown is not None and shown[1] in schema.names else None
 
 
 def key_of(schema: pa.Schema, columns: Iterable[Any], where: str) -> tuple[str, ...]:
@@ -232,17 +235,6 @@ def key_of(schema: pa.Schema, columns: Iterable[Any], where: str) -> tuple[str, 
                 column=name,
             )
     return names
-
-
-def check_predicate(expression: Any, schema: pa.Schema) -> None:
-    """Raise unless a pyarrow expression is a condition on columns of the stream."""
-    try:
-        schema.empty_table().filter(expression)
-    except (pa.ArrowException, ValueError, TypeError) as problem:
-        reason = str(problem).splitlines()[0]
-        raise SchemaMismatch(
-            f"filter({expression}) does not fit a stream of {_short_text(schema)}: {reason}"
-        ) from problem
 
 
 def check_union(one: pa.Schema, other: pa.Schema) -> None:

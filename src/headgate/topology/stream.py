@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from headgate.errors import DeclarationError, MissingKey, NameClash
 from headgate.topology.arguments import check_choice, check_count, unknown_name
+from headgate.topology.expressions import chosen, condition_of, is_expression, with_columns
 from headgate.topology.graph import (
     LOCAL,
     SEVERAL_SLOTS,
@@ -32,12 +33,10 @@ from headgate.topology.joining import Asked, How
 from headgate.topology.schema import (
     SchemaLike,
     check_columns,
-    check_predicate,
     check_sink,
     check_union,
     key_of,
     merged,
-    names_of,
     time_of,
     to_schema,
 )
@@ -173,7 +172,13 @@ class Stream:
     def filter(
         self, predicate: Any, *, name: str | None = None, parallelism: int | None = None
     ) -> Stream:
-        """Vectorised: RecordBatch -> boolean array; or a pyarrow.compute expression."""
+        """Keep rows for which it is true: an expression, or a function RecordBatch -> booleans.
+
+        An expression is SQL text ("likes > 3 and tag is not null"), `pc.field("likes") > 3`, or a
+        Spark Column that is made of what SQL text may have. Null counts as false.
+        """
+        if is_expression(predicate):
+            predicate = condition_of(predicate, self.schema, name or "filter")
         return self._stateless("filter", StatelessSpec(predicate), self.schema, name, parallelism)
 
     def filter_rows(
@@ -211,13 +216,30 @@ class Stream:
         spec = StatelessSpec(function, True)
         return self._stateless("flat_map", spec, to_schema(schema), name, parallelism)
 
-    def select(self, *columns: Any, name: str | None = None) -> Stream:
-        """Keep only these columns, in this order."""
-        if not columns:
+    def select(self, *columns: Any, name: str | None = None, **computed: Any) -> Stream:
+        """Keep only these columns, in this order; `total="price * 2"` computes one.
+
+        A column is a name, or an expression as in `with_columns`: SQL text with a name
+        ("price * 2 AS total"), a Spark Column, or a mapping of names and expressions.
+        """
+        if not columns and not computed:
             raise DeclarationError("select() needs at least one column")
-        names = names_of(self.schema, columns, "select")
-        chosen = pa.schema([self.schema.field(column) for column in names])
-        return self._stateless("map", StatelessSpec(_Select(names)), chosen, name)
+        made = chosen(self.schema, columns, computed, name or "select")
+        return self._stateless("map", StatelessSpec(made), made.schema, name)
+
+    def with_columns(
+        self, columns: Mapping[str, Any] | None = None, *, name: str | None = None, **computed: Any
+    ) -> Stream:
+        """All columns, and computed ones; one that has the name of a column takes its place.
+
+        Each is an expression over the columns as they were: SQL text ("price * 2"),
+        `pc.field("price") * 2` or a Spark Column. `columns` is for names that are no keywords.
+        """
+        given = {**(columns or {}), **computed}
+        if not given:
+            raise DeclarationError("with_columns() needs at least one column: total='price * 2'")
+        made = with_columns(self.schema, given, name or "with_columns")
+        return self._stateless("map", StatelessSpec(made), made.schema, name)
 
     def union(self, *others: Stream) -> Stream:
         """Merge streams of the same columns and types (column order may differ: names decide).
@@ -374,11 +396,10 @@ class Stream:
                 "shuffle(), or put key_by(..., grouping=...) right before process(...)"
             )
         function = spec.function
-        is_expression = kind == "filter" and hasattr(function, "isin")
-        if not callable(function) and not is_expression:
-            raise DeclarationError(f"{kind}(...) takes a function, not {type(function).__name__}")
-        if is_expression:
-            check_predicate(function, self.schema)
+        if not callable(function) or is_expression(function):
+            instead = f"; {_EXPRESSIONS_GO[kind]}" if is_expression(function) else ""
+            given = type(function).__name__
+            raise DeclarationError(f"{kind}(...) takes a function, not {given}{instead}")
         schema = check_columns(schema, f"what {kind}(...) returns")
         return self._into(kind, name, schema, spec, parallelism=parallelism)
 
@@ -422,12 +443,11 @@ class Stream:
             raise DeclarationError("dead letters can only go to a sink")
 
 
-@dataclass(frozen=True)
-class _Select:
-    columns: tuple[str, ...]
-
-    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        return batch.select(list(self.columns))
+_EXPRESSIONS_GO = {
+    "map": "with_columns(...) and select(...) take expressions",
+    "filter": "filter(...) takes expressions",
+    "flat_map": "filter(...), with_columns(...) and select(...) take expressions",
+}
 
 
 def check_joined(sides: tuple[Stream, Stream]) -> None:

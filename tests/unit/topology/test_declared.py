@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pytest
 
 import headgate as hg
-from headgate.errors import DeclarationError, EngineError, NameClash, SchemaMismatch
+from headgate.errors import DeclarationError, EngineError, NameClash, SchemaMismatch, UnknownColumn
 from headgate.testing import ListSource, run
 from headgate.topology.stream import Stream
 
@@ -119,11 +119,15 @@ WRONG: dict[str, tuple[type[DeclarationError], str, Callable[[], object]]] = {
     "a schema that is none": (SchemaMismatch, "no schema", lambda: rows().map(print, 17)),  # type: ignore[arg-type]
     "an unknown type": (SchemaMismatch, "column 'b'", lambda: rows("a int, b struct<q:int>")),
     "a filter on an unknown column": (
-        SchemaMismatch,
+        UnknownColumn,
         "nope",
         lambda: rows().filter(pc.field("nope") > 1),
     ),
-    "a filter that is no condition": (SchemaMismatch, "bool", lambda: rows().filter(pc.field("k"))),
+    "a filter that is no condition": (
+        SchemaMismatch,
+        "no condition",
+        lambda: rows().filter(pc.field("k")),
+    ),
 }
 
 
