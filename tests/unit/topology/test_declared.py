@@ -106,7 +106,7 @@ WRONG: dict[str, tuple[type[DeclarationError], str, Callable[[], object]]] = {
     "a list of keys": (DeclarationError, "one by one", lambda: rows().key_by(["k", "v"])),
     "an expression as key": (
         DeclarationError,
-        r"map\(\.\.\.\)",
+        r"with_columns\(\.\.\.\)",
         lambda: rows().key_by(SparkColumn("(k + 1)")),
     ),
     "a key twice": (NameClash, "'k' twice", lambda: rows().key_by("k", "k")),
