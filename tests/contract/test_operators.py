@@ -29,6 +29,7 @@ from headgate import (
     StatefulOperator,
     Sum,
     TopK,
+    TopRows,
     Tumbling,
     Update,
 )
@@ -83,6 +84,7 @@ OTHERS: dict[str, StatefulOperator] = {
     "passed": Count(emit="rows"),
     "dedup": Deduplicate(),
     "windowed": Sum("n", window=WINDOW),
+    "top_rows": TopRows(2, ("v desc", "n"), emit="changes"),
     "sessions": Sum("n", window=Session(timedelta(seconds=SIZE), time="t")),
     "top": TopK("item", k=2, window=WINDOW),
     "update": Update(add_up, output=pa.schema({"x": pa.int64()}), rows_as="dicts"),
@@ -207,6 +209,12 @@ def _check_rows(done: LocalRun, epochs: Epochs) -> None:
     for r in everything:
         totals[r["k"]] += r["v"] or 0
     import pickle
+
+    ranks = {(r["k"], r["rank"]): r["n"] for r in done.rows("top_rows_out")}
+    best: dict[Any, list[int]] = defaultdict(list)
+    for r in sorted(everything, key=lambda r: (r["v"] is None, -(r["v"] or 0), r["n"])):
+        best[r["k"]].append(r["n"])
+    assert ranks == {(k, n): i for k, all_ in best.items() for n, i in enumerate(all_[:2], 1)}
 
     held = {r["k"]: pickle.loads(r["state"]) for r in done.state("update")}
     assert held == dict(totals)

@@ -124,6 +124,9 @@ ENDING: dict[str, Callable[[], Any]] = {
     "Count(session, late)": lambda: hg.Count(
         window=hg.Session("9 seconds", time="t", allowed_lateness="1 minute")
     ),
+    "TopRows(v, b, window)": lambda: hg.TopRows(2, ("v desc", "b"), ["i"], window=MINUTE),
+    "TopRows(i, changes)": lambda: hg.TopRows(3, "i desc", ["v"], emit="changes"),
+    "TopRows(v, i)": lambda: hg.TopRows(2, ("v", "i")),
     "TopK(b)": lambda: hg.TopK("b", 2, MINUTE),
     "TopK(f, weight v)": lambda: hg.TopK("f", 2, MINUTE, weight="v"),
     "TopK(b, session)": lambda: hg.TopK("b", 2, hg.Session("9 seconds", time="t")),

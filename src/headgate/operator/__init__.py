@@ -13,6 +13,7 @@ from headgate.operator.key_calls import KeyContext, Timer
 from headgate.operator.rows import EpochClock, Groups, KeyedRows, Partials
 from headgate.operator.session_window import Session
 from headgate.operator.timers import FiredTimers, Timers
+from headgate.operator.top_rows import TopRows
 from headgate.operator.update import Update
 from headgate.operator.window import Window
 
@@ -41,6 +42,7 @@ __all__ = [
     "Timer",
     "Timers",
     "TopK",
+    "TopRows",
     "Tumbling",
     "Update",
     "Window",

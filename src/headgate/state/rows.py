@@ -166,6 +166,10 @@ class Held:
         column = self._layout.find(name)
         return column.seen(self._values(column.name))
 
+    @property
+    def value_names(self) -> list[str]:
+        return list(self._layout.schema.values.names)
+
     def valid(self, name: str) -> Mask:
         """Where the key is there and the value is not null."""
         values = self._values(self._layout.find(name).name)

@@ -1,0 +1,388 @@
+"""The best rows of every key, whole: a state row per key and rank.
+
+Rows have a total order: by the columns named, then by all others that are kept. So what is kept of
+a key does not depend on the order in which rows, or the partials of other slots, came, and rows
+that tie in everything are the same. A row only ever loses rank, and a rank only ever gets better
+rows: so what an epoch changed is known rank by rank, however often it changed within the epoch.
+
+New rows are sorted together with those that their keys hold; ranks whose row is another one are
+written. Ranks are looked up one after the other until a key has no more, so an epoch costs what
+its keys hold, not what the state holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headgate.arrays import I64, Bools
+from headgate.errors import DeclarationError, NameClash
+from headgate.operator.aggregate import TOUCHED, PerKey
+from headgate.operator.aggregates import RANK
+from headgate.operator.arithmetic import has_words, sortable, to_words
+from headgate.operator.base import Output, StateFields
+from headgate.operator.changes import side_by_side, told_as
+from headgate.operator.panes import groups_of, runs
+from headgate.operator.rows import EpochClock, Groups, KeyedRows, Partials
+from headgate.operator.window import CHANGE, INSERT, START, UPDATE, Window
+from headgate.routing.identity import SCRATCH, Identity
+from headgate.state.rows import Held, StateRows
+from headgate.state.session import StateSession
+from headgate.topology.arguments import check_choice, check_count
+from headgate.topology.schema import column_of
+
+PLACE = "@rank"  # sub-key: the rank, from 1
+MARK = "@changed"  # what is to be told of a rank: 0 nothing, 1 another row, 2 the first one
+
+
+@dataclass(frozen=True, init=False)
+class TopRows(PerKey):
+    """Keep, for every key, the `n` best rows: `columns` of them, or all.
+
+    `by` names the columns to order by, first the one that matters most: `"price desc"` has the
+    largest first, `"price"` or `"price asc"` the smallest. Nulls come last either way, NaN is the
+    largest number. Rows that tie are ordered by the other columns, in their order, ascending.
+
+    Without a window each epoch emits the ranks that have another row now: key, `rank` (from 1) and
+    the row; with `emit="changes"` also `change`, "insert" for a rank that was not there, "update"
+    for one that was. A sink that keeps the last row per key and rank has the best rows; none is
+    ever deleted, since there are never fewer. With `window=Tumbling(…)` all ranks come once, when
+    the window is final.
+
+    `TopRows(1, by="ts desc")` is the last row of every key in event time. Keeps n rows per key;
+    mergeable.
+
+    Examples:
+        >>> TopRows(3, by=("price desc", "time"))
+        TopRows(n=3, by=('price desc', 'time'), columns=None, emit='updates', window=None)
+    """
+
+    n: int
+    by: tuple[str, ...]
+    columns: tuple[str, ...] | None
+    emit: Literal["updates", "changes"]
+    window: Window | None
+    ends_epochs: bool = field(init=False, repr=False)
+
+    def __init__(
+        self,
+        n: int,
+        by: str | Sequence[str],
+        columns: Sequence[str] | None = None,
+        emit: Literal["updates", "changes"] = "updates",
+        window: Window | None = None,
+    ) -> None:
+        given = {
+            "n": check_count(n, "n of TopRows", operator="TopRows"),
+            "by": (by,) if isinstance(by, str) else tuple(by),
+            "columns": None if columns is None else tuple(columns),
+            "emit": emit,
+            "window": window,
+            "ends_epochs": window is not None,
+        }
+        for attribute, value in given.items():
+            object.__setattr__(self, attribute, value)
+        check_choice(emit, "TopRows: emit", ("updates", "changes"), operator="TopRows")
+        self.check_emit()
+        if window is not None and (window.needs_merge or emit == "changes"):
+            raise DeclarationError(
+                "TopRows ranks what a tumbling window holds once, when it is final; give it "
+                "window=Tumbling(…) and leave out emit=, or leave out the window",
+                operator="TopRows",
+            )
+        self.orders  # noqa: B018 (raises if one cannot be read)
+
+    @property
+    def orders(self) -> list[tuple[str, bool]]:
+        """The columns to order by, and which of them have the largest first."""
+        found = []
+        for text in self.by:
+            name, _, way = text.strip().rpartition(" ")
+            if not name or way.lower() not in ("asc", "desc"):
+                name, way = text.strip(), "asc"
+            found.append((name.strip(), way.lower() == "desc"))
+        if not found or len({name for name, _ in found}) < len(found):
+            raise DeclarationError(
+                f"TopRows: by={self.by!r} must name one or more different columns, as in "
+                "by=('price desc', 'time')",
+                operator="TopRows",
+            )
+        return found
+
+    # What is declared ---------------------------------------------------------------------------
+
+    def kept(self, rows: pa.Schema, key: Sequence[str]) -> list[pa.Field]:
+        """The columns that are kept of a row, those of the key left out."""
+        chosen = rows.names if self.columns is None else list(self.columns)
+        chosen += [name for name, _ in self.orders if name not in chosen]
+        fields = [column_of(rows, name, "TopRows") for name in chosen]
+        for name, _ in self.orders:
+            if not _is_ordered(rows.field(name).type):
+                raise DeclarationError(
+                    f"TopRows cannot order by column {name!r} of type {rows.field(name).type}; use "
+                    "numbers, times, strings or binary",
+                    column=name,
+                    operator="TopRows",
+                )
+        return [one for one in fields if one.name not in key]
+
+    def state_fields(self, rows: pa.Schema, key: Sequence[str]) -> StateFields:
+        self.output_schema(rows, key)
+        place = pa.field(PLACE, pa.int64(), nullable=False)
+        mark = [] if self.window is not None else [pa.field(MARK, pa.int8(), nullable=False)]
+        sub = pa.schema([*self.sub_key(rows), place])
+        return StateFields(pa.schema([*self.kept(rows, key), *mark]), sub)
+
+    def output_schema(self, rows: pa.Schema, key: Sequence[str]) -> pa.Schema:
+        head = [rows.field(name) for name in key]
+        if self.window is not None:
+            self.window.check(rows, key, "TopRows")
+            head += self.window.bounded
+        tail = [CHANGE] if self.tells else []
+        fields = [*head, RANK, *self.kept(rows, key), *tail]
+        names = [one.name for one in fields]
+        for name in names:
+            if names.count(name) > 1:
+                raise NameClash(
+                    f"TopRows adds a column {name!r}, and rows have one of that name; rename it, "
+                    "or leave it out with columns=",
+                    column=name,
+                    operator="TopRows",
+                )
+        return pa.schema(fields)
+
+    def needs(self, rows: pa.Schema, key: Sequence[str], wanted: set[str]) -> set[str]:
+        own = {*key, *(one.name for one in self.kept(rows, key))}
+        return own if self.window is None else own | self.window.reads
+
+    def why_not_merged(self, rows: pa.Schema) -> str:
+        for one in self.kept(rows, ()):
+            if not _is_ordered(one.type):
+                return (
+                    f"rows that tie are ordered by all their columns, and {one.name!r} of type "
+                    f"{one.type} has no order; leave it out with columns="
+                )
+        return ""
+
+    def describe(self) -> dict[str, Any]:
+        window = None if self.window is None else self.window.describe()
+        by = [f"{name} desc" if largest else name for name, largest in self.orders]
+        return {"operator": "TopRows", "n": self.n, "by": by, "window": window}
+
+    # Rows and partials --------------------------------------------------------------------------
+
+    def fold(self, rows: KeyedRows, groups: Groups, state: StateSession) -> Output:
+        if not len(rows):
+            return Output()
+        names = [one.name for one in self.kept(rows.batch.schema, rows.key)]
+        ranks = Ranks(groups, rows.key, rows.identity, state)
+        self._take_in(ranks, groups.codes, rows.batch.select(names))
+        return Output(carry=self.touched(groups))
+
+    def merge(self, partials: Partials, groups: Groups, state: StateSession) -> Output:
+        key = partials.schema.key.names
+        batch = partials.batch.select(list(range(len(key) + (self.window is not None))))
+        keyed = KeyedRows(batch, key, partials.route)
+        owners = keyed.groups
+        if self.window is not None:
+            owners = keyed.sub_groups([START], [batch.column(START)])
+        names = [name for name in partials.schema.values.names if name != MARK]
+        rows = pa.RecordBatch.from_arrays([partials.column(name) for name in names], names=names)
+        self._take_in(Ranks(owners, key, SCRATCH, state), owners.codes, rows)
+        return Output(carry=self.touched(owners))
+
+    def _take_in(self, ranks: Ranks, codes: I64, rows: pa.RecordBatch) -> None:
+        held = ranks.held(self.n, rows.schema.names)
+        every = np.concatenate([held.codes, codes])
+        arrays = [
+            pa.concat_arrays([held.columns[name], rows.column(name)]) for name in rows.schema.names
+        ]
+        table = pa.RecordBatch.from_arrays(arrays, names=rows.schema.names)
+        order, same = self._order(every, table)
+        begun = np.flatnonzero(runs(every[order]))
+        place = np.arange(len(order)) - np.repeat(begun, np.diff(np.append(begun, len(order))))
+        best = place < self.n
+        order, place = order[best], place[best] + 1
+        there, at = held.find(every[order], place)
+        moved = ~there
+        moved[there] = same[at[there]] != same[order[there]]
+        marks = np.where(there, 1, 2)
+        if len(held.marks):
+            marks[there & (held.marks[at] == 2)] = 2  # nobody has seen the rank
+        order, place, marks = order[moved], place[moved], marks[moved].astype(np.int8)
+        if not len(order):
+            return
+        written = {name: table.column(name).take(pa.array(order)) for name in table.schema.names}
+        if self.window is None:
+            written[MARK] = marks
+        ranks.state.write(ranks.keys(every[order], place), written)
+
+    def _order(self, codes: I64, table: pa.RecordBatch) -> tuple[I64, I64]:
+        """Rows by group, best first; and a number for each row, the same for rows that are equal.
+
+        Equal rows stay as they are. With a column that has no order no two rows count as equal.
+        """
+        orders = self.orders
+        rest = [name for name in table.schema.names if name not in dict(orders)]
+        given = [(name, largest) for name, largest in orders if name in table.schema.names]
+        words = [codes]
+        for name, largest in given:
+            words += _words(table.column(name), largest)
+        order: I64 = np.lexsort(words[::-1])
+        ties = ~runs(*(word[order] for word in words))
+        for name in rest:  # only of rows that tie
+            if not ties.any():
+                break
+            if not _is_ordered(table.column(name).type):
+                ties[:] = False
+                break
+            among = ties.copy()
+            among[:-1] |= ties[1:]
+            spots = np.flatnonzero(among)
+            rows = order[spots]
+            line = (np.cumsum(~ties) - 1)[spots]
+            column = _words(table.column(name).take(pa.array(rows)), largest=False)
+            finer = np.lexsort((*column[::-1], line))
+            order[spots] = rows[finer]
+            ties[spots] = ~runs(line, *(word[finer] for word in column))
+        same = np.empty(len(order), np.int64)
+        same[order] = np.cumsum(~ties)
+        return order, same
+
+    # When an epoch ends -------------------------------------------------------------------------
+
+    def finish(
+        self, state: StateSession, clock: EpochClock, carry: pa.RecordBatch | None = None
+    ) -> pa.RecordBatch | None:
+        if self.window is not None:
+            return super().finish(state, clock, carry)
+        if carry is None or not carry.num_rows:
+            return None
+        names = [] if carry.schema.names == [TOUCHED] else carry.schema.names
+        touched = KeyedRows(carry, names).groups
+        ranks = Ranks(touched, names, SCRATCH, state)
+        held = ranks.held(self.n, None)
+        order = np.lexsort((held.places, held.codes))
+        order = order[held.marks[order] > 0]
+        if not len(order):
+            return None
+        codes, places, take = held.codes[order], held.places[order], pa.array(order)
+        state.write(ranks.keys(codes, places), {MARK: np.zeros(len(order), np.int8)})
+        columns = {name: column.take(take) for name, column in held.columns.items()}
+        parts = [_ranked(places, columns)]
+        if names:
+            parts.insert(0, touched.columns.take(pa.array(codes)))
+        if self.tells:
+            parts.append(told_as(np.where(held.marks[order] == 2, INSERT, UPDATE)))
+        return side_by_side(*parts)
+
+    def choose(self, closed: StateRows) -> StateRows:
+        codes = groups_of(closed, PLACE).codes
+        return closed.take(np.lexsort((closed[PLACE], codes, closed[START])))
+
+    def results(self, held: Held | StateRows) -> pa.RecordBatch:
+        assert isinstance(held, StateRows)  # of windows: chosen
+        names = held.layout.schema.values.names
+        return _ranked(held[PLACE], {name: held.arrow(name) for name in names})
+
+
+@dataclass(frozen=True)
+class HeldRanks:
+    """What keys hold: the group, the rank and the columns of each row."""
+
+    codes: I64
+    places: I64
+    columns: dict[str, pa.Array]
+    marks: I64
+
+    def find(self, codes: I64, places: I64) -> tuple[Bools, I64]:
+        """Which of these ranks of groups there are, and which rows they are."""
+        if not len(self.codes):
+            return np.zeros(len(codes), np.bool_), np.zeros(len(codes), np.int64)
+        width = int(max(self.places.max(), places.max())) + 1
+        line = self.codes * width + self.places
+        order = np.argsort(line)
+        wanted = codes * width + places
+        at = order[np.minimum(np.searchsorted(line[order], wanted), len(line) - 1)]
+        return line[at] == wanted, at
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The state rows of some groups, rank by rank."""
+
+    groups: Groups
+    key: Sequence[str]
+    identity: Identity
+    state: StateSession
+
+    def keys(self, codes: I64, places: I64) -> Groups:
+        """The state rows of these ranks of these groups."""
+        rows = pa.array(codes)
+        arrays = [column.take(rows) for column in self.groups.columns.columns]
+        names = [*self.key, START][: len(arrays)]
+        table = pa.RecordBatch.from_arrays([*arrays, pa.array(places)], [*names, PLACE])
+        keyed = KeyedRows(table, self.key, self.groups.route[codes], self.identity)
+        sub = table.schema.names[len(self.key) :]
+        return keyed.sub_groups(sub, table.columns[len(self.key) :])
+
+    def held(self, n: int, names: Sequence[str] | None) -> HeldRanks:
+        """What there is; looked up rank by rank, until no group has more."""
+        left = np.arange(len(self.groups))
+        codes, places, marks = [], [], []
+        columns: list[dict[str, pa.Array]] = []
+        for place in range(1, n + 1):
+            found = self.state.read(self.keys(left, np.full(len(left), place)))
+            index = np.flatnonzero(found.found)
+            if names is None:
+                names = [name for name in found.value_names if name != MARK]
+            columns.append({name: found.arrow(name).take(pa.array(index)) for name in names})
+            left = left[index]
+            codes.append(left)
+            places.append(np.full(len(left), place))
+            if MARK in found.value_names:
+                marks.append(found[MARK][index].astype(np.int64))
+            if not len(left):
+                break
+        assert names is not None
+        joined = {name: pa.concat_arrays([part[name] for part in columns]) for name in names}
+        none = np.zeros(0, np.int64)
+        return HeldRanks(
+            np.concatenate(codes), np.concatenate(places), joined, np.concatenate([none, *marks])
+        )
+
+
+def _ranked(places: I64, columns: dict[str, pa.Array]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array(places), *columns.values()], [RANK.name, *columns])
+
+
+def _is_ordered(kind: pa.DataType) -> bool:
+    if has_words(kind):
+        return True
+    try:
+        pc.rank(pa.array([], kind), tiebreaker="dense")
+    except pa.ArrowException:
+        return False
+    return True
+
+
+def _words(column: pa.Array, largest: bool) -> list[I64]:
+    """Numbers of the order wanted; nulls come last, by an array of their own before the other."""
+    if has_words(column.type):
+        raw, valid = to_words(column)
+        words = sortable(raw)
+    else:
+        valid = None
+        if column.null_count:
+            valid = column.is_valid().to_numpy(zero_copy_only=False)
+        words = pc.rank(column, tiebreaker="dense").to_numpy().astype(np.int64)
+    if largest:
+        words = ~words
+    if valid is None:
+        return [words]
+    return [(~valid).astype(np.int64), np.where(valid, words, 0)]
