@@ -43,6 +43,7 @@ from headgate.slot.compile import check_travels, compile_flow
 from headgate.slot.file_rows import files_of, read_pieces
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program, ttl_ms
+from headgate.slot.sink_files import with_folder_columns
 from headgate.slot.slot_task import run_slot_task
 from headgate.slot.statistics import TaskStatistics
 from headgate.slot.task import Services, run_source_task
@@ -176,7 +177,10 @@ def run(
             kept = [x for x in outputs.get(sink.name, []) if x[0] != epoch]
             for file in files:
                 data = Storage.at(sink_uris[sink.name]).read(file["name"])
-                kept += [(epoch, row) for row in pq.read_table(pa.py_buffer(data)).to_pylist()]
+                table = pq.read_table(pa.py_buffer(data))
+                if "/" in file["name"]:
+                    table = with_folder_columns(table, file["name"], sink.spec.written(sink.schema))
+                kept += [(epoch, row) for row in table.to_pylist()]
             outputs[sink.name] = kept
             if sink.name in functions:
                 functions[sink.name]([row for at, row in kept if at == epoch], epoch)

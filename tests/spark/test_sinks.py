@@ -268,3 +268,25 @@ def test_a_listener_of_the_users_sees_the_flow_and_its_rows(
             ask("nope")
     with pytest.raises(UnknownName, match="no table or Parquet sink 'out'"):
         query.table("out")
+
+
+def test_a_parquet_sink_with_folders_is_read_whole_by_the_query_and_by_spark(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    out, given = str(tmp_path / "out"), ["a", "b/c", None, "a", "7"]
+    rows = [(key, number, number % 2 == 0) for number, key in enumerate(given)]
+    flow = hg.Flow("folders")
+    source = flow.source(spark.createDataFrame(rows, "k string, n bigint, even boolean"), name="in")
+    source.to_parquet(out, name="out", partition_by=["k", "even"], epoch_column="epoch")
+    source.to_parquet(out, name="plain")
+
+    for _ in range(2):  # the second start finds the batch done
+        query = flow.start(spark, checkpoint=str(tmp_path / "checkpoint"), slots=2)
+        query.awaitTermination()
+
+    wanted = sorted((str(k), n, even, 0) for k, n, even in rows)
+    assert sorted((str(r.k), r.n, r.even, r.epoch) for r in query.table("out").collect()) == wanted
+    assert query.table("out").columns == ["k", "n", "even", "epoch"]
+    assert query.table("plain").count() == len(rows)
+    found = spark.read.option("basePath", out).parquet(f"{out}/k=*")
+    assert sorted((str(r.k), r.n, r.even) for r in found.collect()) == [w[:3] for w in wanted]

@@ -48,6 +48,7 @@ FANOUT = 8  # blocks that become one: a row is copied once for each power of it
 MERGED_BYTES_MAX = 32 << 20  # what a driver may hold, twice
 CHUNK_BYTES = 16 << 20  # of rows in memory while files are merged
 GRACE_S = 600.0  # for readers that listed the folder before
+_FOLDERS = r"(?:[^/=]+=[^/]+/)*"  # of a sink with partition_by
 _EPOCHS = r"e(\d{9})-(?:e(\d{9})|[^/]*)\.parquet"
 _AT_ONCE = 8  # files that are checked in parallel
 
@@ -67,7 +68,7 @@ def published_files(names: Iterable[str], flow: str, sink: str) -> list[Publishe
     found = []
     # tables, each in a folder of its own, were published without doubled hyphens for a while
     prefixes = published_prefix(flow, sink), f"part-{flow}-{sink}-"
-    pattern = re.compile(f"(?:{'|'.join(map(re.escape, prefixes))}){_EPOCHS}")
+    pattern = re.compile(f"{_FOLDERS}(?:{'|'.join(map(re.escape, prefixes))}){_EPOCHS}")
     for name in names:
         if match := pattern.fullmatch(name):
             first, last = int(match[1]), int(match[2] or match[1])

@@ -34,7 +34,7 @@ from headgate.topology.text import reason_of
 
 STAGING = "_headgate"
 STAGING_GRACE_EPOCHS = 8  # for tasks of old attempts that still write
-_FILE = re.compile(r"e\d{9}-[^/]*\.parquet")
+_FILE = re.compile(r"((?:[^/=]+=[^/]+/)*)(e\d{9}-[^/]*\.parquet)")  # folders, and a file in them
 # Calls a sink with the files of an epoch; at least once, always with the same rows.
 Deliver = Callable[[Node, int, list[dict[str, Any]]], None]
 
@@ -201,7 +201,7 @@ def publish(flow: str, sink: str, epoch: int, files: Sequence[Mapping[str, Any]]
         root.flush(final for _, (at, final) in places if at == root)
     storage = Storage.at(uri)
     for name in storage.list():
-        match = re.match(r"e(\d{9})-", name)
+        match = re.match(r"(?:.*/)?e(\d{9})-[^/]*$", name)
         if match and int(match[1]) < epoch - STAGING_GRACE_EPOCHS:
             storage.delete(name)
 
@@ -216,9 +216,10 @@ def _root(staged: str, flow: str, sink: str) -> str:
 
 def _final_name(flow: str, sink: str, file: Mapping[str, Any]) -> str:
     """The name a file gets: never one that could be of anything else than this sink."""
-    if _FILE.fullmatch(str(file["name"])) is None:
+    found = _FILE.fullmatch(str(file["name"]))
+    if found is None:
         raise _forged(sink, file["name"])
-    return f"{published_prefix(flow, sink)}{file['name']}"
+    return f"{found[1]}{published_prefix(flow, sink)}{found[2]}"
 
 
 def _forged(sink: str, name: str) -> UnsafeName:

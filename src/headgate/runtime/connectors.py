@@ -208,8 +208,9 @@ class Delivery:
         taken, _ = visible(published_files(Storage.at(uri).list(), self._flow, sink.name))
         if verify:
             check_published(Storage.at(uri), taken, sink.name, rows)
-        if sink.spec.kind == "table" or not taken:  # by name: compaction changes the folder
-            return self._read_frame(sink, [f"{uri}/{file.name}" for file in taken])
+        # By name: compaction changes the folder, and others may have folders x=1 in it.
+        if sink.spec.kind == "table" or sink.spec.partition_by or not taken:
+            return self._read_frame(sink, [f"{uri}/{file.name}" for file in taken], uri)
         with with_conf(self._spark, UNCACHED):
             return self._spark.read.schema(_spark_schema(sink)).parquet(
                 spark_uri(uri),
@@ -231,12 +232,16 @@ class Delivery:
             return self._checkpoint.storage.child("tables", sink.name).uri
         return absolute(sink.spec.target)
 
-    def _read_frame(self, sink: Node, uris: list[str]) -> DataFrame:
+    def _read_frame(self, sink: Node, uris: list[str], base: str | None = None) -> DataFrame:
         schema = _spark_schema(sink)
         if not uris:
             return self._spark.createDataFrame([], schema)
         with with_conf(self._spark, UNCACHED):
-            return self._spark.read.schema(schema).parquet(*map(spark_uri, uris))
+            reader = self._spark.read.schema(schema)
+            if base is not None and sink.spec.partition_by:
+                reader = reader.option("basePath", spark_uri(base))
+            found = reader.parquet(*map(spark_uri, uris))
+            return found.select(*schema.names) if sink.spec.partition_by else found
 
     def _read(self, sink: Node, files: list[dict[str, Any]]) -> pa.Table:
         storage = Storage.at(self.uris[sink.name])
@@ -255,4 +260,4 @@ class Delivery:
 
 
 def _spark_schema(sink: Node) -> StructType:
-    return from_arrow_schema(as_spark_reads(sink.name, sink.schema))
+    return from_arrow_schema(as_spark_reads(sink.name, sink.spec.written(sink.schema)))

@@ -11,12 +11,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from headgate.arrays import I64
 from headgate.errors import HeadgateError
@@ -29,13 +27,12 @@ from headgate.slot.outbox import Outbox
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import ORDER, Program
 from headgate.slot.report import Moment, Timing, moment, spent_between
-from headgate.slot.rows import Rows, by_origin, joined, of_one_schema
+from headgate.slot.rows import Rows, by_origin, joined
 from headgate.slot.run_operator import StatefulRunner, WrongOutput, conform, run_stateless
+from headgate.slot.sink_files import SinkFiles
 from headgate.slot.statistics import Counting, TaskStatistics
 from headgate.slot.wire import BatchTuple, Kind, digest_of
-from headgate.state.digest import digest_of as content_digest
 from headgate.state.session import PrivateSession, StateSession
-from headgate.state.storage import Storage
 from headgate.state.store import StateStore
 from headgate.topology.graph import Node
 
@@ -93,7 +90,9 @@ class Task:
         self.outbox = Outbox(
             program, plan, self.control, self.counting, level=level, producer=producer, slot=slot
         )
-        self.sinks = SinkFiles(plan, level, producer)
+        self.sinks = SinkFiles(
+            {sink.name: sink.spec for sink in program.sinks}, plan, level, producer
+        )
         takes_dead = program.graph.dead_letters is not None
         self.dead = DeadLetters(plan, producer, wanted=takes_dead)
         self.stateful = StatefulRunner(program, plan, self.dead)
@@ -241,40 +240,6 @@ def _control_tuple(plan: EpochPlan, level: int, producer: int, control: Control)
     payload = pa.py_buffer(control.to_bytes())
     digest = digest_of(payload)
     return BatchTuple(home, Kind.CONTROL, 0, level, producer, 0, 0, digest, payload)
-
-
-class SinkFiles:
-    """The sink rows of one task; `write` puts each sink's rows in one Parquet file.
-
-    Files are named by epoch and content, so writing the same rows twice gives the same file. A file
-    of an attempt that Spark did not accept is in no manifest, and nobody reads it.
-    """
-
-    def __init__(self, plan: EpochPlan, level: int, producer: int) -> None:
-        self.plan, self.level, self.producer = plan, level, producer
-        self._rows: dict[str, list[pa.RecordBatch]] = {}
-
-    def add(self, sink: str, rows: Rows) -> None:
-        if len(rows):
-            self._rows.setdefault(sink, []).append(rows.batch)
-
-    def write(self) -> dict[str, list[dict[str, Any]]]:
-        """Write all files; returns per sink their names, rows and bytes."""
-        written: dict[str, list[dict[str, Any]]] = {}
-        for sink, batches in sorted(self._rows.items()):
-            content = pa.BufferOutputStream()
-            table = pa.Table.from_batches(of_one_schema(batches))
-            pq.write_table(table, content, compression="zstd")
-            data = content.getvalue()
-            name = (
-                f"e{self.plan.epoch:09d}-L{self.level:02d}-{self.producer:05d}-"
-                f"{content_digest(data, strong=self.plan.signed)}.parquet"
-            )
-            uri = self.plan.sink_uris[sink]
-            inside = uri.startswith(self.plan.storage_uri.removesuffix("state"))
-            Storage.at(uri, shared=not inside).write(name, data)  # others read what is outside
-            written[sink] = [{"name": name, "rows": table.num_rows, "bytes": data.size}]
-        return written
 
 
 # --- level 0: read one source partition, run what needs no slot, route the rest -------------------

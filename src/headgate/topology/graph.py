@@ -131,11 +131,22 @@ class StatelessSpec:
 
 @dataclass(frozen=True)
 class SinkSpec:
-    """Where rows go; `target` is a function, a path, or nothing, by `kind`."""
+    """Where rows go; `target` is a function, a path, or nothing, by `kind`.
+
+    A Parquet sink may have a column with the number of the epoch, and a folder per value of some.
+    """
 
     kind: Literal["function", "parquet", "console", "memory", "table"]
     target: Any = None
     rows_shown: int = 20
+    partition_by: tuple[str, ...] = ()
+    epoch_column: str | None = None
+
+    def written(self, schema: pa.Schema) -> pa.Schema:
+        """What readers find of rows of this schema."""
+        if self.epoch_column is None:
+            return schema
+        return schema.append(pa.field(self.epoch_column, pa.int64()))
 
 
 @dataclass(frozen=True)

@@ -302,6 +302,30 @@ def check_sink(sink: str, kind: str, schema: pa.Schema) -> None:
         as_spark_reads(sink, schema)
 
 
+def check_layout(
+    sink: str, schema: pa.Schema, partition_by: Sequence[str], epoch_column: str | None
+) -> None:
+    """Raise unless a Parquet sink can have these folders, and the column with the epoch."""
+    if epoch_column is not None:
+        schema = check_columns(schema.append(pa.field(epoch_column, pa.int64())), f"sink {sink!r}")
+    for name in names_of(schema, partition_by, f"partition_by= of sink {sink!r}"):
+        kind = schema.field(name).type
+        types = pa.types
+        plain = types.is_string(kind) or types.is_signed_integer(kind) or types.is_date32(kind)
+        if not (plain or types.is_boolean(kind)):
+            raise SchemaMismatch(
+                f"sink {sink!r}: column {name!r} is {kind}, which cannot name folders; partition "
+                "by a text, a whole number, a date or a boolean, such as "
+                f"with_columns(day={f'to_date({name})'!r})",
+                sink=sink,
+                column=name,
+            )
+    if schema.names and set(partition_by) >= set(schema.names):
+        raise SchemaMismatch(
+            f"sink {sink!r}: all columns name folders, and none is left for the files", sink=sink
+        )
+
+
 def as_spark_reads(sink: str, schema: pa.Schema) -> pa.Schema:
     """The columns of the sink's files as Spark reads them, in types that it has a word for."""
     for field in schema:

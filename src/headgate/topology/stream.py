@@ -33,6 +33,7 @@ from headgate.topology.joining import Asked, How
 from headgate.topology.schema import (
     SchemaLike,
     check_columns,
+    check_layout,
     check_sink,
     check_union,
     key_of,
@@ -359,9 +360,23 @@ class Stream:
             raise DeclarationError("to(...) takes a function (DataFrame, epoch) -> None")
         self._sink(SinkSpec("function", function), name)
 
-    def to_parquet(self, path: str, *, name: str | None = None) -> None:
-        """Append to a directory of Parquet files, exactly once."""
-        self._sink(SinkSpec("parquet", str(path)), name)
+    def to_parquet(
+        self,
+        path: str,
+        *,
+        name: str | None = None,
+        partition_by: str | Iterable[str] = (),
+        epoch_column: str | None = None,
+    ) -> None:
+        """Append to a directory of Parquet files, exactly once.
+
+        `partition_by`: columns by whose values rows go to folders, `path/day=2026-01-31/…`, as Hive
+        and Spark lay them out. `epoch_column`: a column more, with the number of the epoch.
+        """
+        columns = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+        spec = SinkSpec("parquet", str(path), partition_by=columns, epoch_column=epoch_column)
+        check_layout(name or "parquet", self.schema, columns, epoch_column)
+        self._sink(spec, name)
 
     def to_console(self, rows: int = 20, *, name: str | None = None) -> None:
         """Print the first rows of every epoch."""

@@ -10,14 +10,15 @@ from tests.unit.slot.parts import batch, compiled, plan_for, source
 
 from headgate import Flow
 from headgate.slot.rows import Rows
-from headgate.slot.task import SinkFiles
+from headgate.slot.sink_files import SinkFiles
+from headgate.topology.graph import SinkSpec
 
 
 def files(folder: Path, level: int = 1, producer: int = 2) -> SinkFiles:
     flow = Flow("f")
     source(flow).to_memory("out")
     plan = plan_for(compiled(flow), sink_uris={"a": str(folder / "a"), "b": str(folder / "b")})
-    return SinkFiles(plan, level, producer)
+    return SinkFiles({name: SinkSpec("memory") for name in "ab"}, plan, level, producer)
 
 
 def test_rows_of_a_sink_are_one_file_and_say_how_many(tmp_path: Path) -> None:
