@@ -11,6 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headgate.arrays import I64, Bools
+from headgate.operator.join_state import PARTS
+from headgate.state.session import StateSession
+from headgate.topology.joining import Sides
 
 
 class RowsOfSide(Protocol):
@@ -111,3 +114,14 @@ class Made:
         if len(self._parts) == 1:
             return self._parts[0], origins
         return pa.concat_batches(self._parts), origins
+
+
+def made_at_end(sides: Sides, head: pa.Schema, state: StateSession) -> Made:
+    """Output rows made of what is held: its tables say which columns there are."""
+    fields, names = list(head), []
+    for side, part in enumerate(PARTS):
+        kept = state.beside[part].schema.values
+        names.append({name: out for name, out in sides.names[side] if name in kept.names})
+        fields += [kept.field(name).with_name(out) for name, out in names[side].items()]
+    schema = pa.schema([field.with_nullable(True) for field in fields])
+    return Made(schema, (names[0], names[1]))

@@ -29,7 +29,7 @@ from headgate.state.rows import Held, StateRows
 from headgate.state.session import StateSession
 
 PARTS = ("left", "right")  # the tables of the two sides
-SEQ, UNTIL, TIME, MATCHED = "@seq", "@until", "@time", "@matched"
+SEQ, UNTIL, TIME, MATCHED, GONE = "@seq", "@until", "@time", "@matched", "@gone"
 _INT = pa.int64()
 INDEX = pa.schema(
     [
@@ -42,7 +42,7 @@ INDEX = pa.schema(
 
 def side_schema(index: StateSchema, columns: Mapping[str, pa.DataType], *own: str) -> StateSchema:
     """A table of one side: `own` are the columns of the join's own that it keeps."""
-    kinds = {UNTIL: _INT, TIME: _INT, MATCHED: pa.bool_()}
+    kinds = {UNTIL: _INT, TIME: _INT, MATCHED: pa.bool_(), GONE: pa.bool_()}
     values = [pa.field(name, kinds[name], nullable=False) for name in own]
     values += [pa.field(name, kind) for name, kind in columns.items()]
     sub = pa.schema([*index.sub, pa.field(SEQ, _INT, nullable=False)])

@@ -9,9 +9,10 @@ from typing import Any, get_args
 import pyarrow as pa
 
 from headgate.errors import DeclarationError, SchemaMismatch
+from headgate.operator.as_of import AsOf
 from headgate.operator.fixed_windows import FixedWindow
 from headgate.operator.joins import Join, Within
-from headgate.operator.window import Window
+from headgate.operator.window import CHANGE, Window
 from headgate.state.layout import layout_of
 from headgate.topology.arguments import check_choice, duration_us, positive_us
 from headgate.topology.joining import LEFT, RIGHT, Asked, How, Sides, sides_of, words_of
@@ -32,6 +33,8 @@ def join_operator(
     """
     check_choice(asked.how, f"{WHO}: how", get_args(How))
     _check_kind(asked)
+    if asked.as_of:
+        return _as_of(asked, schemas, keys, event_times)
     names = _time_names(asked, schemas, event_times)
     within = None
     if asked.within is not None:
@@ -46,13 +49,40 @@ def join_operator(
     return Join(sides, asked.how, within, asked.window, names, keep_us)
 
 
+def _as_of(
+    asked: Asked,
+    schemas: tuple[pa.Schema, pa.Schema],
+    keys: tuple[tuple[str, ...], tuple[str, ...]],
+    event_times: tuple[frozenset[str], frozenset[str]],
+) -> AsOf:
+    if asked.how not in ("inner", "left"):
+        raise DeclarationError(
+            f"{WHO}: as_of=True looks up what held for each left row; how= is 'inner' or 'left', "
+            f"not {asked.how!r}"
+        )
+    left, right = _time_names(asked, schemas, event_times)
+    assert left is not None and right is not None
+    sides = sides_of(schemas, keys, asked.suffixes, WHO)
+    _check_held(sides, schemas)
+    told = schemas[RIGHT]
+    deletes = CHANGE.name in told.names and told.field(CHANGE.name).type == CHANGE.type
+    own = frozenset({right, CHANGE.name} if deletes else {right})
+    sides = Sides(sides.keys, sides.names, (frozenset({left}), own))
+    return AsOf(sides, asked.how, (left, right), deletes)
+
+
 def _check_kind(asked: Asked) -> None:
     if asked.within is not None and asked.window is not None:
         raise DeclarationError(
             f"{WHO} got within= and window=; an interval join and a window join are two things: "
             "give one of them"
         )
-    timed = asked.within is not None or asked.window is not None
+    if asked.as_of and (asked.within, asked.window, asked.ttl) != (None, None, None):
+        raise DeclarationError(
+            f"{WHO}: as_of=True finds the latest right row up to each left row's time; leave out "
+            "within=, window= and ttl="
+        )
+    timed = asked.as_of or asked.within is not None or asked.window is not None
     if timed and asked.ttl is not None:
         raise DeclarationError(
             f"{WHO} got ttl= beside within= or window=, by which rows leave the state already; "
@@ -81,7 +111,7 @@ def _time_names(
     event_times: tuple[frozenset[str], frozenset[str]],
 ) -> tuple[str | None, str | None]:
     """The columns of times of both sides."""
-    if asked.within is None and asked.window is None:
+    if asked.within is None and asked.window is None and not asked.as_of:
         return (None, None)
     names: list[str] = []
     given = asked.times

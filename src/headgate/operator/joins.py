@@ -28,7 +28,7 @@ from headgate.operator import join_match
 from headgate.operator.arithmetic import from_words, to_words
 from headgate.operator.base import Output, StateFields, StatefulOperator, state_schema
 from headgate.operator.fixed_windows import FixedWindow
-from headgate.operator.join_rows import Made, NewRows, null_rows, picked
+from headgate.operator.join_rows import Made, NewRows, made_at_end, null_rows, picked
 from headgate.operator.join_state import (
     INDEX,
     MATCHED,
@@ -271,7 +271,7 @@ class Join(StatefulOperator):
         elif self.within is not None and side == RIGHT:
             until = times - self.within.low_us
         elif self.within is not None and self.within.until is not None:
-            until = us_of(self._column(batch, LEFT, self.within.until))[0]
+            until = us_of(self.sides.column(batch, LEFT, self.within.until))[0]
         elif self.within is not None:
             until = times + self.within.high_us
         elif self.keep_us is not None:
@@ -317,13 +317,7 @@ class Join(StatefulOperator):
             return []
         head = rows.keys.select(list(range(rows.keys.num_columns - 1)))  # but their number
         head = head if self.window is None else self._with_end(head)
-        fields, names = list(head.schema), []
-        for s, part in enumerate(PARTS):
-            kept = state.beside[part].schema.values
-            names.append({name: out for name, out in self.sides.names[s] if name in kept.names})
-            fields += [kept.field(name).with_name(out) for name, out in names[s].items()]
-        schema = pa.schema([f.with_nullable(True) for f in fields])
-        made = Made(schema, (names[LEFT], names[RIGHT]))
+        made = made_at_end(self.sides, head.schema, state)
         made.add(head, _side(side, rows, np.arange(len(rows))))
         return [made.batch()[0]]
 
@@ -343,18 +337,12 @@ class Join(StatefulOperator):
                 wanted.append(self.within.until)
             for number, name in enumerate(wanted):
                 assert name is not None
-                words, there = us_of(self._column(batch, s, name))
+                words, there = us_of(self.sides.column(batch, s, name))
                 if number == 0:
                     times[mine] = words[mine]
                 if there is not None:
                     valid[mine] &= there[mine]
         return times, valid
-
-    def _column(self, batch: pa.RecordBatch, side: int, name: str) -> pa.Array:
-        """A column of a side, which may be one of its key."""
-        if name in self.sides.keys[side]:
-            return batch.column(self.sides.key[self.sides.keys[side].index(name)])
-        return batch.column(self.sides.columns(side, batch.schema)[name])
 
     def _is_late(self, times: I64, clock: EpochClock) -> Bools:
         before = clock.previous_watermark_us

@@ -32,6 +32,7 @@ class Asked:
     """What a user asked for, as it was given to `Stream.join`."""
 
     how: Any = "inner"
+    as_of: bool = False
     within: Any = None
     window: Any = None
     times: Any = None
@@ -97,6 +98,12 @@ class Sides:
             for field in wide
             if field.name.startswith(prefix)
         }
+
+    def column(self, batch: pa.RecordBatch, side: int, name: str) -> pa.Array:
+        """A column of a side in wide rows, which may be one of its key."""
+        if name in self.keys[side]:
+            return batch.column(self.key[self.keys[side].index(name)])
+        return batch.column(self.columns(side, batch.schema)[name])
 
     def passed(self, side: int, wide: pa.Schema) -> dict[str, str]:
         """Those that the join passes on: name there -> name in the output."""

@@ -306,6 +306,7 @@ class Stream:
         other: Stream,
         *,
         how: How = "inner",
+        as_of: bool = False,
         within: tuple[str | timedelta, str | timedelta] | None = None,
         window: Any = None,
         times: str | tuple[str, str] | None = None,
@@ -323,7 +324,10 @@ class Stream:
           of the left row's, as in `("-10 minutes", "0 minutes")`; both ends count. `high` may be
           a column of the left side with a time.
         - `window=hg.Tumbling(...)` or `hg.Sliding(...)`: both rows are in the same window.
-        - neither: regular join. Rows are held for good, or for `ttl` (processing time).
+        - `as_of=True`: each left row with the latest right row up to its time, once the watermark
+          has passed it: a stream against a changelog. A right row whose column `change` says
+          "delete" ends what held. `how` is "inner" or "left".
+        - none of these: regular join. Rows are held for good, or for `ttl` (processing time).
 
         `times=("ts", "ts")` are the columns of event times of left and right (default: those of the
         sources, or of the window). `how` is "inner", "left", "right" or "full"; what a side lacks
@@ -334,7 +338,7 @@ class Stream:
         of left and right; `suffixes` tell apart those that both have. Neither side is ever folded
         in place: a join is not mergeable.
         """
-        asked = Asked(how, within, window, times, ttl, suffixes)
+        asked = Asked(how, as_of, within, window, times, ttl, suffixes)
         sides = (self, other)
         check_joined(sides)
         keys = (self.grouping.key, other.grouping.key)

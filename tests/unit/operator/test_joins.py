@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from datetime import timedelta
+
 import pytest
 
-from headgate.testing import run
-from unit.operator.join_oracle import HOWS, KINDS, draw, expected, flow_of, told
+import headgate as hg
+from headgate.testing import ListSource, ManualClock, run
+from unit.operator.join_oracle import HOWS, KINDS, START, draw, expected, flow_of, told
 
 
 @pytest.mark.parametrize("how", HOWS)
@@ -16,3 +20,117 @@ def test_a_join_finds_each_pair_once(kind, how):
         flow = flow_of(left, right, how=how, **KINDS[kind])
         got = told(run(flow, slots=1 + seed, input_ends=True, check_purity=seed > 0).rows("out"))
         assert got == expected(left, right, kind, how)
+
+
+@pytest.mark.parametrize("how", ["inner", "left"])
+def test_as_of_finds_what_held_at_the_time_of_a_row(how):
+    for seed in range(2):
+        left, right = draw(seed)
+        flow = flow_of(left, right, how=how, as_of=True)
+        rows = run(flow, slots=1 + seed, input_ends=True, check_purity=seed > 0).rows("out")
+        assert Counter((r["k"], r["v"], r["w"]) for r in rows) == as_of_expected(left, right, how)
+
+
+def as_of_expected(left, right, how):
+    known = [row for rows in right for row in rows if row["id"] is not None]
+    found = Counter()
+    for row in [row for rows in left for row in rows]:
+        held = [b for b in known if b["id"] == row["k"] and b["at"] <= row["t"]]
+        latest = max(held, key=lambda b: b["at"], default=None)
+        ties = [b for b in held if b["at"] == latest["at"]]
+        if held or how == "left":
+            found[row["k"], row["v"], ties[-1]["w"] if held else None] += 1
+    return found
+
+
+def test_a_deleted_value_holds_no_longer():
+    flow = hg.Flow("rates")
+    at = [START + timedelta(seconds=n) for n in range(10)]
+    orders = [[{"k": 1, "t": at[2]}, {"k": 1, "t": at[5]}, {"k": 1, "t": at[8]}]]
+    rates = [
+        [{"k": 1, "at": at[4], "change": "delete", "rate": None}],
+        [
+            {"k": 1, "at": at[7], "change": "insert", "rate": 3},
+            {"k": 1, "at": at[1], "change": "insert", "rate": 2},
+        ],
+    ]
+    a = flow.source(ListSource("k bigint, t timestamp", orders), event_time="t", watermark="1 hour")
+    b = flow.source(
+        ListSource("k bigint, at timestamp, change string, rate bigint", rates),
+        event_time="at",
+        watermark="1 hour",
+    )
+    a.key_by("k").join(b.key_by("k"), as_of=True, how="left").to_memory("out")
+    rows = sorted(run(flow, input_ends=True).rows("out"), key=lambda row: row["t"])
+    assert [row["rate"] for row in rows] == [2, None, 3]
+
+
+def test_state_goes_when_the_watermark_has_passed_it():
+    rows = [[{"k": n % 3, "v": str(n), "t": START + timedelta(seconds=30 * n)}] for n in range(40)]
+    other = [
+        [{"id": n % 2, "w": str(n), "at": START + timedelta(seconds=30 * n)}] for n in range(40)
+    ]
+    for join in (KINDS["interval"], KINDS["tumbling"], {"as_of": True}):
+        done = run(flow_of(rows, other, delay="1 minute", **join), check_purity=False)
+        held = sum(row["left_count"] + row["right_count"] for row in done.state("join"))
+        assert 0 < held < 16, (join, held)
+
+
+def test_rows_of_a_regular_join_are_forgotten_after_their_ttl():
+    left = [[{"k": 1, "v": "a", "t": START}], [], [{"k": 1, "v": "b", "t": START}]]
+    right = [[], [], [{"id": 1, "w": "x", "at": START}]]
+    clock = ManualClock()
+    flow = flow_of(left, right, ttl="10 seconds")
+    done = run(flow, clock=clock, before_epoch=lambda epoch: clock.advance(8_000))
+    assert [row["v"] for row in done.rows("out")] == ["b"]
+
+
+def test_a_late_row_is_counted_and_meets_nobody():
+    left = [[], [], [], [{"k": 1, "v": "late", "t": START}]]
+    right = [
+        [{"id": 1, "w": "x", "at": START}],
+        [{"id": 1, "w": "y", "at": START + timedelta(hours=1)}],
+        [{"id": 1, "w": "z", "at": START + timedelta(hours=1)}],
+        [],
+    ]
+    left[0].append({"k": 2, "v": "early", "t": START + timedelta(hours=1)})
+    flow = flow_of(left, right, delay="1 minute", within=("-1 minute", "1 minute"), how="left")
+    done = run(flow, input_ends=True)
+    assert [row["v"] for row in done.rows("out")] == ["early"]
+    assert done.journal[3]["late_rows"] == {"join": 1}
+
+
+MINUTE = hg.Tumbling("1 minute", time="t")
+SECOND = ("0 seconds", "1 second")
+
+
+@pytest.mark.parametrize(
+    ("join", "says"),
+    [
+        ({"within": ("0 seconds", "-1 seconds")}, "ends before it begins"),
+        (
+            {"within": SECOND, "window": MINUTE},
+            "two things",
+        ),
+        ({"within": SECOND, "ttl": "1 second"}, "leave it out"),
+        ({"as_of": True, "how": "full"}, "'inner' or 'left'"),
+        ({"how": "outer"}, "inner"),
+        ({"window": hg.Tumbling("1 second", time=None)}, "event time"),
+        ({"key_by": lambda s, n: s.key_by(n, grouping="cut")}, "have to meet in one"),
+        ({"key_by": lambda s, n: s}, "has no key"),
+        ({"key_by": lambda s, n: s.key_by({"k": "k", "id": "w"}[n])}, "cast one of them"),
+    ],
+)
+def test_what_cannot_be_joined_is_refused_with_a_way_out(join, says):
+    with pytest.raises(hg.HeadgateError, match=says):
+        flow_of([[]], [[]], **join)
+
+
+def test_names_that_both_sides_have_need_suffixes():
+    flow = hg.Flow("f")
+    stream = flow.source(ListSource("k bigint, v bigint", []))
+    other = flow.source(ListSource("k bigint, v bigint", []))
+    with pytest.raises(hg.HeadgateError, match="suffixes="):
+        stream.key_by("k").join(other.key_by("k"))
+    joined = stream.key_by("k").join(other.key_by("k"), suffixes=("", "_right"))
+    assert joined.schema.names == ["k", "v", "v_right"]
