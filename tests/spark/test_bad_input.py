@@ -239,7 +239,7 @@ def test_an_error_in_a_batch_is_raised_by_its_handle(spark: SparkSession, tmp_pa
     frame = spark.createDataFrame([{"k": 1, "v": 30}], SCHEMA)
     flow = hg.Flow("batch")
     stream = flow.source(frame, name="rows").map(_refuse_multiples_of_30, SCHEMA, name="m")
-    stream.key_by("k").process(hg.Count(), name="counts")
+    stream.key_by("k").process(hg.Count(), name="counts").discard()
 
     query = flow.start(spark, slots=1, checkpoint=str(tmp_path / "checkpoint"))
     with pytest.raises(OperatorFailed, match="30 is round"):

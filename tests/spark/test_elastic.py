@@ -56,7 +56,7 @@ def declared(source: Any) -> hg.Flow:
         .key_by("a", grouping="hash")
         .process(hg.Count(emit="rows"), name="first")
     )
-    first.key_by("b", grouping="hash").process(hg.Count(), name="second")
+    first.key_by("b", grouping="hash").process(hg.Count(), name="second").discard()
     return flow
 
 

@@ -294,7 +294,7 @@ def test_stop_does_not_wait_for_an_epoch_that_hangs(spark: SparkSession, tmp_pat
         flow = hg.Flow("gate")
         source = flow.source(read_files(spark, tmp_path / "in", "k bigint"))
         passed = source.map(_WaitAt(1, str(gate), str(begun)), "k bigint")
-        passed.key_by("k").process(hg.Count(), name="counts")
+        passed.key_by("k").process(hg.Count(), name="counts").discard()
         return flow
 
     checkpoint = str(tmp_path / "checkpoint")
@@ -341,7 +341,7 @@ def test_declarations_that_spark_cannot_follow_are_refused_at_start(
         flow = hg.Flow("wrong")
         for number, (frame, schema) in enumerate(sources):
             stream = flow.source(frame, schema=schema)
-            stream.key_by("k").process(hg.Count(), name=f"c{number}")
+            stream.key_by("k").process(hg.Count(), name=f"c{number}").discard()
         return flow
 
     def batch(session: SparkSession) -> DataFrame:
@@ -371,7 +371,7 @@ def test_an_error_of_user_code_ends_the_flow_with_all_its_facts(
         source = flow.source(read_files(spark, tmp_path / "in", "k bigint, v bigint"))
         checked = source.key_by("k").process(hg.Count(emit="rows"), name="counts")
         shuffled = checked.shuffle().map(_RaiseAt(bad), "v bigint", name="fragile")
-        shuffled.key_by("v").process(hg.Count(), name="values")
+        shuffled.key_by("v").process(hg.Count(), name="values").discard()
         return flow
 
     checkpoint = str(tmp_path / "checkpoint")

@@ -22,7 +22,7 @@ def declared(source: Any, **first: int) -> hg.Flow:
         hg.Count(emit="rows"), name="first", **first
     )
     second = counted.key_by("b", grouping="hash").process(hg.Count(emit="rows"), name="second")
-    second.globally(grouping="hash").process(hg.Count(), name="all")
+    second.globally(grouping="hash").process(hg.Count(), name="all").discard()
     return flow
 
 

@@ -297,9 +297,16 @@ class Update(StatefulOperator):
             if type(row) is not dict and not isinstance(row, Mapping):
                 kind = type(row).__name__
                 raise TypeError(f"output rows must be dicts in a list, not a list of {kind}")
+            if row.keys() == names:
+                continue
             if not names.issuperset(row):
                 unknown = ", ".join(sorted(str(name) for name in set(row) - names))
                 raise KeyError(f"output row has columns that output= does not declare: {unknown}")
+            missing = ", ".join(repr(name) for name in self.output.names if name not in row)
+            raise KeyError(
+                f"output row has no column {missing}, which output= declares; give it, with None "
+                "if it is null"
+            )
         return pa.RecordBatch.from_pylist(answer, schema=self.output)
 
 

@@ -158,7 +158,7 @@ class FlowQuery:
         sinks = self.coordinator.program.sinks
         kept = [node.name for node in sinks if node.spec.kind in ("table", "parquet")]
         check_known(self.name, "table or Parquet sink", sink, kept)
-        node = self.coordinator.program.graph.node(sink)
+        node = next(node for node in sinks if node.name == sink)
         return self._delivery.table(node, self.coordinator.last, verify)
 
     def state(self, operator: str) -> pa.Table:

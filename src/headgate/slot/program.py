@@ -267,7 +267,11 @@ class Program:
 
     def describe(self) -> dict[str, Any]:
         """What a checkpoint remembers of the flow, to tell compatible changes from others."""
-        names = [node.name for node in self.graph.nodes]
+        operators = {node.name for node in self.graph.nodes if node.kind != "sink"}
+        names = [
+            f"{node.name} (sink)" if node.kind == "sink" and node.name in operators else node.name
+            for node in self.graph.nodes
+        ]
         return {
             "flow": self.graph.name,
             "operators": {

@@ -56,6 +56,7 @@ class FlowBuilder:
         self._nodes: list[Node] = []
         self._edges: list[Edge] = []
         self._dead_letters: int | None = None
+        self._discards = False
 
     def source(
         self,
@@ -97,6 +98,16 @@ class FlowBuilder:
         """
         return Stream(self, (), DEAD_LETTER_SCHEMA, dead_letters=True)
 
+    def _check_outlet(self) -> None:
+        """Raise if nobody would see a row of the flow, and that was not said to be meant."""
+        sinks = [node for node in self._nodes if node.kind == "sink"]
+        if self._nodes and not self._discards and all(n.id == self._dead_letters for n in sinks):
+            raise DeclarationError(
+                f"flow {self.name!r} has no sink: nobody would see its rows. End its stream with "
+                ".to_table('name'), .to_parquet(path) or another sink, or with .discard() if only "
+                "the state is wanted (query.state)"
+            )
+
     def graph(self, parallelism: Mapping[str, int] = MappingProxyType({})) -> FlowGraph:
         """Freeze and validate the whole declaration.
 
@@ -131,14 +142,15 @@ class FlowBuilder:
         parallelism: int | None = None,
         order_by: str | None = None,
     ) -> int:
-        taken = {n.name for n in self._nodes}
+        taken = {n.name for n in self._nodes if (n.kind == "sink") == (kind == "sink")}
         if name is None:
             stem = kind if kind != "stateful" else type(spec).__name__.lower()
             name = next(n for i in count(1) if (n := f"{stem}_{i}") not in taken)
         check_name(name, kind)
         if name in taken:
+            what = "a sink" if kind == "sink" else "an operator or a source"
             raise NameClash(
-                f"flow {self.name!r} already has an operator called {name!r}; choose another name=",
+                f"flow {self.name!r} already has {what} called {name!r}; choose another name=",
                 name=name,
             )
         node = Node(len(self._nodes), name, kind, schema, spec, key, parallelism, order_by)

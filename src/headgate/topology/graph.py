@@ -184,7 +184,8 @@ class FlowGraph:
 
     def __post_init__(self) -> None:
         names = [node.name for node in self.nodes]
-        assert len(set(names)) == len(names), f"two operators of one name: {names}"
+        known = {(node.name, node.kind == "sink") for node in self.nodes}
+        assert len(known) == len(names), f"two operators or two sinks of one name: {names}"
         producers = {node.id: [e.producer for e in self.inputs(node.id)] for node in self.nodes}
         try:
             order = tuple(TopologicalSorter(producers).static_order())
@@ -203,7 +204,8 @@ class FlowGraph:
         return {n.name: n.parallelism for n in self.nodes if n.parallelism is not None}
 
     def node(self, name: str) -> Node:
-        for node in self.nodes:
+        """The operator or source of that name, else the sink: those may share a name."""
+        for node in sorted(self.nodes, key=lambda node: node.kind == "sink"):
             if node.name == name:
                 return node
         raise KeyError(name)

@@ -395,6 +395,11 @@ class Stream:
         """Keep all rows in the checkpoint; `query.table(name)` reads them as a DataFrame."""
         self._sink(SinkSpec("table"), name)
 
+    def discard(self) -> None:
+        """Let the rows go. A flow without a sink needs it: only its state is wanted, then."""
+        self._refuse_dead_letters()
+        self.flow._discards = True
+
     # --- inside ----------------------------------------------------------------------------
     def _grouped(self, grouping: Grouping) -> Stream:
         self._refuse_dead_letters()

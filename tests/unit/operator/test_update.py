@@ -108,6 +108,7 @@ WRONG: dict[str, Callable[[], Any]] = {
     "not a Table": lambda: pa.table({"key": ["a"]}),
     "not a list of str": lambda: ["a"],
     "does not declare: 1, z": lambda: [{1: 2, "z": 3}],
+    "has no column 'key', which output= declares": lambda: [{}],
 }
 
 

@@ -13,12 +13,14 @@ from headgate import Count, Flow, Last, StateFields, StatefulOperator, Sum
 from headgate.errors import (
     CyclicFlow,
     DeclarationError,
+    EngineError,
     MissingKey,
     NameClash,
     SchemaMismatch,
     UnknownColumn,
 )
-from headgate.testing import ListSource
+from headgate.slot.compile import compile_flow
+from headgate.testing import ListSource, run
 from headgate.topology.builder import FlowBuilder
 from headgate.topology.graph import Edge, FlowGraph, Grouping, Node
 from headgate.topology.stream import Stream
@@ -156,8 +158,36 @@ def test_two_operators_of_one_name_clash() -> None:
     with pytest.raises(NameClash) as caught:
         rows.process(Count(), name="same")
     assert caught.value.name == "same"
-    with pytest.raises(NameClash):
-        stream(rows.flow).to_memory("same")  # a sink shares the names of operators
+    with pytest.raises(NameClash, match="a source called 'same'"):
+        rows.flow.source(ListSource("k string", []), name="same")
+
+
+def test_sinks_have_names_of_their_own() -> None:
+    flow = Flow("f")
+    rows = flow.source(ListSource("k string", [[{"k": "a"}]]), name="same")
+    counted = rows.key_by("k").process(Count(), name="counts")
+    counted.to_memory("counts")
+    rows.to_memory("same")
+
+    with pytest.raises(NameClash, match="a sink called 'counts'"):
+        rows.to_memory("counts")
+    done = run(flow)
+    assert done.rows("counts") == [{"k": "a", "count": 1}] and done.rows("same") == [{"k": "a"}]
+    assert done.state("counts") == [{"k": "a", "count": 1}]
+    edges = compile_flow(flow.graph()).describe()["edges"]
+    assert {"producer": "counts", "consumer": "counts (sink)"} in edges
+
+
+def test_a_flow_without_a_sink_is_refused_at_start_unless_that_is_meant() -> None:
+    flow = Flow("f")
+    rows = flow.source(ListSource("k string", []), name="in").key_by("k").process(Count())
+    flow.dead_letters().to_memory("dead")
+
+    with pytest.raises(DeclarationError, match=r"'f' has no sink.*\.discard\(\)"):
+        flow.start(None, checkpoint="nowhere")  # type: ignore[arg-type]
+    rows.discard()
+    with pytest.raises(EngineError):  # it gets as far as to look at the session
+        flow.start(None, checkpoint="nowhere")  # type: ignore[arg-type]
 
 
 def test_generated_names_avoid_the_given_ones() -> None:
@@ -269,7 +299,7 @@ def test_a_flow_that_feeds_back_into_itself_is_refused() -> None:
 def test_a_graph_made_by_hand_keeps_names_unique_too() -> None:
     schema = pa.schema({"k": pa.string()})
 
-    with pytest.raises(AssertionError, match="two operators of one name"):
+    with pytest.raises(AssertionError, match="two operators or two sinks of one name"):
         FlowGraph("f", (Node(0, "a", "map", schema), Node(1, "a", "map", schema)), ())
 
 

@@ -95,6 +95,7 @@ def _cost(slots: int, row_bytes: int, chain: int, *, options: GrowthOptions, wor
         stream = stream.key_by("k1", grouping="hash").process(
             Count(emit="rows"), name="count_again"
         )
+    stream.discard()
     query = flow.start(
         spark,
         slots=slots,

@@ -169,7 +169,7 @@ def _run(
     flow = Flow("managed")
     pairs = flow.source(spark_query.source(spark, files))
     first = pairs.key_by("k1", grouping="hash").process(Count(emit="rows"), name="by_k1")
-    first.key_by("k2", grouping="hash").process(Count(), name="by_k2")
+    first.key_by("k2", grouping="hash").process(Count(), name="by_k2").discard()
     query = flow.start(
         spark,
         slots=options.slots,

@@ -170,7 +170,7 @@ def _headgate(
     flow = Flow("text")
     rows = flow.source(Files(epochs.directory, max_files=epochs.files_per_epoch))
     for key in KEYS:
-        rows.key_by(key, grouping=grouping).process(Sum("amount"), name=f"by_{key}")
+        rows.key_by(key, grouping=grouping).process(Sum("amount"), name=f"by_{key}").discard()
     query = flow.start(
         spark,
         slots=options.slots,

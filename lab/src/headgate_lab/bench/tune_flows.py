@@ -45,9 +45,11 @@ class BenchFlow:
         flow = Flow(self.name.replace("-", "_"))
         schema = self.schema.append(ARRIVED) if arrival else self.schema
         told = ARRIVED.name if arrival else None
-        self.attach(
-            flow.source(frame, schema=schema, name=SPOUT, event_time=self.event_time, arrival=told)
+        rows = flow.source(
+            frame, schema=schema, name=SPOUT, event_time=self.event_time, arrival=told
         )
+        self.attach(rows)
+        rows.discard()  # most of these flows have no sink
         return flow
 
     @property
