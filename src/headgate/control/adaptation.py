@@ -18,8 +18,8 @@ is scaled.
 their noise moves state for nothing. So a plan is applied if, against staying, it
 
     takes a unit, or load, off slots that leave
-    evens loads that are further apart than allowed, by a tenth at least
-    brings rows nearer to where they go, and leaves loads even enough
+    evens loads that are further apart than allowed, and than chance would put them, by a tenth
+    brings rows nearer to where they go, more than chance would, and leaves loads even enough
 
 judged by the loads it leads to, not by what its planner thinks. Invariant: under constant loads
 every plan applied is better than staying in this order. So the loop never comes back to an
@@ -46,17 +46,22 @@ HELPS_PCT = 5.0  # more slots must take at least this off the busiest one
 PATIENCE_PERIODS = 10  # for slots that were asked for and did not come
 EVENS = 0.9  # of the present load distance; a plan that evens must come below it
 UNFORESEEN = 4.0  # times the load distance allowed, for plans that do not foresee theirs
+CHANCE = 3.0  # standard deviations by which counts of rows must differ, to mean something
 SAVES = 0.0005  # share of the traffic that a plan must bring together; ALBIC adds a pair a call
 
 
 @dataclass(frozen=True)
 class MeasuredUnits:
-    """A period as planners see it. `base` is the load that every slot has besides its units."""
+    """A period as planners see it. `base` is the load that every slot has besides its units.
+
+    `noise_pct` is a load distance that chance alone may give: rows of a period are a sample.
+    """
 
     situation: Situation
     resource: str
     base: float
     timed: bool
+    noise_pct: float = 0.0
 
     def loads_of(self, plan: Plan) -> F64:
         """Load of every slot under a plan, in percent of what it can take."""
@@ -90,6 +95,7 @@ class Adaptation:
         self.leaving = 0
         self._asked: int | None = None
         self._stays = self._patience = 0
+        self._given = limits
 
     def slots_changed(self, slots: int) -> None:
         """The engine runs with another number of slots now; some of them may have to go yet."""
@@ -101,6 +107,8 @@ class Adaptation:
     def step(self, measured: MeasuredUnits, *, scale: bool = True) -> Adapted:
         """One turn. The situation says how many slots there are, and which of them leave."""
         situation, leaving = measured.situation, self.leaving
+        even_pct = max(self._given.distance_max_pct, measured.noise_pct)
+        self._limits = replace(self._given, distance_max_pct=even_pct)
         slots, needed = len(situation.nodes), slots_in_use(situation, leaving)
         if self._asked is not None:
             self._patience -= 1
@@ -132,6 +140,7 @@ class Adaptation:
         if then.left < now.left or (then.left == now.left and emptier):
             return True
         saves = collocates and now.far - then.far >= SAVES
+        saves = saves and is_more_than_chance(situation, plan.node)
         if collocates and plan.as_measured:
             saves = saves and plan.distance_pct <= max(limit_pct, now.distance_pct) + ROUNDING
             if then.evens(now, limit_pct) and then.far <= now.far:
@@ -229,6 +238,17 @@ class Standing:
 
     def evens(self, now: Standing, limit_pct: float) -> bool:
         return now.distance_pct > limit_pct and self.distance_pct < EVENS * now.distance_pct
+
+
+def is_more_than_chance(situation: Situation, node: I32) -> bool:
+    """Do more rows come together than part, by what their numbers would differ by chance?"""
+    traffic, home = situation.traffic, situation.home
+    a, b = traffic.sender, traffic.receiver
+    comes = (node[a] == node[b]).astype(np.int64) - (home[a] == home[b])
+    if not comes.any():
+        return True  # only nearer: hosts and racks
+    changed = traffic.rate * comes
+    return float(changed.sum()) >= CHANCE * float(np.sqrt(np.abs(changed).sum()))
 
 
 class Watch:

@@ -140,6 +140,16 @@ class PlannerSettings:
             default it is not, as nobody knows what else an executor's memory is for.
         slot_bytes_per_second: Bytes that a slot can take in and send. If given, the network may
             be the bottleneck; by default it is not, as slots of one host do not use it.
+        planner_seconds: What a plan of units may take; epochs go on meanwhile. A solver may
+            overstay it a little.
+        migration_units_max: Units that one plan may move (the paper's limit in key groups), besides
+            `migration_seconds_max`. By default the seconds alone limit a plan.
+        load_distance_max_pct: Load distance (maxLD) that is even enough, in percent of the mean;
+            by default what `alpha` allows.
+        score_factor: sF of "albic": a pair counts above so many times its sender's average
+            (default 1.5).
+        partition_load_pct: maxPL of "albic" to begin with, in percent of a slot's mean load
+            (default 50).
         seed: For planners that draw; any number will do.
     """
 
@@ -149,17 +159,38 @@ class PlannerSettings:
     memory_epochs: int = 5
     slot_state_bytes: float | None = None
     slot_bytes_per_second: float | None = None
+    planner_seconds: float = 1.0
+    migration_units_max: int | None = None
+    load_distance_max_pct: float | None = None
+    score_factor: float | None = None
+    partition_load_pct: float | None = None
     seed: int = 0
+
+    OF_ALBIC: ClassVar = ("score_factor", "partition_load_pct")
 
     def __post_init__(self) -> None:
         least = {"statistics_bytes": 1 << 12, "moves_max": 1, "pins_max": 0, "memory_epochs": 1}
         for name, lowest in least.items():
             if name != "moves_max" or self.moves_max is not None:
                 check_count(getattr(self, name), f"{name}=", least=lowest)
-        for name in ("slot_state_bytes", "slot_bytes_per_second"):
+        if self.migration_units_max is not None:
+            check_count(self.migration_units_max, "migration_units_max=")
+        for name in (
+            "slot_state_bytes",
+            "slot_bytes_per_second",
+            "planner_seconds",
+            "load_distance_max_pct",
+            *self.OF_ALBIC,
+        ):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise DeclarationError(f"{name}={value}; give more than 0, or None")
+
+    @property
+    def of_planner(self) -> dict[str, float]:
+        """Settings that only some planner of units has, as far as they are given."""
+        given = {name: getattr(self, name) for name in self.OF_ALBIC}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 @named_fields
@@ -214,6 +245,12 @@ class Manager:
                 f'balance="operator" needs planner="headgate"; {self.planner!r} evens the total',
                 planner=self.planner,
             )
+        if self.tuning.of_planner and self.planner != "albic":
+            raise DeclarationError(
+                f"{', '.join(self.tuning.of_planner)}: only planner='albic' has that, and this is "
+                f"{self.planner!r}; leave it out",
+                planner=self.planner,
+            )
         if not self.migration_seconds_max > 0:
             raise DeclarationError(
                 f"migration_seconds_max={self.migration_seconds_max}; give more than 0"
@@ -240,6 +277,18 @@ class Manager:
     def is_ours(self) -> bool:
         """Whether more is decided than what the planner of that name decides by itself."""
         return self.planner == "headgate"
+
+    @property
+    def distance_max_pct(self) -> float:
+        """Load distance that is even enough, in percent of the mean."""
+        given = self.tuning.load_distance_max_pct
+        return 100.0 * (self.alpha - 1) if given is None else given
+
+    @property
+    def migration_seconds_least(self) -> float:
+        """What a unit counts for at least, so that no more move than may."""
+        most = self.tuning.migration_units_max
+        return 0.0 if most is None else self.migration_seconds_max / most
 
     @property
     def keeps_new_keys_local(self) -> bool:

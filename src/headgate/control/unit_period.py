@@ -17,6 +17,7 @@ other tables. Memory: the sketches of `gather`, and three numbers per unit.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -25,7 +26,7 @@ import numpy as np
 
 from headgate.arrays import F64, I32, I64, U64, Bools
 from headgate.commit.planning import Observed
-from headgate.control.adaptation import MeasuredUnits
+from headgate.control.adaptation import CHANCE, MeasuredUnits
 from headgate.control.policy import gather
 from headgate.control.settings import PlannerSettings
 from headgate.planner.allocation.model import Nodes, Situation, Traffic, Units
@@ -147,6 +148,7 @@ class Period:
         leaving: int = 0,
         distances: Distances | None = None,
         instances: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+        cost_least: float = 0.0,
     ) -> MeasuredUnits:
         """The situation under these tables; the last `leaving` slots are to be emptied."""
         index = UnitIndex.of(tables, self.seen.labels)
@@ -187,8 +189,12 @@ class Period:
             cost_per_byte,
             period=self.seen.epoch,
             instances=np.empty((0, 0), np.bool_) if allowed is None else allowed,
+            cost_least=cost_least,
         )
-        return MeasuredUnits(situation, resource, base, timed)
+        most = max((float(by_slot.sum()) for by_slot in self.seen.slot_rows.values()), default=0.0)
+        noise = CHANCE * 100.0 * math.sqrt((slots - 1) / most) if most else 0.0
+        noise = 0.0 if resource == "memory" else noise  # which is there, not drawn anew
+        return MeasuredUnits(situation, resource, base, timed, noise)
 
     # --- inside ----------------------------------------------------------------------------
     def _ms_per_row(self, operator: str) -> float:

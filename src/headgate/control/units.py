@@ -22,7 +22,6 @@ from headgate.planner.tuning.rescaler import Wanted
 from headgate.routing.table import RoutingTable
 
 EPOCHS_KEPT = 256  # of a period that does not end; the oldest go first
-PLAN_SECONDS = 1.0  # a planner's time; epochs go on meanwhile
 PRIOR_BYTES, PRIOR_SECONDS_PER_BYTE = 1e6, 2e-8  # 50 MB/s, until some state has moved
 
 
@@ -45,9 +44,13 @@ class UnitPlacement:
 
         self.settings, self.units_of, self._racks = settings, frozenset(operators), racks
         limits = Limits(
-            settings.migration_seconds_max, 100.0 * (settings.alpha - 1), seconds=PLAN_SECONDS
+            settings.migration_seconds_max,
+            settings.distance_max_pct,
+            seconds=settings.tuning.planner_seconds,
         )
-        planner = planner or make_allocator(settings.planner, balance=settings.balance)
+        planner = planner or make_allocator(
+            settings.planner, balance=settings.balance, own=settings.tuning.of_planner
+        )
         self.adaptation = Adaptation(planner, limits, scaling, settings.balance)
         self._cost = MigrationCost()
         self._epochs: list[Observed] = []
@@ -108,6 +111,7 @@ class UnitPlacement:
             leaving=self.adaptation.leaving,
             distances=Distances.of(hosts, self._racks) if len(hosts) == slots else None,
             instances=view.instances,
+            cost_least=self.settings.migration_seconds_least,
         )
         situation = measured.situation
         found = load_distance(situation, situation.home, balance=self.settings.balance)

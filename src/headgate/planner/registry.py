@@ -4,7 +4,7 @@ A distribution registers a planner as an entry point; installing it is enough. T
 planner places, and so how it is made:
 
     headgate.planners.keys      make(name, task: Task) -> Placing
-    headgate.planners.units     make(clock=Clock) -> Planner
+    headgate.planners.units     make(clock=Clock, **own) -> Planner; `own`: settings given for it
     headgate.planners.replay    make(options: ReplayOptions) -> Planner
 """
 

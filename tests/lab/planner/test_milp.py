@@ -18,7 +18,7 @@ from unit.planner.allocation.clusters import airline, best_distance, situations
 
 ROUNDS = 10
 """Plans after which clusters are at rest."""
-EXACT = MilpSettings(good_enough_pct=1e-4)
+EXACT = MilpSettings(good_enough_pct=1e-4, limit_share=0.0)
 
 
 @settings(max_examples=25, deadline=None)
@@ -53,7 +53,9 @@ def test_a_large_instance_is_solved_in_windows_and_near_its_bound():
     home = rng.integers(0, 20, 1000).astype(np.int32)
     units = Units(("a",), np.zeros(1000, np.int32), load, np.ones(1000))
     situation = Situation(units, Nodes.alike(20), home)
-    own = MilpSettings(good_enough_pct=0.0, whole_variables_max=19_999, windows_failed=3)
+    own = MilpSettings(
+        good_enough_pct=0.0, limit_share=0.0, whole_variables_max=19_999, windows_failed=3
+    )
     plan = MilpPlanner(own).plan(situation, Limits(100, seconds=30))
     assert plan.gap_pct < 1
     assert plan.extent == "window" and "(windows of it, gap" in plan.explain()
@@ -74,7 +76,7 @@ def test_the_papers_sizes_are_solved_whole_from_the_greedy_on(units, monkeypatch
         return real(built, start, *rest)
 
     monkeypatch.setattr(program, "minimise", watched)
-    exact = MilpSettings(good_enough_pct=0.0, windows_failed=0, branches_max=0)
+    exact = MilpSettings(good_enough_pct=0.0, limit_share=0.0, windows_failed=0, branches_max=0)
     limits = Limits(units / 10, seconds=3)
     plan = MilpPlanner(exact).plan(situation, limits)
     ((built, start),) = given
@@ -176,7 +178,9 @@ def hard(units=20, nodes=4):
 
 def test_a_hard_instance_ends_with_the_branches_it_has():
     """No clock: the time limit is an hour. The plan has an incumbent and a bound all the same."""
-    own = MilpSettings(good_enough_pct=0.0, variables_per_second=10, branches_max=1)
+    own = MilpSettings(
+        good_enough_pct=0.0, limit_share=0.0, variables_per_second=10, branches_max=1
+    )
     plan = MilpPlanner(own).plan(hard(), Limits(seconds=3600))
     plain = greedy(hard(), np.inf)
     assert plan.distance_pct <= load_distance(hard(), plain, as_measured=True)
@@ -199,7 +203,9 @@ def test_a_solver_never_gets_more_time_than_is_left(monkeypatch):
         return real(built, start, seconds, gap, 1)
 
     monkeypatch.setattr(program, "minimise", watched)
-    plan = MilpPlanner(MilpSettings(good_enough_pct=0.0), clock).plan(hard(), Limits(seconds=2))
+    plan = MilpPlanner(MilpSettings(good_enough_pct=0.0, limit_share=0.0), clock).plan(
+        hard(), Limits(seconds=2)
+    )
     assert given_s and all(at + limit <= 2.0 for at, limit in given_s)
     assert now[0] <= 2.0 + 0.3, "and it does not look at the clock for ever"
     assert plan.seconds <= 2.3

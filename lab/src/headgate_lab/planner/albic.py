@@ -18,7 +18,7 @@ import numpy as np
 from headgate.arrays import I32, I64, Bools
 from headgate.planner.allocation.bound import lower_bound
 from headgate.planner.allocation.greedy import FREE
-from headgate.planner.allocation.model import Reach, Situation
+from headgate.planner.allocation.model import Reach, Situation, load_distance
 from headgate.planner.allocation.plan import Extent, Limits, Plan, describe
 from headgate_lab.planner.collocation import (
     collocated_sets,
@@ -27,10 +27,11 @@ from headgate_lab.planner.collocation import (
     split_by_reach,
     split_sets,
 )
-from headgate_lab.planner.milp import SOLVER_SHARE, MilpSettings, solve
+from headgate_lab.planner.milp import SOLVER_SHARE, MilpSettings, Solved, solve
 from headgate_lab.planner.program import Blocks
 
 Clock = Callable[[], float]
+ROOM = 0.5  # of maxLD may be used up to bring pairs together; loads vary by themselves
 TURN_SHARE = 0.4
 """Of the time that is left, for one turn: sets may have to be cut smaller several times."""
 
@@ -43,12 +44,15 @@ class AlbicSettings:
         score_factor: sF, a pair counts above so many times its sender's average.
         partition_load_pct: maxPL to begin with, in percent of a node's mean load.
         shrink: Factor of maxPL each time the load distance is above maxLD.
+        rest_units_max: While loads are even enough, a pair may move so many units, no more: the
+            number that the paper reports per period.
         seed: Of ties and of the partitioner.
     """
 
     score_factor: float = 1.5
     partition_load_pct: float = 50.0
     shrink: float = 0.5
+    rest_units_max: int = 10
     seed: int = 0
     milp: MilpSettings = field(default_factory=MilpSettings)
 
@@ -60,9 +64,13 @@ class AlbicPlanner:
     collocates = True
 
     def __init__(
-        self, settings: AlbicSettings | None = None, clock: Clock = time.perf_counter
+        self,
+        settings: AlbicSettings | None = None,
+        clock: Clock = time.perf_counter,
+        **own: float,
     ) -> None:
-        self.settings = settings or AlbicSettings()
+        """`own` are settings by name, as a manager has them."""
+        self.settings = replace(settings or AlbicSettings(), **own)  # type: ignore[arg-type]
         self._clock = clock
 
     def plan(self, situation: Situation, limits: Limits) -> Plan:
@@ -79,6 +87,8 @@ class AlbicPlanner:
         extent: Extent | None = None
         deadline = began + SOLVER_SHARE * limits.seconds
         before, turn, took = -1, began, 0.0
+        rests = is_even(situation, limits)
+        units_max = own.rest_units_max if rests else len(situation.units)
         while before < 0 or (load_max >= lightest and turn + took < deadline):
             pieces = split_sets(situation, sets, load_max, budget, own.seed)
             pieces = split_by_reach(situation, pieces)
@@ -88,13 +98,14 @@ class AlbicPlanner:
                 continue  # maxPL is smaller, but no set is cut by it
             before = count
             blocks, now = _blocks(situation, pieces), self._clock()
-            fixed, pair = improve(situation, counts, pieces, budget, rng)
-            solved = solve(
-                replace(blocks, fixed=fixed),
+            fixed, pair = improve(situation, counts, pieces, budget, rng, units_max)
+            together = replace(blocks, fixed=fixed)
+            solved = settled(together, situation, limits) or solve(
+                together,
                 budget,
                 0.0,
                 now + (deadline - now) * TURN_SHARE,
-                own.milp,
+                own.milp.within(limits),
                 self._clock,
             )
             distance = blocks.distance(solved.node)
@@ -104,6 +115,8 @@ class AlbicPlanner:
             if distance <= limits.distance_max_pct or count == len(pieces):
                 break
             turn, took = (ended := self._clock()), ended - turn  # the next may take as long
+        if len(situation.moved(best)) > units_max:
+            best, notes = situation.home.astype(np.int32), ("loads are even: no pair is worth it",)
         found = describe(
             situation,
             best,
@@ -120,15 +133,44 @@ class AlbicPlanner:
         return found
 
 
+def is_even(situation: Situation, limits: Limits) -> bool:
+    """Are loads as even as asked for, and is no unit on a node that leaves?"""
+    if situation.nodes.leaving[situation.home].any():
+        return False
+    distance = load_distance(situation, situation.home, as_measured=True)
+    return distance <= limits.distance_max_pct
+
+
+def settled(blocks: Blocks, situation: Situation, limits: Limits) -> Solved | None:
+    """Only what is fixed moves, if loads are even enough then: a plan at rest moves nothing else.
+
+    The paper solves its program in any case, which moves hundreds of units to even what is noise.
+    """
+    node = np.where(blocks.fixed >= 0, blocks.fixed, blocks.home).astype(np.int32)
+    if situation.nodes.leaving[node].any() or blocks.cost_of(node) > limits.migration_cost_max:
+        return None
+    allowed = ROOM * limits.distance_max_pct
+    if is_even(situation, limits):
+        allowed = max(allowed, blocks.distance(blocks.home))
+    if blocks.distance(node) > allowed:
+        return None
+    return Solved(node, 0.0, None, ("loads are even enough: nothing else moves",))
+
+
 def improve(
-    situation: Situation, counts: Bools, pieces: I64, budget: float, rng: np.random.Generator
+    situation: Situation,
+    counts: Bools,
+    pieces: I64,
+    budget: float,
+    rng: np.random.Generator,
+    units_max: float = np.inf,
 ) -> tuple[I32, tuple[str, ...]]:
     """Step 3: where blocks must be so that one more pair is together, and what to tell.
 
     Of the pairs that count and are apart the one with most rows is taken; if the budget cannot
-    pay for it, the next. Case 1, both single, and case 3, both in sets: the node of the two with
-    less load. Case 2: the node of the one that is in a set. A pair whose other set may not go
-    there is left out.
+    pay for it, or more than `units_max` would move, the next. Case 1, both single, and case 3,
+    both in sets: the node of the two with less load. Case 2: the node of the one that is in a set.
+    A pair whose other set may not go there is left out.
     """
     t, home, nodes = situation.traffic, situation.home, situation.nodes
     open_to = nodes_of_sets(situation, pieces)
@@ -147,7 +189,7 @@ def improve(
         else:
             to = n1 if loads[n1] <= loads[n2] else n2
         moving = pieces[b] if to == n1 else pieces[a]
-        if nodes.leaving[to] or cost[moving] > budget:
+        if nodes.leaving[to] or cost[moving] > budget or size[moving] > units_max:
             continue
         if open_to is not None and not open_to[moving, to]:
             continue

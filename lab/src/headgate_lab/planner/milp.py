@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -34,6 +34,7 @@ class MilpSettings:
     """How hard the solver tries. Set by hand, for a HiGHS that ends within its time."""
 
     good_enough_pct: float = 0.1  # stop this close to the proven bound, in percent of the mean
+    limit_share: float = 0.1  # or this close in shares of maxLD: more would move units for noise
     whole_variables_max: int = 30_000  # x of the whole program: 1,000 units on 20 nodes, and more
     whole_share: float = 0.4  # of the time, for the whole program; windows before it have the rest
     variables_per_second: int = 4_000  # size of a window that HiGHS is given, per second it has
@@ -43,6 +44,11 @@ class MilpSettings:
     branches_max: int | None = (
         None  # of one program's tree; then plans do not depend on the machine
     )
+
+    def within(self, limits: Limits) -> MilpSettings:
+        """The same, no more exact than the limits ask for."""
+        near = max(self.good_enough_pct, self.limit_share * limits.distance_max_pct)
+        return replace(self, good_enough_pct=near)
 
     def effort(self, seconds: float) -> Effort:
         return Effort(seconds, self.good_enough_pct / 200.0, self.branches_max)
@@ -58,7 +64,7 @@ class Solved:
 
     node: I32
     bound: float
-    extent: Extent
+    extent: Extent | None
     notes: tuple[str, ...]
 
 
@@ -183,7 +189,7 @@ class MilpPlanner:
             limits.migration_cost_max,
             bound,
             began + SOLVER_SHARE * limits.seconds,
-            self.settings,
+            self.settings.within(limits),
             self._clock,
         )
         node, notes = solved.node, solved.notes

@@ -126,7 +126,8 @@ class Reach:
 class Situation:
     """All that is known at the end of a period. `home` is the node that each unit is on.
 
-    `instances` ([operator, node]) says where operators have an instance; empty: everywhere.
+    `instances` ([operator, node]) says where operators have an instance; empty: everywhere. However
+    small its state, a unit costs `cost_least` to move: a budget / n lets n units move, at most.
     """
 
     units: Units
@@ -136,6 +137,7 @@ class Situation:
     cost_per_byte: float = 1.0
     period: int = 0
     instances: Bools = field(default_factory=lambda: np.empty((0, 0), np.bool_))
+    cost_least: float = 0.0
 
     def __post_init__(self) -> None:
         units, nodes = len(self.units), len(self.nodes)
@@ -160,7 +162,7 @@ class Situation:
     @cached_property
     def migration_cost(self) -> F64:
         """Mc of every unit."""
-        return self.cost_per_byte * self.units.state_bytes
+        return np.maximum(self.cost_per_byte * self.units.state_bytes, self.cost_least)
 
     @cached_property
     def adjacency(self) -> Adjacency:

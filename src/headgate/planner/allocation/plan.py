@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Literal, Protocol
 
 import numpy as np
@@ -183,9 +184,12 @@ OWN = ("headgate",)
 
 
 def make_allocator(
-    name: str = "headgate", clock: Clock = time.perf_counter, balance: Balance = "total"
+    name: str = "headgate",
+    clock: Clock = time.perf_counter,
+    balance: Balance = "total",
+    own: Mapping[str, float] = MappingProxyType({}),
 ) -> Planner:
-    """A planner with its default settings; only "headgate" can even every operator by itself.
+    """A planner, with settings of its `own`; only "headgate" can even every operator by itself.
 
     Imported late: kernels are compiled, and only a manager needs them.
     """
@@ -197,7 +201,7 @@ def make_allocator(
         raise HeadgateError(why_unknown(name, OWN, "units"), planner=name)
     if balance != "total":
         raise HeadgateError(f"{name!r} evens the total load; take 'headgate' for every operator's")
-    planner: Planner = load("units", name)(clock=clock)
+    planner: Planner = load("units", name)(clock=clock, **own)
     return planner
 
 
