@@ -97,6 +97,7 @@ PASSING: dict[str, Callable[[], Any]] = {
     "Aggregate(rows, ttl)": lambda: joint(emit="rows", ttl="5 seconds"),
     "Last(v, by i, rows)": lambda: hg.Last("v", by="i", emit="rows"),
     "Deduplicate(ordered)": lambda: hg.Deduplicate(ordered=True),
+    "Deduplicate(ordered, time)": lambda: hg.Deduplicate("20 seconds", time="t", ordered=True),
     "Deduplicate(ordered, ttl)": lambda: hg.Deduplicate(within="3 seconds", ordered=True),
 }
 ENDING: dict[str, Callable[[], Any]] = {

@@ -28,12 +28,13 @@ from headgate.operator.arithmetic import (
 from headgate.operator.base import Emit, Output, StateFields, StatefulOperator
 from headgate.operator.measure import Measure, Parts
 from headgate.operator.rows import EpochClock, Groups, KeyedRows, Partials
-from headgate.operator.window import Window
+from headgate.operator.window import Window, event_times
 from headgate.state.rows import Held, StateRows
 from headgate.state.session import StateSession
 from headgate.topology.arguments import check_choice, check_count, positive_us, ttl_ms
-from headgate.topology.schema import column_of
+from headgate.topology.schema import column_of, time_of
 
+UNTIL = "@until_us"  # state column: when Deduplicate forgets a key, in event time
 BY = "@by"  # state column: the `by` value of the row that Last keeps
 
 
@@ -47,41 +48,95 @@ class Deduplicate(StatefulOperator):
     Keeps nothing but the key (and a clock); about 30 ns per row. Not mergeable: whether a row
     passes must be known when it comes.
 
+    With `time`, a column of event times, `within` is event time, as in Spark's
+    `dropDuplicatesWithinWatermark`: a key is remembered until the watermark has passed the time of
+    the row that passed by `within`. So duplicates at most that far apart are dropped, unless they
+    come too late. Rows at or before the watermark of the epoch before are late, and dropped.
+
     Examples:
         >>> Deduplicate(within="1 day").ttl
         datetime.timedelta(days=1)
     """
 
     within: str | timedelta | None = None
+    time: str | None = field(default=None, kw_only=True)
     ordered: bool = field(default=False, kw_only=True, repr=False)
     ttl: timedelta | None = field(init=False, default=None, repr=False)
+    ends_epochs: bool = field(init=False, default=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.within is not None:
+        if self.time is not None:
+            if self.within is None:
+                raise DeclarationError(
+                    f"Deduplicate(time={self.time!r}) needs within=, how far apart in event time "
+                    "duplicates may be; leave out time= to remember every key for good",
+                    operator="Deduplicate",
+                )
+            positive_us(self.within)
+            object.__setattr__(self, "ends_epochs", True)
+        elif self.within is not None:
             ttl_ms(self.within)
             object.__setattr__(self, "ttl", timedelta(microseconds=positive_us(self.within)))
 
     def state_fields(self, rows: pa.Schema, key: Sequence[str]) -> StateFields:
-        return StateFields(pa.schema([]))
+        if self.time is None:
+            return StateFields(pa.schema([]))
+        return StateFields(pa.schema([pa.field(UNTIL, pa.int64(), nullable=False)]))
 
     def output_schema(self, rows: pa.Schema, key: Sequence[str]) -> pa.Schema:
+        if self.time is not None:
+            time_of(rows, self.time, "Deduplicate")
         return rows
 
     def needs(self, rows: pa.Schema, key: Sequence[str], wanted: set[str]) -> set[str]:
-        return {*key} | (wanted & set(rows.names))
+        own = {*key} if self.time is None else {*key, self.time}
+        return own | (wanted & set(rows.names))
 
     def process(self, rows: KeyedRows, state: StateSession, clock: EpochClock) -> Output:
+        if self.time is None:
+            return self._first_of(rows, None, state)
+        times, valid = event_times(rows.column(self.time))
+        there = np.ones(len(rows), np.bool_) if valid is None else valid
+        fits, before = there, clock.previous_watermark_us
+        if before is not None:
+            fits = fits & (times > before)
+        why = f"no event time: column {self.time!r} is null"
+        dead = dict.fromkeys(np.flatnonzero(~there).tolist(), why)
+        kept = np.flatnonzero(fits)
+        late = len(rows) - len(kept) - len(dead)
+        if len(kept) == len(rows):
+            return self._first_of(rows, times, state)
+        passed = self._first_of(rows.take(kept), times[kept], state)
+        if passed.batch is None:
+            return Output(dead=dead, late=late)
+        origins = kept if passed.origins is None else kept[passed.origins]
+        return Output(passed.batch, origins, dead, late)
+
+    def _first_of(self, rows: KeyedRows, times: I64 | None, state: StateSession) -> Output:
         if not len(rows):
             return Output()
         groups = rows.groups
         new = ~state.read(groups).found  # a key whose time is over counts as absent
         if not new.any():
             return Output()
-        state.write(groups if new.all() else groups.take(new), {})
         passed = groups.first[new]
+        until = {}
+        if times is not None:
+            until = {UNTIL: times[passed] + positive_us(self.within or "")}
+        state.write(groups if new.all() else groups.take(new), until)
         if len(passed) == len(rows):
             return Output(rows.batch)
         return Output(rows.batch.take(pa.array(passed)), origins=passed)
+
+    def finish(
+        self, state: StateSession, clock: EpochClock, carry: pa.RecordBatch | None = None
+    ) -> pa.RecordBatch | None:
+        if self.time is not None and clock.watermark_us is not None:
+            state.remove_rows(state.select(UNTIL, below=clock.watermark_us + 1))
+        return None
+
+    def held_from(self, watermark_us: int) -> int | None:
+        return None if self.time is None else watermark_us
 
     def why_not_mergeable(self, rows: pa.Schema, key: Sequence[str]) -> str:
         return "whether a row is the first of its key must be known when it comes"
@@ -91,7 +146,10 @@ class Deduplicate(StatefulOperator):
         return False
 
     def describe(self) -> dict[str, Any]:
-        return {"operator": "Deduplicate"}
+        told: dict[str, Any] = {"operator": "Deduplicate"}
+        if self.time is not None:
+            told |= {"time": self.time, "within_us": positive_us(self.within or "")}
+        return told
 
 
 @dataclass(frozen=True, init=False)

@@ -184,9 +184,7 @@ class Window:
         if self.time_column is None:
             times = np.full(len(rows), clock.now_ms * 1000, np.int64)
             return Placed(self.starts_of(times), times, np.ones(len(rows), np.bool_), {})
-        column = rows.column(self.time_column)
-        timezone = column.type.tz if pa.types.is_timestamp(column.type) else None
-        times, valid = to_words(column.cast(pa.timestamp("us", timezone), safe=False))
+        times, valid = event_times(rows.column(self.time_column))
         starts = self.starts_of(times)
         kept, dead, late = np.ones(len(rows), np.bool_), dict[int, str](), 0
         if valid is not None:
@@ -206,6 +204,12 @@ class Window:
     def held_from(self, watermark_us: int) -> int | None:
         """See `StatefulOperator.held_from`."""
         return None if self.by_clock else self.first_open(watermark_us - self.lateness_us)
+
+
+def event_times(column: pa.Array) -> tuple[I64, Bools | None]:
+    """A column of times in us, and which of them are there (None: all)."""
+    timezone = column.type.tz if pa.types.is_timestamp(column.type) else None
+    return to_words(column.cast(pa.timestamp("us", timezone), safe=False))
 
 
 def _iso(time_us: int) -> str:

@@ -34,6 +34,42 @@ def test_passes_the_first_row_of_every_key_in_order(stream: Stream) -> None:
             assert [row["v"] for row in slot.run(Epoch(batches)).passed] == expected
 
 
+@settings(max_examples=60, deadline=None)
+@given(streams(st.integers(0, 100)), st.sampled_from([1, 10, 30]), st.data())
+def test_a_key_is_new_again_when_the_watermark_is_past_its_time(
+    stream: Stream, within: int, data: Any
+) -> None:
+    until: dict[object, int] = {}
+    before, now = -(10**6), -40
+    operator = Deduplicate(f"{within} seconds", time="ts")
+    with Slot(operator, stream.schema(pa.int64()), stream.keys) as slot:
+        for tasks in [*stream.epochs(), []]:
+            expected, late = [], 0
+            for row in (row for calls in tasks for call in calls for row in call):
+                late += row[2] <= before
+                if row[2] > before and stream.key(row) not in until:
+                    until[stream.key(row)] = row[2] + within
+                    expected.append(row[1])
+            batches = [[stream.batch(call, pa.int64()) for call in calls] for calls in tasks]
+            result = slot.run(Epoch(batches, watermark_us=now * 10**6))
+            assert [row["v"] for row in result.passed] == expected
+            assert result.late == late
+            until = {key: time for key, time in until.items() if time > now}
+            assert len(slot.held()) == len(until)
+            before, now = now, now + data.draw(st.integers(0, 30))
+
+
+def test_rows_without_a_time_are_refused_where_duplicates_go_by_time() -> None:
+    rows = pa.schema({"k": pa.int64(), "ts": pa.timestamp("us", "UTC")})
+    given_ = batch_of(rows, k=[1, 1, 2], ts=[None, 10**6, 10**6])
+    result = run_once(Deduplicate("1 minute", time="ts"), given_, ["k"])
+
+    assert [row["k"] for row in result.passed] == [1, 2]
+    assert list(result.dead) == [0]
+    with pytest.raises(DeclarationError, match="needs within="):
+        Deduplicate(time="ts")
+
+
 @settings(max_examples=18, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 12)), max_size=30))
 def test_a_key_is_new_again_when_its_time_is_over(steps: list[tuple[int, int]]) -> None:
