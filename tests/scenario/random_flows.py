@@ -128,6 +128,8 @@ ENDING: dict[str, Callable[[], Any]] = {
     "TopRows(v, b, window)": lambda: hg.TopRows(2, ("v desc", "b"), ["i"], window=MINUTE),
     "TopRows(i, changes)": lambda: hg.TopRows(3, "i desc", ["v"], emit="changes"),
     "TopRows(v, i)": lambda: hg.TopRows(2, ("v", "i")),
+    "Sum(v, global, 9 rows)": lambda: hg.Sum("v", window=hg.Global(9, then="reset")),
+    "Max(b, global, time)": lambda: hg.Max("b", window=hg.Global("1 minute", clock="event")),
     "TopK(b)": lambda: hg.TopK("b", 2, MINUTE),
     "TopK(f, weight v)": lambda: hg.TopK("f", 2, MINUTE, weight="v"),
     "TopK(b, session)": lambda: hg.TopK("b", 2, hg.Session("9 seconds", time="t")),

@@ -8,6 +8,7 @@ from headgate.operator.aggregates import Count, Max, Mean, Min, Sum, TopK
 from headgate.operator.base import Emit, Output, StateFields, StatefulOperator
 from headgate.operator.first_and_last import Deduplicate, Last, MeanOfLast
 from headgate.operator.fixed_windows import Sliding, Tumbling
+from headgate.operator.global_window import Global
 from headgate.operator.joint import Aggregate
 from headgate.operator.key_calls import KeyContext, Timer
 from headgate.operator.rows import EpochClock, Groups, KeyedRows, Partials
@@ -24,6 +25,7 @@ __all__ = [
     "Emit",
     "EpochClock",
     "FiredTimers",
+    "Global",
     "Groups",
     "KeyContext",
     "KeyedRows",
