@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from headgate.arrays import I64
-from headgate.operator.join_state import ramps
+from headgate.operator.join_state import by_code, ramps
 
 Pairs = tuple[I64, I64]  # rows of the left, and of the right side, that meet
 
@@ -18,7 +18,7 @@ def equal(left: I64, right: I64, codes: int) -> Pairs:
     """Pairs of equal code, of `codes` codes; in order of the left rows."""
     if not len(left) or not len(right):
         return _NONE
-    order = np.argsort(right, kind="stable")
+    order = by_code(right)
     sizes = np.bincount(right, minlength=codes)
     starts = np.cumsum(sizes) - sizes
     return _stretches(starts[left], sizes[left], order)
@@ -31,14 +31,9 @@ def within(left: I64, low: I64, high: I64, right: I64, times: I64) -> Pairs:
     """
     if not len(left) or not len(right):
         return _NONE
-    known, rank = np.unique(times, return_inverse=True)
-    width = len(known) + 1
-    place = right * width + rank
-    order = np.argsort(place, kind="stable")
-    place = place[order]
-    # Bisecting with keys in order stays in the cache.
-    sought = np.argsort(left, kind="stable")
-    base = left[sought] * width
+    known, order, place = _in_order(right, times)
+    sought = by_code(left)  # bisecting with keys in order stays in the cache
+    base = left[sought] * (len(known) + 1)
     start = np.searchsorted(place, base + np.searchsorted(known, low[sought], "left"))
     stop = np.searchsorted(place, base + np.searchsorted(known, high[sought], "right"))
     a, b = _stretches(start, np.maximum(stop - start, 0), order)
@@ -53,15 +48,25 @@ def latest(left: I64, at: I64, right: I64, times: I64) -> I64:
     found = np.full(len(left), -1, np.int64)
     if not len(left) or not len(right):
         return found
-    known, rank = np.unique(times, return_inverse=True)
-    width = len(known) + 1
-    place = right * width + rank
-    order = np.argsort(place, kind="stable")
-    stop = np.searchsorted(place[order], left * width + np.searchsorted(known, at, "right"))
+    known, order, place = _in_order(right, times)
+    sought = left * (len(known) + 1) + np.searchsorted(known, at, "right")
+    stop = np.searchsorted(place, sought)
     candidate = order[np.maximum(stop - 1, 0)]
     good = (stop > 0) & (right[candidate] == left)
     found[good] = candidate[good]
     return found
+
+
+def _in_order(codes: I64, times: I64) -> tuple[I64, I64, I64]:
+    """The distinct times; rows by code, then time; and where each of these is, as one number."""
+    order = np.argsort(times, kind="stable")  # rows mostly come in that order: one pass
+    ordered = times[order]
+    new = np.ones(len(times), np.bool_)
+    new[1:] = ordered[1:] != ordered[:-1]
+    rank, known = np.cumsum(new) - 1, ordered[new]
+    mine = by_code(codes[order])
+    order = order[mine]
+    return known, order, codes[order] * (len(known) + 1) + rank[mine]
 
 
 def _stretches(start: I64, count: I64, order: I64) -> Pairs:

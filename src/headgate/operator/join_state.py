@@ -109,7 +109,7 @@ class Index:
         if not len(codes):
             return
         added = np.bincount(codes, minlength=len(self.groups))
-        order = np.argsort(codes, kind="stable")
+        order = by_code(codes)
         rank = np.empty(len(codes), np.int64)
         rank[order] = ramps(added)
         seq = self.first[side][codes] + self.count[side][codes] + rank
@@ -170,6 +170,13 @@ class Stored:
         if len(rows):
             keys = RowKeys(self.keys.groups, self.keys.codes[rows], self.keys.seq[rows])
             self.session.write(keys, values)
+
+
+def by_code(codes: I64) -> I64:
+    """Rows in order of small numbers, earlier ones first among equals: 16 bits sort by radix."""
+    if len(codes) and codes.max() < 1 << 16:
+        return np.argsort(codes.astype(np.uint16), kind="stable")
+    return np.argsort(codes, kind="stable")
 
 
 def ramps(counts: I64) -> I64:
