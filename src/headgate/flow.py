@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from headgate.runtime.query import FlowQuery
+    from headgate.slot.explained import Explained
 
 
 class Flow(FlowBuilder):
@@ -43,6 +44,23 @@ class Flow(FlowBuilder):
         from headgate.operator.joining import join_operator
 
         return join_operator(asked, schemas, keys, event_times)
+
+    def explain(self) -> Explained:
+        """What was declared, as a table; raises what `start` would raise of the declaration."""
+        from headgate.slot.explained import explained_flow
+
+        return explained_flow(self.graph())
+
+    def __repr__(self) -> str:
+        kinds = [node.kind for node in self._nodes]
+        steps = len(kinds) - kinds.count("source") - kinds.count("sink")
+        return (
+            f"<Flow {self.name!r}: {kinds.count('source')} sources, {steps} operators, "
+            f"{kinds.count('sink')} sinks; explain() shows them>"
+        )
+
+    def _repr_html_(self) -> str:
+        return self.explain()._repr_html_() if self._nodes else f"<b>Flow {self.name}</b>: empty"
 
     def start(
         self,

@@ -284,6 +284,9 @@ def test_a_parquet_sink_with_folders_is_read_whole_by_the_query_and_by_spark(
         query = flow.start(spark, checkpoint=str(tmp_path / "checkpoint"), slots=2)
         query.awaitTermination()
 
+    assert repr(query) == "<FlowQuery 'folders': ended, epoch 0, 2 slots>"
+    assert "sink: parquet" in str(query.explain()) and "<table>" in query._repr_html_()
+    assert "coordinator" not in dir(query) and "explain" in dir(query)
     wanted = sorted((str(k), n, even, 0) for k, n, even in rows)
     assert sorted((str(r.k), r.n, r.even, r.epoch) for r in query.table("out").collect()) == wanted
     assert query.table("out").columns == ["k", "n", "even", "epoch"]

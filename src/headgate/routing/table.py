@@ -49,6 +49,12 @@ class RoutingTable:
                     slots=self.slots,
                 )
 
+    def __repr__(self) -> str:
+        return (
+            f"<RoutingTable version {self.version}: {len(self.pinned_h)} keys placed, all others "
+            f"by {self.buckets} buckets, over {self.slots} slots>"
+        )
+
     @property
     def buckets(self) -> int:
         return len(self.bucket_slots)

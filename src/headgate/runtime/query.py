@@ -16,8 +16,10 @@ from headgate.commit.inspection import check_known, read_state
 from headgate.errors import EngineError, HeadgateError, Overtaken
 from headgate.runtime.connectors import Delivery
 from headgate.runtime.stream import EpochRun, Epochs
+from headgate.slot.explained import Explained, explained_run
 from headgate.slot.program import ttl_ms
 
+DECISIONS_READ, DECISIONS_SHOWN = 200, 5  # newest records of the journal, and lines of explain()
 _EPOCH_0 = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -178,6 +180,31 @@ class FlowQuery:
         journal = self.coordinator.journal
         return journal.read() if last is None else journal.tail(last)
 
+    def explain(self) -> Explained:
+        """What the flow does now: operators, their slots, how keys are placed, and who decided.
+
+        Prints as text, and as a table in a notebook.
+        """
+        at = self.coordinator
+        pins = {name: len(table.pinned_h) for name, table in at.tables.items()}
+        decided = [r for r in self.journal(DECISIONS_READ) if r.get("kind") in ("plan", "scale")]
+        remarks = [_decision(record) for record in decided[-DECISIONS_SHOWN:]]
+        return explained_run(
+            at.program, repr(self), self.instances, pins, remarks or ["No plan was made so far."]
+        )
+
+    def __repr__(self) -> str:
+        last = self.coordinator.last
+        epoch = "no epoch yet" if last is None else f"epoch {last.epoch}"
+        state = "running" if self.isActive else "ended"
+        return f"<FlowQuery {self.name!r}: {state}, {epoch}, {self.slots} slots>"
+
+    def _repr_html_(self) -> str:
+        return self.explain()._repr_html_()
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name != "coordinator"]
+
     # --- inside ----------------------------------------------------------------------------
     def _raise_failure(self) -> None:
         """Raise why the flow ended, with the caller's stack alone; its `cause` has the rest."""
@@ -194,6 +221,14 @@ class FlowQuery:
             self.coordinator.close()
             self._engine.close()
             self._delivery.close()
+
+
+def _decision(record: Mapping[str, Any]) -> str:
+    why = record.get("why") or record.get("failed") or record.get("overtaken") or "it pays"
+    if record["kind"] == "scale":
+        return f"Epoch {record['epoch']}: {record['before']} -> {record['slots']} slots: {why}"
+    moves = ", ".join(f"{n} of {op}" for op, n in record.get("moves", {}).items()) or "none"
+    return f"Epoch {record['epoch']}: planner {record.get('planner', '?')} moved {moves}: {why}"
 
 
 def progress_of(run: EpochRun) -> dict[str, Any]:

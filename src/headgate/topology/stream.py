@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from headgate.topology.builder import FlowBuilder
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Stream:
     """Rows on their way: the outputs of one or several operators, with a grouping pending.
 
@@ -58,6 +58,12 @@ class Stream:
     schema: pa.Schema
     grouping: Grouping = LOCAL
     dead_letters: bool = False
+
+    def __repr__(self) -> str:
+        names = " and ".join(self.flow._nodes[node].name for node in self.producers)
+        columns = ", ".join(f"{field.name} {field.type}" for field in self.schema)
+        by = f", by {', '.join(self.grouping.key)}" if self.grouping.key else ""
+        return f"<Stream of {names or 'dead letters'}{by}: {columns}>"
 
     # --- groupings -------------------------------------------------------------------------
     def key_by(

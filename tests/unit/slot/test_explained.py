@@ -1,0 +1,56 @@
+"""Flows, streams and tables say what they are, in text and in notebooks."""
+
+from __future__ import annotations
+
+import headgate as hg
+from headgate.slot.compile import compile_flow
+from headgate.slot.explained import explained_run
+from headgate.testing import ListSource
+
+
+def declared() -> tuple[hg.Flow, hg.Stream]:
+    flow = hg.Flow("trends")
+    rows = flow.source(ListSource("k string, n bigint", []), name="posts")
+    kept = rows.filter("n > 3 and k <> '<b>'", name="liked").with_columns(m="n * 2", name="twice")
+    counted = kept.key_by("k").process(hg.Count(), name="count")
+    counted.to_table("count")
+    return flow, counted
+
+
+def test_a_flow_explains_every_step() -> None:
+    flow, _ = declared()
+
+    text = str(flow.explain())
+
+    assert text.splitlines()[0] == "Flow 'trends'"
+    lines = {line.split()[0]: line for line in text.splitlines()[2:]}
+    assert "source: ListSource" in lines["posts"] and "n int64" in lines["posts"]
+    assert "filter" in lines["liked"] and "n > 3" in lines["liked"]
+    assert "m = 'n * 2'" in lines["twice"]
+    assert "Count(" in text and "twice (by k)" in text and "sink: table" in text
+
+
+def test_html_shows_what_users_wrote_and_obeys_none_of_it() -> None:
+    flow, _ = declared()
+
+    html = flow._repr_html_()
+
+    assert "<b>'" not in html and "&lt;b&gt;" in html and html.count("<tr>") == 6
+
+
+def test_a_running_flow_tells_where_its_operators_are() -> None:
+    flow, _ = declared()
+    program = compile_flow(flow.graph())
+
+    text = str(explained_run(program, "now", {"count": (0, 2)}, {"count": 7}, ["Epoch 3: moved"]))
+
+    assert "0, 2" in text and "7 keys placed" in text and text.endswith("Epoch 3: moved")
+
+
+def test_values_say_what_they_are() -> None:
+    flow, counted = declared()
+
+    assert repr(flow) == ("<Flow 'trends': 1 sources, 3 operators, 1 sinks; explain() shows them>")
+    assert repr(counted) == "<Stream of count: k string, count int64>"
+    assert repr(counted.key_by("k")) == "<Stream of count, by k: k string, count int64>"
+    assert "0 keys placed" in repr(hg.hash_table(4))
