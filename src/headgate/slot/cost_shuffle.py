@@ -30,8 +30,9 @@ Scheduled = tuple[Edge, Rows, I32]
 
 
 def greedy(times: F64, group: I64, busy: F64, first: int = 0) -> I32:
-    """Each tuple, in the order they come, to the instance that would be done with it first (the
-    online scheduler of Rivetti et al. 2016). `busy` is each instance's time so far, and grows.
+    """Each tuple, in the order they come, to the instance that would be done with it first: as the
+    online scheduler of Rivetti et al. 2017, which leaves the tuple's own time out. `busy` is each
+    instance's time so far, and grows.
 
     `times[group[i], j]` is what tuple i takes in instance j. Of equals the first one wins, counted
     from `first`, so that several schedulers do not all begin with the same instance.
