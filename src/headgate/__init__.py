@@ -5,7 +5,7 @@ no planner.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from headgate.commit.facts import EpochFacts, OutcomeFacts, PlanFacts
@@ -16,10 +16,16 @@ if TYPE_CHECKING:
     from headgate.flow import Flow
     from headgate.operator import (
         Aggregate,
+        All,
+        Any,
+        ApproxCountDistinct,
+        Collect,
         Count,
+        CountDistinct,
         Deduplicate,
         EpochClock,
         FiredTimers,
+        First,
         Global,
         KeyContext,
         KeyedRows,
@@ -27,13 +33,16 @@ if TYPE_CHECKING:
         Max,
         Mean,
         MeanOfLast,
+        Median,
         Min,
         Output,
         Partials,
+        Quantile,
         Session,
         Sliding,
         StateFields,
         StatefulOperator,
+        StdDev,
         Sum,
         Timer,
         Timers,
@@ -41,6 +50,7 @@ if TYPE_CHECKING:
         TopRows,
         Tumbling,
         Update,
+        Variance,
         Window,
     )
     from headgate.routing.table import RoutingTable, hash_table, load_tables
@@ -54,7 +64,12 @@ __version__ = "0.2.0"
 
 __all__ = [
     "Aggregate",
+    "All",
+    "Any",
+    "ApproxCountDistinct",
+    "Collect",
     "Count",
+    "CountDistinct",
     "Decides",
     "Decision",
     "Deduplicate",
@@ -62,6 +77,7 @@ __all__ = [
     "EpochFacts",
     "Files",
     "FiredTimers",
+    "First",
     "Flow",
     "FlowQuery",
     "Global",
@@ -73,6 +89,7 @@ __all__ = [
     "Max",
     "Mean",
     "MeanOfLast",
+    "Median",
     "Min",
     "Observed",
     "Options",
@@ -81,6 +98,7 @@ __all__ = [
     "Partials",
     "PlanFacts",
     "PlannerSettings",
+    "Quantile",
     "Reader",
     "RoutingTable",
     "Scaling",
@@ -88,6 +106,7 @@ __all__ = [
     "Sliding",
     "StateFields",
     "StatefulOperator",
+    "StdDev",
     "Stream",
     "Sum",
     "Timer",
@@ -96,6 +115,7 @@ __all__ = [
     "TopRows",
     "Tumbling",
     "Update",
+    "Variance",
     "Window",
     "hash_table",
     "load_tables",
@@ -120,7 +140,7 @@ _HOME_OF = {name: module for module, names in _NAMES_OF.items() for name in name
 """Where a public name is defined; the others are in `operator`."""
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in ("errors", "testing"):
         return import_module(f"{__name__}.{name}")
     if name not in __all__:

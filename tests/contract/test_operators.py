@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from contextlib import nullcontext
 from datetime import timedelta
+from statistics import pvariance, stdev
 from typing import Any
 
 import pyarrow as pa
@@ -17,21 +18,30 @@ from tests.scenario.splitting import splitting
 import headgate
 from headgate import (
     Aggregate,
+    All,
+    ApproxCountDistinct,
+    Collect,
     Count,
+    CountDistinct,
     Deduplicate,
+    First,
     Flow,
     Last,
     Max,
     Mean,
     MeanOfLast,
+    Median,
     Min,
+    Quantile,
     Session,
     StatefulOperator,
+    StdDev,
     Sum,
     TopK,
     TopRows,
     Tumbling,
     Update,
+    Variance,
 )
 from headgate.testing import ListSource, LocalRun
 from strategies import examples, run_quickly, second, tables
@@ -41,7 +51,7 @@ KEYS = ["a", "b", "c", "d", "e", None]
 KEY_COLUMN = pa.array(KEYS)
 SIZE = 10
 WINDOW = Tumbling(f"{SIZE} seconds", time="t")
-SCHEMA = "k string, item string, v bigint, t timestamp, n bigint"
+SCHEMA = "k string, item string, v bigint, t timestamp, n bigint, odd boolean"
 
 Row = dict[str, Any]
 Epochs = list[list[Row]]
@@ -54,6 +64,19 @@ def add_up(key: Any, rows: list[Row], state: int | None) -> tuple[int, list[Row]
 
 def values(rows: list[Row]) -> list[int]:
     return [row["v"] for row in rows if row["v"] is not None]
+
+
+class Near(float):
+    """A float that is right within one per cent."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, float) and abs(self - other) <= 0.01 * abs(self) + 1e-9
+
+    __hash__ = float.__hash__
+
+
+def quantile(given: list[int], q: float) -> float | None:
+    return Near(sorted(given)[int(q * (len(given) - 1))]) if given else None
 
 
 # operator -> what its result column is, given all rows of a key so far, in order of the source
@@ -70,6 +93,28 @@ FOLDS: dict[str, tuple[StatefulOperator, str, Any]] = {
     "max": (Max("item"), "max", lambda rows: max(row["item"] for row in rows)),
     "last": (Last("v", by="n"), "v", lambda rows: rows[-1]["v"]),
     "last_ordered": (Last("v", ordered=True), "v", lambda rows: rows[-1]["v"]),
+    "distinct": (CountDistinct("item"), "distinct", lambda rows: len({r["item"] for r in rows})),
+    "approx": (ApproxCountDistinct("v"), "distinct", lambda rows: len(set(values(rows)))),
+    "first": (First("v", by="n"), "first", lambda rows: rows[0]["v"]),
+    "collect": (
+        Collect("v", by="n", limit=3),
+        "collect",
+        lambda rows: values(rows)[:3],
+    ),
+    "any": (headgate.Any("odd"), "any", lambda rows: any(r["n"] % 2 for r in rows)),
+    "all": (All("odd"), "all", lambda rows: all(r["n"] % 2 for r in rows)),
+    "variance": (
+        Variance("v", population=True, ordered=True),
+        "variance",
+        lambda rows: Near(pvariance(values(rows))) if values(rows) else None,
+    ),
+    "stddev": (
+        StdDev("v", exact=False),
+        "stddev",
+        lambda rows: Near(stdev(values(rows))) if len(values(rows)) > 1 else None,
+    ),
+    "quantile": (Quantile("v", 0.8), "quantile", lambda rows: quantile(values(rows), 0.8)),
+    "median": (Median("v"), "median", lambda rows: quantile(values(rows), 0.5)),
     "mean_of_last": (
         MeanOfLast("v", 3, emit="updates", ordered=True),
         "mean",
@@ -147,7 +192,7 @@ def test_every_built_in_equals_a_plain_retelling(
     number = 0
     for epoch in epochs:
         for r in epoch:
-            r["n"] = number
+            r["n"], r["odd"] = number, number % 2 == 1
             number += 1
     placed = data.draw(tables(slots, KEY_COLUMN, BUCKETS))
     other = data.draw(tables(slots, KEY_COLUMN, BUCKETS))

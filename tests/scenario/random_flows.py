@@ -84,7 +84,8 @@ def joint(**more: Any) -> Any:
     where = pc.field("v") > 4
     return hg.Aggregate(
         n=hg.Count(), large=hg.Sum("v", where=where), last_b=hg.Max("b", where=where),
-        low=hg.Min("f"), **more,
+        low=hg.Min("f"), users=hg.CountDistinct("b", where=where), half=hg.Median("v"),
+        first=hg.First("c", by="i"), some=hg.Collect("y", by="i", limit=3), **more,
     )  # fmt: skip
 
 
@@ -110,6 +111,9 @@ ENDING: dict[str, Callable[[], Any]] = {
     "Max(f)": lambda: hg.Max("f"),
     "Mean(v)": lambda: hg.Mean("v"),
     "Count(where)": lambda: hg.Count(where=pc.field("v") > 4),
+    "CountDistinct(y, ttl)": lambda: hg.CountDistinct("y", ttl="3 seconds"),
+    "ApproxCountDistinct(a)": lambda: hg.ApproxCountDistinct("a", size=4),
+    "Quantile(f, window)": lambda: hg.Quantile("f", 0.7, window=MINUTE),
     "Aggregate": joint,
     "Aggregate(window)": lambda: joint(window=MINUTE),
     "Aggregate(sliding)": lambda: joint(window=hg.Sliding("1 minute", "20 seconds", time="t")),

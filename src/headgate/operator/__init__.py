@@ -11,20 +11,30 @@ from headgate.operator.fixed_windows import Sliding, Tumbling
 from headgate.operator.global_window import Global
 from headgate.operator.joint import Aggregate
 from headgate.operator.key_calls import KeyContext, Timer
+from headgate.operator.picked import Collect, First
 from headgate.operator.rows import EpochClock, Groups, KeyedRows, Partials
 from headgate.operator.session_window import Session
+from headgate.operator.sets import ApproxCountDistinct, CountDistinct
+from headgate.operator.spread import Median, Quantile, StdDev, Variance
 from headgate.operator.timers import FiredTimers, Timers
 from headgate.operator.top_rows import TopRows
+from headgate.operator.truth import All, Any
 from headgate.operator.update import Update
 from headgate.operator.window import Window
 
 __all__ = [
     "Aggregate",
+    "All",
+    "Any",
+    "ApproxCountDistinct",
+    "Collect",
     "Count",
+    "CountDistinct",
     "Deduplicate",
     "Emit",
     "EpochClock",
     "FiredTimers",
+    "First",
     "Global",
     "Groups",
     "KeyContext",
@@ -33,13 +43,16 @@ __all__ = [
     "Max",
     "Mean",
     "MeanOfLast",
+    "Median",
     "Min",
     "Output",
     "Partials",
+    "Quantile",
     "Session",
     "Sliding",
     "StateFields",
     "StatefulOperator",
+    "StdDev",
     "Sum",
     "Timer",
     "Timers",
@@ -47,5 +60,6 @@ __all__ = [
     "TopRows",
     "Tumbling",
     "Update",
+    "Variance",
     "Window",
 ]

@@ -34,6 +34,7 @@ from headgate.operator.arithmetic import (
     worst,
 )
 from headgate.operator.base import Output
+from headgate.operator.lists import is_text
 from headgate.operator.measure import Accumulator, Measure, Parts
 from headgate.operator.panes import Ranges
 from headgate.operator.rows import Groups, KeyedRows, Partials
@@ -136,10 +137,10 @@ class Best(Accumulator):
     nullable = True
 
     def takes(self, kind: pa.DataType) -> bool:
-        return has_words(kind) or _is_text(kind)
+        return has_words(kind) or is_text(kind)
 
     def add(self, fold: Fold, kept: pa.Field, values: Any) -> Any:
-        if _is_text(kept.type):
+        if is_text(kept.type):
             rows, before, back = _ranked(values, fold.held.arrow(kept.name))
         else:
             rows, before = to_words(values)[0], kept_words(fold.held[kept.name])
@@ -158,10 +159,6 @@ def _seen(fold: Fold, kept: pa.Field, valid: Bools | None) -> Bools | None:
     if valid is None:
         return None
     return fold.spread(fold.held.valid(kept.name)) | (fold.count(valid) > 0)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 
 
 def _ranked(column: pa.Array, held: pa.Array) -> tuple[I64, I64, Any]:

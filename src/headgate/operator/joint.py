@@ -9,7 +9,9 @@ from typing import Any, ClassVar, get_args
 
 from headgate.errors import DeclarationError
 from headgate.operator.base import Emit
+from headgate.operator.first_and_last import Last
 from headgate.operator.measure import Measure, Measuring
+from headgate.operator.picked import Latest
 from headgate.operator.window import Window
 from headgate.topology.arguments import check_choice
 
@@ -95,10 +97,12 @@ class Aggregate(Measuring):
 
 def _prepared(name: str, measure: Any) -> Measure:
     """The aggregate as it is kept beside others."""
+    if isinstance(measure, Last):
+        measure = _latest(name, measure)
     if not isinstance(measure, Measure) or not measure.joins:
         raise DeclarationError(
             f"Aggregate: {name}={measure!r} is none of the aggregates that share a row of state "
-            "(Count, Sum, Mean, Min, Max, ...); give it a process(...) of its own",
+            "(Count, Sum, Max, First, ...); give it a process(...) of its own",
             operator="Aggregate",
         )
     defaults = {f.name: f.default for f in fields(measure)}
@@ -112,6 +116,16 @@ def _prepared(name: str, measure: Any) -> Measure:
     mine = replace(measure, name=name)
     object.__setattr__(mine, "prefix", f"{name}.")
     return mine
+
+
+def _latest(name: str, last: Last) -> Measure:
+    if len(last.columns) > 1:
+        raise DeclarationError(
+            f"Aggregate: {name}={last!r} has several columns; give each a Last of its own",
+            operator="Aggregate",
+        )
+    settings = {setting: getattr(last, setting) for setting in ("emit", "ttl", "ordered")}
+    return Latest(last.columns[0], by=last.by, **settings)
 
 
 def _told(measure: Measure) -> str:

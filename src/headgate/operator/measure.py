@@ -87,6 +87,17 @@ class Measuring(PerKey):
         """By the name of the result."""
         raise NotImplementedError
 
+    def check_emit(self) -> None:
+        super().check_emit()
+        for measure in self.measures.values():
+            if self.emit == "running" and not measure.runs:
+                who = type(measure).__name__
+                raise DeclarationError(
+                    f"{who} has no result after every row (emit='running'); choose 'updates', "
+                    "'changes' or 'rows'",
+                    operator=who,
+                )
+
     def reads(self) -> set[str]:
         return {name for measure in self.measures.values() for name in measure.own_reads()}
 
@@ -181,12 +192,13 @@ class Measure(Measuring):
     """Base of the aggregates: one value per key, or per key and window, in column `name`.
 
     `emit` as in `PerKey`; with a `window` it must be left alone. `ttl` and `ordered` as in
-    `StatefulOperator`. `where`: only rows for which this expression is true go into the value; a
-    key is there, with the value of no rows, once any of its rows came.
+    `StatefulOperator`. `where`: only rows that fulfil this condition (SQL text, or an expression of
+    pyarrow) go into the value; a key is there, with the value of no rows, once any row of it came.
     """
 
     parts: ClassVar[Parts]  # state columns; the first has the result's type
     exact = True  # merge only where that changes no bit
+    runs: ClassVar[bool] = True  # has it a result after every row, for `emit="running"`?
     joins: ClassVar[bool] = True  # can it share a row of state with others?
     prefix = ""  # of the names of its state columns, in a row with those of others
 
@@ -307,6 +319,8 @@ class Measure(Measuring):
 
 
 def as_arrow(column: Any) -> pa.Array:
+    if isinstance(column, np.ndarray) and column.ndim == 2:
+        return pa.FixedSizeListArray.from_arrays(pa.array(column.reshape(-1)), column.shape[1])
     return column if isinstance(column, pa.Array) else pa.array(column)
 
 

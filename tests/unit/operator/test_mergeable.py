@@ -27,9 +27,13 @@ from tests.unit.operator.harness import (
 from headgate.errors import DeclarationError
 from headgate.operator import (
     Aggregate,
+    ApproxCountDistinct,
+    Collect,
     Count,
+    CountDistinct,
     Deduplicate,
     EpochClock,
+    First,
     KeyedRows,
     Last,
     Max,
@@ -37,11 +41,13 @@ from headgate.operator import (
     MeanOfLast,
     Min,
     Partials,
+    Quantile,
     StatefulOperator,
     Sum,
     TopK,
     Tumbling,
     Update,
+    Variance,
 )
 from headgate.operator.base import state_schema
 from headgate.routing.identity import SCRATCH
@@ -79,6 +85,18 @@ MERGEABLE: list[StatefulOperator] = [
     Count(where=pc.field("i") > 0),
     Aggregate(n=Count(), i=Sum("i", where=pc.field("s") == "a"), f=Max("f"), s=Min("s")),
     Aggregate(n=Count(), i=Mean("i"), window=WINDOW),
+    CountDistinct("s"),
+    CountDistinct("f", window=WINDOW),
+    ApproxCountDistinct("n", size=3),
+    Quantile("f", 0.7),
+    Aggregate(
+        d=CountDistinct("m"),
+        q=Quantile("i", 0.5),
+        c=Collect("s", by="m", limit=3),
+        first=First("s", by="n"),
+        last=Last("i", by="n"),
+        window=WINDOW,
+    ),
     TopK("s", 2, WINDOW),
     TopK("i", 2, WINDOW, weight="big"),
 ]
@@ -93,6 +111,9 @@ NOT_MERGEABLE: list[StatefulOperator] = [
     Max("f", emit="running"),
     Aggregate(n=Count(), f=Sum("f")),
     Aggregate(total=Count(), emit="running"),
+    Variance("i"),
+    First("s"),
+    Collect("s"),
     Last("s"),
     Last("s", by="n", ordered=True),
     TopK("s", 2, WINDOW, weight="f"),
@@ -196,10 +217,12 @@ def test_the_others_say_why_not(operator: StatefulOperator) -> None:
 
 
 @pytest.mark.parametrize(
-    "operator", [o for o in NOT_MERGEABLE if not isinstance(o, Mean)], ids=name_of
+    "operator",
+    [o for o in NOT_MERGEABLE if not isinstance(o, Mean | Variance | First | Collect)],
+    ids=name_of,
 )
 def test_the_others_absorb_nothing(operator: StatefulOperator) -> None:
-    """Mean cannot tell by a partial whether integers went into it, but nobody can make one."""
+    """Some cannot tell by a partial what went into it, but nobody can make one."""
     state = state_schema(operator, schema_of("text"), ["k"])
     fields = [*state.row_key, *state.values]
     nulls = [pa.nulls(1, f.type) for f in fields]
