@@ -2,9 +2,9 @@
 
 Reads docs/figures/NAME.json, which `headgate-lab bench NAME --json docs/figures/NAME.json` wrote,
 raw numbers included (for state: `python benchmarks/bench_state.py >` that file; for sax:
-`headgate-lab papers sax --json` it; for curves-FLOW: `bench tune --flow FLOW --curves`; for
-tune-costly-hosts: `bench tune --flow costly --hosts 4`). A bench
-that has no file leaves its place in the docs as it is.
+`headgate-lab papers sax --json` it; for nexmark: `headgate-lab nexmark --json` it; for
+curves-FLOW: `bench tune --flow FLOW --curves`; for tune-costly-hosts: `bench tune --flow costly
+--hosts 4`). A bench that has no file leaves its place in the docs as it is.
 
     python scripts/figures.py              # all
     python scripts/figures.py osg edges    # some
@@ -19,13 +19,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from figure_tables import allocation, instances, routing, runtime, sax, tuning
+from figure_tables import allocation, instances, nexmark, routing, runtime, sax, tuning
 from figure_tables.drawing import FIGURES
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTES = ROOT / "docs" / "decisions"
 PAGES = (
     ROOT / "README.md",
+    ROOT / "docs" / "guide" / "nexmark.md",
     NOTES / "0011-tables-and-planning.md",
     NOTES / "0012-cost-aware-shuffle.md",
     NOTES / "0013-hot-keys.md",
@@ -57,6 +58,7 @@ WRITERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "sax": sax.sax,
     "rescale": tuning.rescale,
     "skew": routing.skew,
+    "nexmark": nexmark.nexmark,
 }
 
 

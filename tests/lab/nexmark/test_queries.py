@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.scenario.oracle import Case
+from tests.scenario.restless import Restless
 
+import headgate as hg
+from headgate.commit.faults import CRASH_POINTS
+from headgate.slot.compile import compile_flow
 from headgate_lab.nexmark.event_files import EventFiles, write_event_files
 from headgate_lab.nexmark.events import FIRST_ID, EventOptions
-from headgate_lab.nexmark.in_kit import clock_ms, results_of, run_in_kit
+from headgate_lab.nexmark.in_kit import clock_ms, declare, results_of, run_in_kit
 from headgate_lab.nexmark.oracle import Oracle
 from headgate_lab.nexmark.queries import QUERIES
+from strategies import seeds
 
-EPOCHS = 4
+EPOCHS, BUCKETS = 4, 16
 STREAMS = {
-    # A hundred seconds; bidders are people of the stream, without which q23 finds nothing so early.
-    "usual": EventOptions(events=20_000, events_per_second=200, first_bidder=FIRST_ID),
+    # A hundred seconds; bidders are people soon to come, or q23 would find nothing so early.
+    "usual": EventOptions(events=20_000, events_per_second=200, first_bidder=FIRST_ID + 100),
     # Several hours, over midnight: for what goes by day and by hour.
     "slow": EventOptions(events=6_000, events_per_second=0.2, start="2026-03-28T18:00:00"),
-    "persistent": EventOptions(events=10_000, events_per_second=100, persistent=True),
+    "persistent": EventOptions(
+        events=10_000, events_per_second=100, persistent=True, first_bidder=FIRST_ID + 100
+    ),
 }
 BY_DAY = ("q10", "q14", "q15", "q16", "q17")
 
@@ -37,6 +47,59 @@ def streams(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[EventFi
 def test_a_query_answers_as_duckdb_does(name, streams, tmp_path: Path) -> None:
     files, oracle = streams["slow" if name in BY_DAY else "usual"]
     done = run_in_kit(QUERIES[name], files, tmp_path, slots=3)
-    answer = oracle.check(name, results_of(QUERIES[name], done, tmp_path))
+    answer = oracle.check(name, results_of(QUERIES[name], done))
     assert answer.rows > 0
     assert answer.right, str(answer)
+
+
+class Killed(BaseException):
+    """The driver is gone."""
+
+
+@pytest.mark.parametrize("seed", seeds(1, of=5))
+@pytest.mark.parametrize("name", QUERIES)
+def test_an_answer_is_right_whatever_dies_and_moves(
+    name: str, seed: int, streams, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(f"{name} {seed}")
+    files, oracle = streams["slow" if name in BY_DAY else "persistent"]
+    deaths = {(rng.choice(CRASH_POINTS), rng.randrange(EPOCHS)) for _ in range(3)}
+
+    def reach(point: str, epoch: int) -> None:
+        if (point, epoch) in deaths:
+            deaths.remove((point, epoch))
+            raise Killed
+
+    monkeypatch.setattr("headgate.commit.faults.reach", reach)
+    told: dict[int, list[dict[str, Any]]] = {}
+    done = None
+    while done is None:
+        try:
+            done = run_in_kit(
+                QUERIES[name],
+                files,
+                tmp_path,
+                collect=lambda rows, epoch: told.update({epoch: rows}),
+                checkpoint=tmp_path / "checkpoint",
+                slots=rng.randint(1, 4),
+                manager=draw_manager(rng, name, files, tmp_path),
+                buckets=BUCKETS,
+            )
+        except Killed:
+            continue
+    rows = [row for epoch in sorted(told) for row in told[epoch]]
+    answer = oracle.check(name, results_of(QUERIES[name], done, rows))
+    assert answer.rows > 0
+    assert answer.right, str(answer)
+
+
+def draw_manager(rng: random.Random, name: str, files: EventFiles, work: Path) -> Any:
+    """None, the usual one, or one that moves keys and changes the number of slots all the time."""
+    program = compile_flow(declare(QUERIES[name], files, work / "out").graph())
+    keys = {node.name: (program.state_schemas[node.id].key, []) for node in program.stateful}
+
+    def restless() -> Any:
+        case = Case("nexmark", {}, {}, lambda flow, sources: {}, [], keys)
+        return Restless(rng, case, program, BUCKETS)
+
+    return rng.choice([lambda: None, hg.Manager, restless, restless])()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -22,6 +23,12 @@ def nexmark(
         bool, typer.Option("--persistent", help="Nexmark-S: what is hot stays hot.")
     ] = False,
     rounds: Annotated[int, typer.Option(min=1, help="Runs of each contestant.")] = 3,
+    placed: Annotated[
+        bool,
+        typer.Option(
+            "--placed", help="q4, q6, q9 on a cluster of namespaces: tables against hash."
+        ),
+    ] = False,
     rivals: Annotated[str, typer.Option(help="Peers to run; '' for none.")] = "native,flink",
     json_file: JsonFile = None,
     quick: Quick = False,
@@ -32,6 +39,9 @@ def nexmark(
 
     with plain_errors():
         console = speaker(json_file)
+        if placed:
+            _placed(console, json_file, quick)
+            return
         names = tuple(_split(queries)) or tuple(QUERIES)
         for name in names:
             if name not in QUERIES:
@@ -47,6 +57,23 @@ def nexmark(
         found = run_nexmark(options, lambda line: console.print(line, markup=False))
         _show(console, found)
         save(found, json_file, console)
+
+
+def _placed(console: Console, json_file: Path | None, quick: bool) -> None:
+    from headgate_lab.nexmark.placed import PlacedOptions, run_placed
+
+    options = PlacedOptions(events=20_000, epochs=3) if quick else PlacedOptions()
+    found = run_placed(options, lambda line: console.print(line, markup=False))
+    table = Table(title="bytes over the network", title_justify="left")
+    for column in ("query", "what", "hash", "tables", "ratio"):
+        table.add_column(column, justify="left" if column in ("query", "what") else "right")
+    for name, ways in found["queries"].items():
+        for what, ratio in ways["tables_over_hash"].items():
+            told = [f"{ways[way][what]:,}" for way in ("hash", "tables")]
+            shown = "–" if ratio is None else f"{ratio:.2f}"
+            table.add_row(name, what.replace("_", " "), *told, shown)
+    console.print(table)
+    save(found, json_file, console)
 
 
 def _split(names: str) -> list[str]:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 import headgate as hg
 from headgate.testing import LocalRun, ManualClock, run
@@ -17,6 +15,7 @@ from headgate_lab.nexmark.event_files import EventFiles
 from headgate_lab.nexmark.query import Query, last_rows
 
 RESULTS = "results"
+Collects = Callable[[Any, int], None]
 EPOCH_MS = 4_000  # of processing time, between two epochs
 
 
@@ -25,8 +24,8 @@ def clock_ms(epoch: int) -> int:
     return epoch * EPOCH_MS
 
 
-def declare(query: Query, files: EventFiles, out: Path) -> hg.Flow:
-    """The query's flow over the files; results go to a sink `results`, those of q10 to `out`."""
+def declare(query: Query, files: EventFiles, out: Path, collect: Collects | None = None) -> hg.Flow:
+    """The query's flow over the files; results go to a sink `results`."""
     flow = hg.Flow(query.name)
 
     def read(name: str) -> hg.Files:
@@ -34,7 +33,9 @@ def declare(query: Query, files: EventFiles, out: Path) -> hg.Flow:
         return hg.Files(table.directory, max_files=table.files_per_epoch)
 
     results = query.declare(AuctionSite(flow, read, side=str(files.side), out=str(out)))
-    if results is not None:
+    if collect is not None:
+        results.to(collect, name=RESULTS)
+    else:
         results.to_memory(RESULTS)
     return flow
 
@@ -44,41 +45,27 @@ def run_in_kit(
     files: EventFiles,
     work: Path,
     *,
-    before_epoch: Callable[[int], None] | None = None,
+    collect: Collects | None = None,
     **settings: Any,
 ) -> LocalRun:
-    """All epochs, from where the checkpoint is; the last of them closes what is open."""
+    """All epochs, from where the checkpoint is; the last of them closes what is open.
+
+    `collect` is called with the rows of an epoch, again if a start delivers them again.
+    """
     clock = ManualClock()
 
     def begin(epoch: int) -> None:
         clock.now_ms = clock_ms(epoch)
-        if before_epoch is not None:
-            before_epoch(epoch)
 
     settings.setdefault("check_purity", False)
-    flow = declare(query, files, work / "out")
+    flow = declare(query, files, work / "out", collect)
     return run(flow, clock=clock, before_epoch=begin, input_ends=True, **settings)
 
 
-def results_of(query: Query, done: LocalRun, work: Path) -> pa.Table:
-    """The rows that count."""
-    if RESULTS not in done.outputs:
-        return written(work / "out")
+def results_of(query: Query, done: LocalRun, rows: list[dict[str, Any]] | None = None) -> pa.Table:
+    """The rows that count, of those of this run, or of these."""
     program = done.coordinator.program
     node = next(node for node in program.sinks if node.name == RESULTS)
-    rows = pa.Table.from_pylist(done.rows(RESULTS), schema=program.node_schema[node.id])
-    return last_rows(rows, query.key)
-
-
-def written(folder: Path) -> pa.Table:
-    """What q10 has written, with the columns that its folders name."""
-    paths = sorted(folder.rglob("*.parquet"))
-    parts = []
-    for path in paths:
-        table = pq.ParquetFile(path).read()
-        for part in path.relative_to(folder).parts[:-1]:
-            name, _, value = part.partition("=")
-            text = pa.repeat(pa.scalar(unquote(value)), len(table))
-            table = table.append_column(name, text)
-        parts.append(table)
-    return pa.concat_tables(parts)
+    told = done.rows(RESULTS) if rows is None else rows
+    table = pa.Table.from_pylist(told, schema=program.node_schema[node.id])
+    return last_rows(table, query.key)

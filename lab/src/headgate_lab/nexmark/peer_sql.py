@@ -78,27 +78,22 @@ _REGEX = "'(&|^)channel_id=([^&]*)', 2"
 NATIVE = {
     **BOTH,
     "q5": """
-SELECT window_start, window_end, hot.auction, hot.num FROM (
-    SELECT window.start AS window_start, window.end AS window_end,
-        explode(filter(items, i -> i.num = most)) AS hot
-    FROM (
-        SELECT window(w, '10 seconds') AS window, collect_list(struct(auction, num)) AS items,
-            max(num) AS most
-        FROM (
-            SELECT auction, count(*) AS num, window.start, window.end,
-                window_time(window) AS w, window
+SELECT window.start AS window_start, window.end AS window_end, hot.auction, hot.num FROM (
+    SELECT window, explode(filter(items, item -> item.num = most)) AS hot FROM (
+        SELECT window, collect_list(struct(auction, num)) AS items, max(num) AS most FROM (
+            SELECT auction, count(*) AS num, window
             FROM bid GROUP BY auction, window(dateTime, '10 seconds', '2 seconds')
-        ) GROUP BY window(window, '10 seconds', '2 seconds')
+        ) GROUP BY window
     )
 )""",
     "q7": """
 SELECT b.auction, b.price, b.bidder, b.dateTime, b.extra
 FROM bid b JOIN (
-    SELECT max(price) AS most, window.start AS begun, window.end AS ended, window_time(window) AS t
-    FROM bid GROUP BY window(dateTime, '10 seconds')
-) m ON b.price = m.most
-    AND b.dateTime >= m.t - INTERVAL 10 SECONDS AND b.dateTime <= m.t + INTERVAL 1 SECOND
-    AND b.dateTime BETWEEN m.begun AND m.ended""",
+    SELECT most, window_time(window) AS ended FROM (
+        SELECT max(price) AS most, window FROM bid GROUP BY window(dateTime, '10 seconds')
+    )
+) m ON b.price = m.most AND b.dateTime <= m.ended + INTERVAL 1 MICROSECOND
+    AND b.dateTime >= m.ended + INTERVAL 1 MICROSECOND - INTERVAL 10 SECONDS""",
     "q8": """
 SELECT p.id, p.name, p.window.start AS window_start
 FROM (

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import headgate as hg
 from headgate_lab.nexmark.auction_site import AuctionSite
 
-Declares = Callable[[AuctionSite], hg.Stream | None]
+Declares = Callable[[AuctionSite], hg.Stream]
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,12 @@ class Query:
     """One of q0 to q23.
 
     Attributes:
-        declare: Makes the flow; returns the stream of results (None: it has a sink of its own).
+        declare: Makes the flow; returns the stream of results.
         reads: The tables that it reads.
         key: Columns that tell the rows of an updating result apart: only the last of each counts.
             None: every row counts.
         stateful: Does it keep state?
+        writes: Does it write its results itself?
         helpers: What else was written for it.
     """
 
@@ -35,6 +36,7 @@ class Query:
     reads: tuple[str, ...] = ("bid",)
     key: tuple[str, ...] | None = None
     stateful: bool = True
+    writes: bool = False
     helpers: tuple[Callable[..., Any], ...] = ()
 
     @property

@@ -1,0 +1,54 @@
+"""Streams that join for good: q3, q20, q23, and the table that q13 looks up in."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import headgate as hg
+from headgate_lab.nexmark.auction_site import AuctionSite
+
+
+def q3(site: AuctionSite) -> hg.Stream:
+    """Who sells in category 10 from Oregon, Idaho or California, and what?"""
+    people = site.person.filter("state IN ('OR', 'ID', 'CA')").select("id", "name", "city", "state")
+    auctions = site.auction.filter("category = 10").select("seller", "id AS auction")
+    sold = people.key_by("id").join(auctions.key_by("seller"))
+    return sold.select("name", "city", "state", "auction AS id")
+
+
+def q13(site: AuctionSite) -> hg.Stream:
+    """Look a value up in a table of the side, by the auction modulo 10,000."""
+    table = pq.read_table(site.side).sort_by("key")
+    known, values = table["key"].to_numpy(), table["value"].combine_chunks()
+
+    def look_up(batch: pa.RecordBatch) -> pa.RecordBatch:
+        key = batch["auction"].to_numpy() % 10_000
+        return batch.append_column("value", values.take(pa.array(np.searchsorted(known, key))))
+
+    bids = site.bid.select("auction", "bidder", "price", "dateTime")
+    return bids.map(look_up, bids.schema.append(pa.field("value", pa.string())))
+
+
+def q20(site: AuctionSite) -> hg.Stream:
+    """Bids on auctions of category 10, with all that is known of the auction."""
+    auctions = site.auction.filter("category = 10").select(
+        "id", "itemName", "description", "initialBid", "reserve", "dateTime AS auction_dateTime",
+        "expires", "seller", "category", "extra AS auction_extra",
+    )  # fmt: skip
+    bids = site.bid.select("auction", "bidder", "price", "channel", "url", "dateTime", "extra")
+    return bids.key_by("auction").join(auctions.key_by("id"))
+
+
+def q23(site: AuctionSite) -> hg.Stream:
+    """Bids of people who sell, with the person and all of their auctions."""
+    bids = site.bid.select("auction", "bidder", "price", "channel", "dateTime")
+    people = site.person.select("id AS person", "name", "emailAddress", "city", "state")
+    auctions = site.auction.select("id", "itemName", "category", "seller")
+    return (
+        bids.key_by("bidder")
+        .join(people.key_by("person"))
+        .key_by("bidder")
+        .join(auctions.key_by("seller"))
+    )
