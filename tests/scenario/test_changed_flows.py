@@ -130,7 +130,7 @@ CHANGES = {
     "a wider decimal": Change(
         declare("k bigint, v decimal(9,1)", "k", lambda: hg.Max("v")),
         declare("k bigint, v decimal(14,3)", "k", lambda: hg.Max("v")),
-        folded(lambda v: Decimal(max(v)), "k", "value"),
+        folded(lambda v: Decimal(max(v)).quantize(Decimal("0.001")), "k", "value"),
     ),
     "a sum of wider values": Change(
         declare("k bigint, v int", "k", lambda: hg.Sum("v")),
