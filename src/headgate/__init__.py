@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from headgate.runtime.session import local_session
     from headgate.topology.builder import Reader
     from headgate.topology.files import Files
+    from headgate.topology.kafka import Kafka
     from headgate.topology.stream import Stream
 
 __version__ = "0.2.0"
@@ -82,6 +83,7 @@ __all__ = [
     "FlowQuery",
     "Global",
     "HeadgateError",
+    "Kafka",
     "KeyContext",
     "KeyedRows",
     "Last",
@@ -134,6 +136,7 @@ _NAMES_OF = {
     "runtime.session": ("local_session",),
     "topology.builder": ("Reader",),
     "topology.files": ("Files",),
+    "topology.kafka": ("Kafka",),
     "topology.stream": ("Stream",),
 }
 _HOME_OF = {name: module for module, names in _NAMES_OF.items() for name in names}

@@ -13,6 +13,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import reduce
 from types import MappingProxyType
 from typing import Any
@@ -45,6 +46,8 @@ from headgate.topology.arguments import absolute, spark_uri
 from headgate.topology.builder import Reader
 from headgate.topology.files import Files
 from headgate.topology.graph import FlowGraph, Node
+from headgate.topology.kafka import Kafka
+from headgate.topology.kafka_sink import KafkaSink
 from headgate.topology.schema import as_spark_reads, from_spark_json
 from headgate.topology.text import plain_text
 
@@ -94,7 +97,8 @@ def takes_rows(graph: FlowGraph) -> bool:
     """
     given = [node.spec.frame for node in graph.of_kind("source")]
     return any(
-        g.takes_rows if isinstance(g, Reader | Files) else _has_two_arguments(g) for g in given
+        g.takes_rows if isinstance(g, Reader | Files | Kafka) else _has_two_arguments(g)
+        for g in given
     )
 
 
@@ -125,6 +129,12 @@ def _frame(
     if isinstance(given, Files):
         files: DataFrame = given(spark, rows_per_epoch, name)
         return files
+    if isinstance(given, Kafka):
+        from headgate.runtime.kafka_source import KafkaDataSource  # needs Spark 4.2
+
+        spark.dataSource.register(KafkaDataSource)
+        rows: DataFrame = given(spark, rows_per_epoch, name)
+        return rows
     if hasattr(given, "isStreaming"):
         frame: DataFrame = given
     elif _has_two_arguments(given):
@@ -184,7 +194,12 @@ class Delivery:
         kind = sink.spec.kind
         if kind == "function":
             frame = self._read_frame(sink, [f"{self.uris[sink.name]}/{f['name']}" for f in files])
-            self._sinks[sink.name].target(frame, epoch)  # a program's sinks have no functions
+            target = self._sinks[sink.name].target
+            if isinstance(target, KafkaSink):
+                target = replace(
+                    target, checkpoint=(self._checkpoint.identity() or {}).get("id", "")
+                )
+            target(frame, epoch)  # a program's sinks have no functions
         elif kind in ("parquet", "table"):
             publish(self._flow, sink.name, epoch, files, self.uris[sink.name])
             if kind == "table":

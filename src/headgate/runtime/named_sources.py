@@ -2,9 +2,9 @@
 
 Spark keeps the offsets of a query's sources by their position, and refuses another number of them.
 Since 4.3 it can keep them by name (`spark.sql.streaming.queryEvolution.enableSourceEvolution`), if
-the checkpoint begins so and every source has a name. headgate gives `Files` theirs, so a flow of
-files has names from its first start. A DataFrame has one if its reader was given it, which Spark
-only allows, and then demands of all, while that setting is on in the session.
+the checkpoint begins so and every source has a name. headgate gives `Files` and `Kafka` theirs, so
+a flow of those has names from its first start. A DataFrame has one if its reader was given it,
+which Spark only allows, and then demands of all, while that setting is on in the session.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from headgate.errors import IncompatibleFlow
 from headgate.runtime.exchange import with_conf
 from headgate.topology.files import Files
 from headgate.topology.graph import FlowGraph
+from headgate.topology.kafka import Kafka
 
 SETTING = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 
@@ -32,7 +33,7 @@ def names_for_spark(
     """What Spark's checkpoint is to call the flow's sources; empty if offsets go by position."""
     sources = graph.of_kind("source")
     setting = _setting(spark)
-    others = [node.name for node in sources if not isinstance(node.spec.frame, Files)]
+    others = [n.name for n in sources if not isinstance(n.spec.frame, Files | Kafka)]
     can_be_named = setting is not None and (setting == "true" or not others)
     planned = place.spark_sources() is not None
     if planned and place.names_sources() and not can_be_named:

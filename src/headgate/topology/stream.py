@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Never, get_args
 
 import pyarrow as pa
@@ -30,6 +31,7 @@ from headgate.topology.graph import (
     check_parallelism,
 )
 from headgate.topology.joining import Asked, How
+from headgate.topology.kafka_sink import MARKS, KafkaSink, check_rows
 from headgate.topology.schema import (
     SchemaLike,
     check_columns,
@@ -369,6 +371,27 @@ class Stream:
         if not callable(function):
             raise DeclarationError("to(...) takes a function (DataFrame, epoch) -> None")
         self._sink(SinkSpec("function", function), name)
+
+    def to_kafka(
+        self,
+        topic: str,
+        *,
+        servers: str,
+        name: str | None = None,
+        transactional_id: str | None = None,
+        marks: str = MARKS,
+        timeout_s: int = 60,
+        config: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """Send every row to a Kafka topic, an epoch in one transaction, exactly once.
+
+        Rows have a column `value`, and perhaps `key` (text or binary) and `partition`. Readers must
+        read committed rows (`isolation.level=read_committed`). The topic `marks` gets a record per
+        epoch; the transactional id (default: of flow and topic) belongs to this sink alone.
+        """
+        check_rows(self.schema)
+        owner = transactional_id or f"headgate-{self.flow.name}-{name or topic}"
+        self.to(KafkaSink(topic, servers, owner, marks, timeout_s, dict(config)), name=name)
 
     def to_parquet(
         self,
