@@ -9,7 +9,7 @@ import pytest
 
 import headgate as hg
 from headgate.testing import ListSource, ManualClock, run
-from unit.operator.join_oracle import HOWS, KINDS, START, draw, expected, flow_of, told
+from unit.operator.join_oracle import HOWS, KINDS, LEFT, RIGHT, START, draw, expected, flow_of, told
 
 
 @pytest.mark.parametrize("how", HOWS)
@@ -134,3 +134,20 @@ def test_names_that_both_sides_have_need_suffixes():
         stream.key_by("k").join(other.key_by("k"))
     joined = stream.key_by("k").join(other.key_by("k"), suffixes=("", "_right"))
     assert joined.schema.names == ["k", "v", "v_right"]
+
+
+def test_joins_stand_behind_operators_and_joins_and_join_a_stream_with_itself():
+    left, right = draw(5)
+    flow = hg.Flow("chain")
+    a = flow.source(ListSource(LEFT, left), name="a", event_time="t")
+    b = flow.source(ListSource(RIGHT, right), name="b", event_time="at")
+    passed = a.key_by("v").process(hg.Count(emit="rows"), name="count")
+    one = passed.key_by("k").join(b.key_by("id"), name="one").select("k", "v", "w")
+    both = one.key_by("v").join(one.key_by("v"), name="two", suffixes=("", "_2"))
+    both.key_by("w").process(hg.Count(), name="pairs").to_memory("out")
+    counted = {row["w"]: row["count"] for row in run(flow, slots=3).rows("out")}
+    wanted = Counter()
+    pairs = list(expected(left, right, "regular", "inner").elements())
+    for _, _, v, w in pairs:
+        wanted[w] += sum(other == v for _, _, other, _ in pairs)
+    assert counted == wanted
