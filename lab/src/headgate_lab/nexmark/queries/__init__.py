@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from headgate_lab.nexmark.queries import best, joins, stateless, totals, windows
-from headgate_lab.nexmark.queries.totals import bids_by_rank
+from headgate_lab.nexmark.queries.totals import bids_by_rank, distinct_by_rank
 from headgate_lab.nexmark.queries.winning import Winning, winning_bids
 from headgate_lab.nexmark.query import Query
 
 _OPEN = ("auction", "bid")
 _WINNING = (winning_bids, Winning)
+_RANKED = (bids_by_rank, distinct_by_rank)
 
 QUERIES = {
     query.name: query
@@ -28,6 +29,8 @@ QUERIES = {
         Query("q12", windows.q12),
         Query("q13", joins.q13, stateful=False),
         Query("q14", stateless.q14, stateful=False),
+        Query("q15", totals.q15, key=("day",), helpers=_RANKED),
+        Query("q16", totals.q16, key=("channel", "day"), helpers=_RANKED),
         Query("q17", totals.q17, key=("auction", "day"), helpers=(bids_by_rank,)),
         Query("q18", best.q18, key=("auction", "bidder")),
         Query("q19", best.q19, key=("auction", "rank")),
