@@ -199,10 +199,13 @@ def _take_turn(
     """One run; a peer that cannot do it is out, with the reason."""
     try:
         rounds.add(name, contestants[name]())
-    except RivalUnavailable as problem:
+    except Exception as problem:  # whatever a peer raises, the others go on
+        if name == "headgate":
+            raise
         del contestants[name]
-        rounds.reasons["native" if name in STORES else name] = str(problem)
-        say(f"  {name} cannot: {problem}")
+        why = " ".join(str(problem).split())[:300]
+        rounds.reasons["native" if name in STORES else name] = why
+        say(f"  {name} cannot: {why}")
         return
     say(f"{turn}: {name:10} {rounds.rates[name][-1]:12,.0f} rows/s")
 
