@@ -189,13 +189,14 @@ def test_changes_that_state_can_follow_resume_and_others_are_refused(
         counts.to_memory("new_sink")
 
     def two_sources(rows: Any) -> None:
-        counting(rows.union(rows.flow.source(read_files(spark, tmp_path / "in", SCHEMA))))
+        more = rows.flow.source(read_files(spark, tmp_path / "in", SCHEMA))
+        counting(rows.union(more)).discard()
 
-    start(counting)
+    start(lambda rows: counting(rows).discard())
     with pytest.raises(IncompatibleFlow, match="by their position"):
         start(two_sources)
     with pytest.raises(IncompatibleFlow):
-        start(lambda rows: rows.key_by("v").process(hg.Count(), name="counts"))
+        start(lambda rows: rows.key_by("v").process(hg.Count(), name="counts").discard())
     write_epoch(tmp_path / "in", SCHEMA, 2, [{"k": 7, "v": 7}, {"k": 0, "v": 0}])
 
     done = start(changed, slots=3)
@@ -216,7 +217,7 @@ def test_dead_letters_take_bad_rows_and_the_flow_goes_on(
     frame = spark.createDataFrame(rows, SCHEMA).repartition(2)
     flow = hg.Flow("letters")
     good = flow.source(frame, name="rows").shuffle().map(_refuse_multiples_of_30, SCHEMA, name="m")
-    good.key_by("k").process(hg.Count(), name="counts")
+    good.key_by("k").process(hg.Count(), name="counts").discard()
     flow.dead_letters().to_table("dead")
 
     query = flow.start(spark, slots=2, checkpoint=str(tmp_path / "checkpoint"))
