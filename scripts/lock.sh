@@ -20,7 +20,7 @@ import tomllib
 from pathlib import Path
 
 wanted = []
-for file, extras in (("pyproject.toml", ("dev", "figures", "kafka", "sketches")), ("lab/pyproject.toml", ("examples",))):
+for file, extras in (("pyproject.toml", ("dev", "figures", "kafka")), ("lab/pyproject.toml", ("examples",))):
     project = tomllib.loads(Path(file).read_text(encoding="utf-8"))["project"]
     wanted += project["dependencies"]
     wanted += [w for extra in extras for w in project["optional-dependencies"][extra]]
