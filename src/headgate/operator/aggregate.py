@@ -233,14 +233,9 @@ class PerKey(StatefulOperator):
             held = state.read(groups)
             self.window.before(held)
             output = self.fold(rows, groups, state)
-            if output.dead:  # all rows of their groups were refused
-                refused = np.zeros(len(groups), np.bool_)
-                refused[groups.codes[list(output.dead)]] = True
-                good = np.flatnonzero(~refused[groups.codes])
-                if len(good):
-                    self.window.note(times, groups, held, state, ~refused)
-            else:
-                self.window.note(times, groups, held, state, None)
+            good = _taken(groups, output)
+            if good is None or good.any():
+                self.window.note(times, groups, held, state, good)
             dead |= {
                 row if kept is None else int(kept[row]): why for row, why in output.dead.items()
             }
@@ -279,7 +274,9 @@ class PerKey(StatefulOperator):
         held = state.read(groups)
         self.window.before(held)
         output = self.merge(partials, groups, state)
-        self.window.absorb(partials, groups, held, state)
+        good = _taken(groups, output)
+        if good is None or good.any():
+            self.window.absorb(partials, groups, held, state, good)
         return output
 
     @property
@@ -320,3 +317,12 @@ class PerKey(StatefulOperator):
         if keys.columns.num_columns:
             return keys.columns
         return pa.RecordBatch.from_arrays([pa.array(np.ones(len(keys), np.bool_))], [TOUCHED])
+
+
+def _taken(groups: Groups, output: Output) -> Bools | None:
+    """The groups whose rows (or partials) were not refused, which are all of a group; None: all."""
+    if not output.dead:
+        return None
+    taken = np.ones(len(groups), np.bool_)
+    taken[groups.codes[list(output.dead)]] = False
+    return taken

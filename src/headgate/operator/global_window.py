@@ -116,16 +116,25 @@ class Global(Window):
     def note(
         self, times: I64, groups: Groups, held: Held, state: StateSession, good: Bools | None
     ) -> None:
-        rows = held[ROWS] + groups.sizes
+        self._count(held[ROWS] + groups.sizes, groups, state, good)
+
+    def absorb(
+        self,
+        partials: Partials,
+        groups: Groups,
+        held: Held,
+        state: StateSession,
+        good: Bools | None,
+    ) -> None:
+        rows = held[ROWS].copy()
+        np.add.at(rows, groups.codes, partials.column(ROWS).to_numpy())
+        self._count(rows, groups, state, good)
+
+    def _count(self, rows: I64, groups: Groups, state: StateSession, good: Bools | None) -> None:
         if good is None:
             state.write(groups, {ROWS: rows})
         else:
             state.write(groups.take(good), {ROWS: rows[good]})
-
-    def absorb(self, partials: Partials, groups: Groups, held: Held, state: StateSession) -> None:
-        rows = held[ROWS].copy()
-        np.add.at(rows, groups.codes, partials.column(ROWS).to_numpy())
-        state.write(groups, {ROWS: rows})
 
     def finish(
         self, operator: PerKey, state: StateSession, clock: EpochClock, touched: Groups | None

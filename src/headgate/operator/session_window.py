@@ -105,9 +105,16 @@ class Session(Window):
     ) -> None:
         self._span(times, times, groups, held, state, good)
 
-    def absorb(self, partials: Partials, groups: Groups, held: Held, state: StateSession) -> None:
+    def absorb(
+        self,
+        partials: Partials,
+        groups: Groups,
+        held: Held,
+        state: StateSession,
+        good: Bools | None,
+    ) -> None:
         first, last = (partials.column(name).to_numpy() for name in (FIRST, LAST))
-        self._span(first, last, groups, held, state, None)
+        self._span(first, last, groups, held, state, good)
 
     def _span(
         self,

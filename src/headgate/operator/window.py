@@ -144,7 +144,14 @@ class Window:
         `good`: the groups whose rows were taken (None: all).
         """
 
-    def absorb(self, partials: Partials, groups: Groups, held: Held, state: StateSession) -> None:
+    def absorb(
+        self,
+        partials: Partials,
+        groups: Groups,
+        held: Held,
+        state: StateSession,
+        good: Bools | None,
+    ) -> None:
         """The same for partials."""
 
     def finish(

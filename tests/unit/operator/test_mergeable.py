@@ -34,6 +34,7 @@ from headgate.operator import (
     Deduplicate,
     EpochClock,
     First,
+    Global,
     KeyedRows,
     Last,
     Max,
@@ -42,12 +43,14 @@ from headgate.operator import (
     Min,
     Partials,
     Quantile,
+    Session,
     StatefulOperator,
     Sum,
     TopK,
     Tumbling,
     Update,
     Variance,
+    Window,
 )
 from headgate.operator.base import state_schema
 from headgate.routing.identity import SCRATCH
@@ -273,6 +276,27 @@ def test_a_partial_that_would_overflow_is_refused_and_the_sum_stays() -> None:
         assert result.dead_partials == 2
         assert result.finished == [{"k": "b", "sum": 9}]
         assert sorted(r["sum"] for r in slot.held()) == [9, 2**63 - 5]
+
+
+@pytest.mark.parametrize(
+    "window",
+    [Session("10 seconds", time="t"), Global(), Tumbling("10 seconds", time="t")],
+    ids=repr,
+)
+def test_a_window_of_nothing_but_refused_partials_is_not_there(window: Window) -> None:
+    """The key is new at its owner, and its partials overflow only together."""
+    schema = pa.schema({"k": pa.string(), "v": pa.int64(), "t": VALUES.field("ts").type})
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    away = batch_of(schema, k=["a", "b"], v=[2**62, 4], t=[at, at])
+    with Slot(Sum("v", window=window), schema, ["k"]) as slot:
+        result = slot.run(Epoch([[Away(away), Away(away)]]))
+        assert result.dead_partials > 0
+        assert {r["k"] for r in slot.held()} <= {"b"}
+
+        done = slot.run(Epoch([], watermark_us=round(at.timestamp() * 1e6) + 60_000_000))
+
+    told = [*result.finished, *done.finished]
+    assert {(r["k"], r["sum"]) for r in told} == {("b", 8)}
 
 
 def test_rows_that_overflow_by_themselves_are_refused_where_they_are() -> None:
