@@ -5,16 +5,16 @@ A stream is a value: each call returns another one and leaves this one as it was
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Never, get_args
 
 import pyarrow as pa
 
-from headgate.errors import DeclarationError, MissingKey, NameClash
-from headgate.topology.arguments import check_choice, check_count, unknown_name
+from headgate.errors import DeclarationError, MissingKey
+from headgate.topology.arguments import check_choice, check_count
+from headgate.topology.checks import check_grouping, check_joined, check_operator
 from headgate.topology.expressions import chosen, condition_of, is_expression, with_columns
 from headgate.topology.graph import (
     LOCAL,
@@ -25,18 +25,14 @@ from headgate.topology.graph import (
     KeyGrouping,
     NullKeys,
     Schedule,
-    SinkFunction,
-    SinkSpec,
     StatelessSpec,
     check_parallelism,
 )
 from headgate.topology.joining import Asked, How
-from headgate.topology.kafka_sink import MARKS, KafkaSink, check_rows
+from headgate.topology.outlets import Outlets
 from headgate.topology.schema import (
     SchemaLike,
     check_columns,
-    check_layout,
-    check_sink,
     check_union,
     key_of,
     merged,
@@ -49,7 +45,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, repr=False)
-class Stream:
+class Stream(Outlets):
     """Rows on their way: the outputs of one or several operators, with a grouping pending.
 
     Using a stream twice makes a branch; `union` merges several.
@@ -92,7 +88,7 @@ class Stream:
             raise MissingKey("key_by() needs at least one column; use globally() for one key")
         key = key_of(self.schema, columns, "key_by")
         check_choice(nulls, "nulls", get_args(NullKeys))
-        _check_grouping(grouping, get_args(KeyGrouping))
+        check_grouping(grouping, get_args(KeyGrouping))
         return self._grouped(Grouping("fields", key, nulls, grouping))
 
     def shuffle(
@@ -137,7 +133,7 @@ class Stream:
 
     def globally(self, *, grouping: Literal["auto", "hash", "partial"] = "auto") -> Stream:
         """Everything to one slot, as one key (global grouping); `grouping` as in `key_by`."""
-        _check_grouping(grouping, ("auto", "hash", "partial"))
+        check_grouping(grouping, ("auto", "hash", "partial"))
         return self._grouped(Grouping("global", by=grouping))
 
     def batched(self, rows: int) -> Stream:
@@ -288,7 +284,7 @@ class Stream:
         `flow.start(parallelism={"name": n})` overrides it.
         """
         self._refuse_dead_letters()
-        _check_operator(operator, unknown)
+        check_operator(operator, unknown)
         who, key = name or type(operator).__name__, self.grouping.key
         if not self.grouping.keyed:
             raise MissingKey(
@@ -365,70 +361,6 @@ class Stream:
             self.flow._connect(stream.producers, node, stream.grouping, side)
         return Stream(self.flow, (node,), schema)
 
-    # --- sinks -----------------------------------------------------------------------------
-    def to(self, function: SinkFunction, *, name: str | None = None) -> None:
-        """Call `function(DataFrame, epoch)` for every epoch, at least once, with the same rows."""
-        if not callable(function):
-            raise DeclarationError("to(...) takes a function (DataFrame, epoch) -> None")
-        self._sink(SinkSpec("function", function), name)
-
-    def to_kafka(
-        self,
-        topic: str,
-        *,
-        servers: str,
-        name: str | None = None,
-        transactional_id: str | None = None,
-        marks: str = MARKS,
-        timeout_s: int = 60,
-        config: Mapping[str, str] = MappingProxyType({}),
-    ) -> None:
-        """Send every row to a Kafka topic, an epoch in one transaction, exactly once.
-
-        Rows have a column `value`, and perhaps `key` (text or binary) and `partition`. Readers must
-        read committed rows (`isolation.level=read_committed`). The topic `marks` gets a record per
-        epoch; the transactional id (default: of flow and topic) belongs to this sink alone.
-        """
-        check_rows(self.schema)
-        owner = transactional_id or f"headgate-{self.flow.name}-{name or topic}"
-        self.to(KafkaSink(topic, servers, owner, marks, timeout_s, dict(config)), name=name)
-
-    def to_parquet(
-        self,
-        path: str,
-        *,
-        name: str | None = None,
-        partition_by: str | Iterable[str] = (),
-        epoch_column: str | None = None,
-    ) -> None:
-        """Append to a directory of Parquet files, exactly once.
-
-        `partition_by`: columns by whose values rows go to folders, `path/day=2026-01-31/…`, as Hive
-        and Spark lay them out. `epoch_column`: a column more, with the number of the epoch.
-        """
-        columns = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
-        spec = SinkSpec("parquet", str(path), partition_by=columns, epoch_column=epoch_column)
-        check_layout(name or "parquet", self.schema, columns, epoch_column)
-        self._sink(spec, name)
-
-    def to_console(self, rows: int = 20, *, name: str | None = None) -> None:
-        """Print the first rows of every epoch."""
-        rows = check_count(rows, "rows of to_console(...)", least=0)
-        self._sink(SinkSpec("console", rows_shown=rows), name)
-
-    def to_memory(self, name: str) -> None:
-        """Keep all rows on the driver, for tests: `query.rows(name)`."""
-        self._sink(SinkSpec("memory"), name)
-
-    def to_table(self, name: str) -> None:
-        """Keep all rows in the checkpoint; `query.table(name)` reads them as a DataFrame."""
-        self._sink(SinkSpec("table"), name)
-
-    def discard(self) -> None:
-        """Let the rows go. A flow without a sink needs it: only its state is wanted, then."""
-        self._refuse_dead_letters()
-        self.flow._discards = True
-
     # --- inside ----------------------------------------------------------------------------
     def _grouped(self, grouping: Grouping) -> Stream:
         self._refuse_dead_letters()
@@ -481,89 +413,9 @@ class Stream:
                 operator=who,
             )
 
-    def _sink(self, spec: SinkSpec, name: str | None) -> None:
-        if self.grouping != LOCAL:
-            raise DeclarationError("a sink writes rows where they arise; drop the grouping")
-        check_sink(name or spec.kind, spec.kind, self.schema)
-        if self.dead_letters and self.flow._dead_letters is not None:
-            raise NameClash("the flow already has a dead-letter sink", name=name)
-        node = self._into("sink", name, self.schema, spec).producers[0]
-        if self.dead_letters:
-            self.flow._dead_letters = node
-
-    def _refuse_dead_letters(self) -> None:
-        if self.dead_letters:
-            raise DeclarationError("dead letters can only go to a sink")
-
 
 _EXPRESSIONS_GO = {
     "map": "with_columns(...) and select(...) take expressions",
     "filter": "filter(...) takes expressions",
     "flat_map": "filter(...), with_columns(...) and select(...) take expressions",
 }
-
-
-def check_joined(sides: tuple[Stream, Stream]) -> None:
-    """Raise unless two streams of one flow are keyed so that a join can have them."""
-    left, right = sides
-    if not isinstance(right, Stream):
-        raise DeclarationError(
-            f"join(...) takes another stream of the flow, keyed, not {type(right).__name__}"
-        )
-    if left.flow is not right.flow:
-        raise DeclarationError("join of streams that belong to two different flows")
-    for stream, side in zip(sides, ("left", "right"), strict=True):
-        stream._refuse_dead_letters()
-        if stream.grouping.kind != "fields":
-            raise MissingKey(
-                f"join(...) brings rows of equal keys together, and the {side} side has no key; "
-                "put key_by(...) after it, as in left.key_by('id').join(right.key_by('id'))"
-            )
-        if stream.grouping.by in ("partial", *SEVERAL_SLOTS):
-            raise DeclarationError(
-                f"grouping={stream.grouping.by!r} of the {side} side folds rows of a key in "
-                "several slots, and those of a join have to meet in one; leave it out"
-            )
-    if left.grouping.by != right.grouping.by:
-        raise DeclarationError(
-            f"the sides of a join are grouped by {left.grouping.by!r} and {right.grouping.by!r}; "
-            "give both the same grouping="
-        )
-
-
-def _check_operator(operator: Any, options: Mapping[str, object]) -> None:
-    """Raise unless it is a stateful operator, without options, and say what to write instead."""
-    for name, value in options.items():
-        said = unknown_name("process", name, ["name"])
-        if name == "split":
-            word = "auto" if value == "auto" else "partial" if value else "hash"
-            before = f"key_by(..., grouping={word!r}) or globally(grouping={word!r})"
-            said = f"process takes no split=; give {before} before it"
-        raise DeclarationError(said, option=name)
-    if isinstance(operator, type):
-        who = operator.__name__
-        raise DeclarationError(f"process({who}) got a class; make an operator of it: {who}(...)")
-    if hasattr(operator, "declared"):
-        return
-    if callable(operator):
-        raise DeclarationError(
-            f"process(...) got the function {getattr(operator, '__name__', operator)!r}; wrap it: "
-            "process(hg.Update(function, output='k string, ...'))"
-        )
-    raise DeclarationError(
-        f"process(...) takes a stateful operator such as hg.Count(), not {operator!r}"
-    )
-
-
-def _check_grouping(grouping: object, known: Sequence[str]) -> None:
-    """Raise unless it is one of the words for how rows find the slots of their keys."""
-    if grouping == "split":
-        raise DeclarationError(
-            "grouping='split' has another name: give grouping='cut' to share the rows of heavy "
-            "keys among several slots, or 'partial' to fold all rows in the task that has them"
-        )
-    if grouping in get_args(KeyGrouping) and grouping not in known:
-        raise DeclarationError(
-            f"globally(grouping={grouping!r}): there is only one key; choose {', '.join(known)}"
-        )
-    check_choice(grouping, "grouping", known)
