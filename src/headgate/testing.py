@@ -176,11 +176,8 @@ def run(
         def deliver(sink: Node, epoch: int, files: list[dict[str, Any]]) -> None:
             kept = [x for x in outputs.get(sink.name, []) if x[0] != epoch]
             for file in files:
-                data = Storage.at(sink_uris[sink.name]).read(file["name"])
-                table = pq.read_table(pa.py_buffer(data))
-                if "/" in file["name"]:
-                    table = with_folder_columns(table, file["name"], sink.spec.written(sink.schema))
-                kept += [(epoch, row) for row in table.to_pylist()]
+                written = _written(Storage.at(sink_uris[sink.name]), file["name"], sink)
+                kept += [(epoch, row) for row in written]
             outputs[sink.name] = kept
             if sink.name in functions:
                 functions[sink.name]([row for at, row in kept if at == epoch], epoch)
@@ -278,6 +275,15 @@ class LocalEngine:
         """What arrives of what all tasks of a level sent, read back from Spark's own rows."""
         labels = list(range(plan.slots))
         return [item for batch in encode(sent, labels) for item in decode(batch)]
+
+
+def _written(storage: Storage, name: str, sink: Node) -> list[dict[str, Any]]:
+    """The rows of a file, with the columns that its folders tell."""
+    table = pq.read_table(pa.py_buffer(storage.read(name)))
+    if "/" in name:
+        table = with_folder_columns(table, name, sink.spec.written(sink.schema))
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return rows
 
 
 def _epochs(number: int, node: Node) -> Sequence[Any]:
