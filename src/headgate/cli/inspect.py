@@ -101,6 +101,10 @@ def _show_flow(console: Console, seen: Inspection) -> None:
         for state in seen.operators()
     ]
     console.print(table(head, rows, words=3))
+    for name, side in manifest.side_tables.items():
+        read = pa.scalar(side.read_ms, pa.timestamp("ms", "UTC")).as_py()
+        rows_of = counted(side.rows, "row")
+        console.print(f"\nside table of {safe(name)}: {rows_of}, read {read}, {safe(side.file)}")
     sources = ", ".join(seen.describe["sources"])
     sinks = ", ".join(f"{name} ({kind})" for name, kind in seen.describe["sinks"].items())
     console.print(f"\n[dim]sources {safe(sources)}; sinks {safe(sinks or 'none')}[/]")

@@ -9,6 +9,7 @@ manifests/e…-g….json     one per epoch (and generation; the higher counts): 
 marks/e…-SINK            the sink has been called for that epoch
 routing/OPERATOR-….arrow routing tables and changes of them, named by content
 costs/OPERATOR-….arrow   what rows cost, measured; named by content
+lookups/OPERATOR-….arrow side tables of lookups, as they were read; named by content
 state/OPERATOR/SLOT/     deltas, runs, snapshots
 sinks/SINK/              rows of sinks, named by manifests
 tables/SINK/             published rows of table sinks
@@ -50,7 +51,7 @@ from headgate.state.digest import NotSigned, Sign
 from headgate.state.storage import Storage
 
 # A first start writes its identity before anything in these; later ones delete what none names.
-_COLLECTED = ("manifests", "routing", "costs", "state", "sinks", "marks")
+_COLLECTED = ("manifests", "routing", "costs", "lookups", "state", "sinks", "marks")
 SWEEP_EVERY = 64  # epochs; a sweep lists every file of the checkpoint
 UNFINISHED_S = 3_600  # no file takes an hour to write
 _EPOCH = re.compile(r"(?:^|/)e(\d{9})-")
@@ -72,6 +73,7 @@ class Checkpoint:
         self._marks = self.storage.child("marks")
         self.tables = TableFiles(self.storage.child("routing"))
         self.costs = CostFiles(self.storage.child("costs"))
+        self.lookups = self.storage.child("lookups")
 
     # --- identity --------------------------------------------------------------------------
     def identity(self) -> dict[str, Any] | None:
@@ -356,7 +358,9 @@ class Collector:
             storage.delete(*(name for name in orphans if _epoch_of(name) < horizon))
 
     def _sweep_tables(self) -> None:
-        """Delete routing tables and cost models without a manifest; only who won an epoch may.
+        """Delete routing tables, cost models and side tables without a manifest.
+
+        Only who won an epoch may.
 
         A table is saved before the epoch that uses it is committed, and its name has no epoch: a
         driver that has just started cannot tell it from one that another driver is using.
@@ -364,7 +368,12 @@ class Collector:
         place = self._checkpoint
         tables = {name for m in self._retained for names in m.tables.values() for name in names}
         models = {name for m in self._retained for name in m.costs.values()}
-        for files, needed in ((place.tables.storage, tables), (place.costs.storage, models)):
+        sides = {version.file for m in self._retained for version in m.side_tables.values()}
+        for files, needed in (
+            (place.tables.storage, tables),
+            (place.costs.storage, models),
+            (place.lookups, sides),
+        ):
             files.delete(*(name for name in files.list() if name not in needed))
 
     def _needed(self) -> set[str]:

@@ -28,6 +28,7 @@ from headgate.commit.planning import Decision, Observed, Planning
 from headgate.commit.publishing import Deliver, SinkCalls
 from headgate.commit.routing_in_use import TablesInUse
 from headgate.commit.settings import Settings
+from headgate.commit.side_tables import SideTablesInUse
 from headgate.errors import CustodyMismatch, EngineError, HeadgateError, Overtaken
 from headgate.operator.rows import EpochClock
 from headgate.routing.route import Dispatch, Shares
@@ -84,6 +85,12 @@ class Coordinator:
         last = checkpoint.last_manifest()
         check_sinks(checkpoint, last, program, settings.drop_state)
         check(last)
+        self._side_tables = SideTablesInUse(
+            program,
+            checkpoint.lookups,
+            (last or BEFORE).side_tables,
+            epoch_time(clock_ms(), last)[0],
+        )
         # A start that is refused must not stop a flow that runs: claim last, then look again.
         self.generation = checkpoint.claim(clock_ms())
         checkpoint.tables.generation = self.generation.number
@@ -130,6 +137,7 @@ class Coordinator:
             done = "costs are measured anew"
             self.journal.append(DamageFacts(lost.file, str(lost), done, operator=op))
         self._collector.sweep()
+        self._save_side_tables((self.last or BEFORE).epoch + 1)
 
     @property
     def tables(self) -> dict[str, RoutingTable]:
@@ -258,6 +266,8 @@ class Coordinator:
             costs=dict(self._costs.models),
             cost_files=dict(self._costs.names),
             costs_uri=self.checkpoint.costs.storage.uri,
+            side_tables=self._side_tables.names,
+            side_tables_uri=self.checkpoint.lookups.uri,
             batching=self.batching,
             chains=last.chains,
             storage_uri=self.checkpoint.state.uri,
@@ -334,6 +344,8 @@ class Coordinator:
         if not self._settled:
             self._settle()  # the epoch before may be a tick, of which nobody tells us again
         self._install_decision(epoch)
+        self._side_tables.read(epoch_time(self._clock_ms(), self.last)[0])
+        self._save_side_tables(epoch)
         plan, total, result, attempts = self._attempt(epoch, run)
         faults.reach("custody-checked", epoch)
         costs = self._costs.record(plan, total, result.statistics)
@@ -348,6 +360,7 @@ class Coordinator:
             before=self.last,
             record=facts,
             costs=self._costs.names,
+            side_tables=self._side_tables.versions,
             offsets=offsets,
             tick=tick,
             silent=silent,
@@ -389,6 +402,11 @@ class Coordinator:
             self._tell(epoch, decision)
             self.carry_out(decision)
         faults.reach("tables-saved", epoch)
+
+    def _save_side_tables(self, epoch: int) -> None:
+        """Have lookups find what was read of their tables, from this epoch on."""
+        for told in self._side_tables.save(epoch, self.generation.number):
+            self.journal.append(told)
 
     def _resize_as_decided(self, decision: Decision) -> None:
         """What an engine without executors of its own does about a decision."""

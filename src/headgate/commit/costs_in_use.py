@@ -14,12 +14,12 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from headgate.commit.facts import CostFacts
-from headgate.commit.routing_in_use import read_table, write_table
 from headgate.errors import StateFileError
 from headgate.routing.costs import CostModel, CostSketch, InstanceCosts, SketchShape
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
 from headgate.slot.statistics import TaskStatistics
+from headgate.state.named_table import read_table, write_table
 from headgate.state.storage import Storage
 
 log = logging.getLogger("headgate")

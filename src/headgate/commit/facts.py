@@ -259,6 +259,29 @@ class RetryFacts(Facts):
 
 
 @dataclass(frozen=True)
+class SideTable:
+    """A version of a lookup's side table: its file, and when it was read."""
+
+    file: str
+    rows: int
+    read_ms: int
+
+
+@dataclass(frozen=True)
+class SideTableFacts(Facts):
+    """A side table was read, or could not be (`failed`) and stays as it was."""
+
+    kind = "side_table"
+
+    epoch: int
+    operator: str
+    file: str
+    rows: int
+    read_ms: int
+    failed: Sparse[str] = None
+
+
+@dataclass(frozen=True)
 class DamageFacts(Facts):
     """A file that is damaged or gone, and what was done about it."""
 

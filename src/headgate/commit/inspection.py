@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from headgate.commit.checkpoint import Checkpoint
 from headgate.commit.described import state_schema
+from headgate.commit.facts_json import to_json
 from headgate.commit.journal import Journal
 from headgate.commit.manifest import BEFORE, Manifest
 from headgate.commit.ownership import signer_of
@@ -244,6 +245,7 @@ class Inspection:
                 | {"rows": state.rows, "bytes": state.bytes, "chain_length": state.chain_length}
                 for state in self.operators()
             ],
+            "side_tables": {} if manifest is None else to_json(manifest)["side_tables"],
             "sources": self.describe["sources"],
             "sinks": self.describe["sinks"],
         }

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from headgate.commit.facts import EpochFacts
+from headgate.commit.facts import EpochFacts, SideTable
 from headgate.commit.facts_json import from_json, to_json
 from headgate.errors import DamagedManifest, UnsupportedVersion
 from headgate.slot.plan import Control, EpochPlan
@@ -55,7 +55,8 @@ class Manifest:
     which its keys are told apart; `clock_behind`: in how many epochs in a row the clock was behind
     `now_ms`; `published`: rows of each table sink so far, those of this epoch too; `instances`: the
     slots of operators that have an instance in some slots only; `due`: by operator and slot, the
-    earliest watermark and processing time at which something held back is due.
+    earliest watermark and processing time at which something held back is due; `side_tables`: the
+    version of its table that each lookup used.
     """
 
     epoch: int
@@ -79,6 +80,7 @@ class Manifest:
     published: Mapping[str, int] = field(default_factory=dict)
     instances: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     due: Mapping[str, Any] = field(default_factory=dict)
+    side_tables: Mapping[str, SideTable] = field(default_factory=dict)
 
     @property
     def batch(self) -> int:
@@ -142,6 +144,7 @@ def next_manifest(
     before: Manifest | None,
     record: EpochFacts | None,
     costs: Mapping[str, str] | None = None,
+    side_tables: Mapping[str, SideTable] | None = None,
     offsets: str | None = None,
     tick: bool = False,
     silent: bool = True,
@@ -172,6 +175,7 @@ def next_manifest(
         published=_published(program, total, before),
         instances={op: route.slots for op, route in plan.routes.items() if route.slots},
         due=_due(program, plan, total),
+        side_tables=dict(side_tables or {}),
     )
 
 

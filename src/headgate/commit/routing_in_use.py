@@ -20,39 +20,17 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.commit.instances import Instances, InstancesInUse
-from headgate.errors import ForeignCheckpoint, StateFileError, UnknownSlot
+from headgate.errors import ForeignCheckpoint, UnknownSlot
 from headgate.routing.route import TO_OWNER, Dispatch, Here, Route
 from headgate.routing.table import Moves, RoutingTable, hash_table, moves_between
 from headgate.slot.program import Program
-from headgate.state.digest import DamagedFile, digest_of, read_named
+from headgate.state.named_table import read_table, write_table
 from headgate.state.storage import Storage
 
 log = logging.getLogger("headgate")
 CHANGES_MAX = 32  # files of changes; a start reads one after the other
 CHANGED_SHARE_MAX = 0.25  # of the pins; a whole table is then not much larger
 Names = tuple[str, ...]
-
-
-def write_table(storage: Storage, stem: str, table: pa.Table) -> str:
-    """Store a table durably; returns the file's name, which holds a digest of its content."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table)
-    data = sink.getvalue()
-    name = f"{stem}-{digest_of(data, strong=True)}.arrow"
-    storage.write(name, data, True)
-    return name
-
-
-def read_table(storage: Storage, name: str, what: str, way_out: str = "") -> pa.Table:
-    try:
-        data = read_named(storage, name)
-    except DamagedFile as problem:
-        raise StateFileError(
-            f"{what} {name} in {storage.uri} cannot be used: {problem}{way_out}", file=name
-        ) from problem
-    with pa.ipc.open_file(pa.py_buffer(data)) as reader:
-        return reader.read_all()
 
 
 class TableFiles:

@@ -21,6 +21,7 @@ from headgate.slot.program import ORDER, Program, arriving, is_ordered, usual_di
 from headgate.topology.expressions import Columns, Condition
 from headgate.topology.files import Files
 from headgate.topology.graph import STATELESS, FlowGraph, Node
+from headgate.topology.lookup import Lookup
 
 _PICKLER = "_headgate_cloudpickle"
 
@@ -106,6 +107,10 @@ def _only(node: Node, wanted: set[str], given: pa.Schema) -> Node:
     function = node.spec.function
     if isinstance(function, Condition):
         return replace(node, schema=given)
+    if isinstance(function, Lookup):
+        function = function.only(given, wanted)
+        schema = function.output(given)
+        return replace(node, schema=schema, spec=replace(node.spec, function=function))
     if isinstance(function, Columns):
         function = function.only(wanted)
         return replace(node, schema=function.schema, spec=replace(node.spec, function=function))

@@ -9,6 +9,7 @@ from html import escape
 from headgate.slot.program import Program
 from headgate.topology.expressions import Columns, Condition
 from headgate.topology.graph import FlowGraph, Node
+from headgate.topology.lookup import Lookup
 from headgate.topology.text import plain_text, without_addresses
 
 WIDE_MAX = 60  # letters of a cell
@@ -95,6 +96,8 @@ def _what(node: Node) -> str:
     if isinstance(function, Columns):
         made = [f"{c.field.name} = {c.text}" for c in function.columns if c.expression is not None]
         return f"columns {', '.join(made or function.schema.names)}"
+    if isinstance(function, Lookup):
+        return f"lookup ({function.how}) in {function.text} by {', '.join(function.key)}"
     return f"{node.kind} {getattr(function, '__name__', type(function).__name__)}"
 
 

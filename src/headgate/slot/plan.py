@@ -112,6 +112,7 @@ class EpochPlan:
     each level from the first on, the slots that get a task (none given: all slots in all levels),
     `ends` the level in which each stateful operator has all of the epoch (see `slot/levels.py`),
     `due` when each slot has something to do that an operator holds back (`slot/held_back.py`).
+    `side_tables` names the version of its table that each lookup has, a file at `side_tables_uri`.
     """
 
     epoch: int
@@ -141,6 +142,8 @@ class EpochPlan:
     at_work: tuple[tuple[int, ...], ...] = ()
     ends: Mapping[str, int] = field(default_factory=dict)
     due: Mapping[str, Mapping[str, Sequence[int | None]]] = field(default_factory=dict)
+    side_tables: Mapping[str, str] = field(default_factory=dict)
+    side_tables_uri: str = ""
 
     @property
     def routing_version(self) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -29,12 +29,14 @@ from headgate.slot.program import ORDER, Program
 from headgate.slot.report import Moment, Timing, moment, spent_between
 from headgate.slot.rows import Rows, by_origin, joined
 from headgate.slot.run_operator import StatefulRunner, WrongOutput, conform, run_stateless
+from headgate.slot.side_table import bound
 from headgate.slot.sink_files import SinkFiles
 from headgate.slot.statistics import Counting, TaskStatistics
 from headgate.slot.wire import BatchTuple, Kind, digest_of
 from headgate.state.session import PrivateSession, StateSession
 from headgate.state.store import StateStore
 from headgate.topology.graph import Node
+from headgate.topology.lookup import Lookup
 
 # A source task may read without end: it sends its partials when it has so many.
 KEYS_MAX = 1_000_000
@@ -99,6 +101,7 @@ class Task:
         self.inbox: dict[int, list[Rows]] = {}
         self._folded: dict[int, StateSession] = {}  # by operator, of rows folded away from home
         self._timing = CostTiming(program, plan, services.clock_ns, slot)
+        self._bound: dict[int, Node] = {}  # lookups, with the tables that the plan names
 
     def dispatch(self, node: Node, rows: Rows | None) -> None:
         """Hand an operator's output to all its consumers."""
@@ -123,12 +126,22 @@ class Task:
 
     def _run_stateless(self, node: Node, rows: Rows) -> None:
         start = self.services.now()
+        if isinstance(node.spec.function, Lookup):
+            node = self._with_table(node, node.spec.function)
         run = self._timing.run if self._timing.measures(node) else run_stateless
         with self.guard(node, rows.batch):
             made = run(node, rows, self.dead)
         self.timed(node.name, len(rows), start)
         self.count_load(node, len(rows))
         self.dispatch(node, made)
+
+    def _with_table(self, node: Node, lookup: Lookup) -> Node:
+        if node.id not in self._bound:
+            plan = self.plan
+            table = plan.side_tables[node.name]
+            function = bound(lookup, plan.side_tables_uri, table, node.name)
+            self._bound[node.id] = replace(node, spec=replace(node.spec, function=function))
+        return self._bound[node.id]
 
     # --- rows folded away from home ----------------------------------------------------------
     # A task keeps one private state per operator and folds into it whatever rows of that operator

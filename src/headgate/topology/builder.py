@@ -31,6 +31,7 @@ from headgate.topology.graph import (
     without_needless_shuffles,
 )
 from headgate.topology.joining import Asked
+from headgate.topology.lookup import Lookup
 from headgate.topology.schema import SchemaLike, check_arrival, source_schema, time_of, to_schema
 from headgate.topology.stream import Stream
 
@@ -145,6 +146,8 @@ class FlowBuilder:
         taken = {n.name for n in self._nodes if (n.kind == "sink") == (kind == "sink")}
         if name is None:
             stem = kind if kind != "stateful" else type(spec).__name__.lower()
+            if isinstance(getattr(spec, "function", None), Lookup):
+                stem = "lookup"
             name = next(n for i in count(1) if (n := f"{stem}_{i}") not in taken)
         check_name(name, kind)
         if name in taken:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from headgate.errors import CyclicFlow, DeclarationError, UnknownName
 from headgate.topology.arguments import check_choice, check_count
 from headgate.topology.expressions import Columns, Condition
+from headgate.topology.lookup import Lookup
 
 GroupingKind = Literal["fields", "shuffle", "cost", "local", "all", "global"]
 NullKeys = Literal["key", "drop", "error"]
@@ -114,7 +115,7 @@ class SourceSpec:
 class StatelessSpec:
     """A user function and whether it sees Arrow batches or one dict at a time.
 
-    Of a function nobody knows what it reads; a `Condition` and `Columns` tell.
+    Of a function nobody knows what it reads; a `Condition`, `Columns` and a `Lookup` tell.
     """
 
     function: Any
@@ -124,7 +125,7 @@ class StatelessSpec:
         """Which of the input's columns it takes to make the wanted ones."""
         if isinstance(self.function, Condition):
             return {*wanted, *self.function.reads}
-        if isinstance(self.function, Columns):
+        if isinstance(self.function, Columns | Lookup):
             return self.function.needs(wanted)
         return set(columns)
 

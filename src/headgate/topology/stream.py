@@ -29,6 +29,7 @@ from headgate.topology.graph import (
     check_parallelism,
 )
 from headgate.topology.joining import Asked, How
+from headgate.topology.lookup import LookupHow, check_output, lookup_of
 from headgate.topology.outlets import Outlets
 from headgate.topology.schema import (
     SchemaLike,
@@ -263,6 +264,43 @@ class Stream(Outlets):
         if len(set(producers)) < len(producers):
             raise DeclarationError("union of a stream with itself; flat_map can double rows")
         return Stream(self.flow, tuple(producers), merged([s.schema for s in (self, *others)]))
+
+    def lookup(
+        self,
+        table: Any,
+        *,
+        on: str | Iterable[str] | Mapping[str, str],
+        how: LookupHow = "left",
+        columns: Iterable[str] | None = None,
+        refresh: str | timedelta | None = None,
+        schema: SchemaLike | None = None,
+        suffixes: tuple[str, str] | None = None,
+        name: str | None = None,
+    ) -> Stream:
+        """Add the columns of a side table's row with an equal key, where the rows are.
+
+        `table`: a pyarrow Table, a pandas or static Spark DataFrame, a path of Parquet (a file or a
+        folder), or a function () -> pyarrow Table, which the driver calls. `on`: the columns that
+        both have, or `{"category": "id"}`, the stream's to the table's; a key is in the table once,
+        and null equals nothing. `how`: "left" (nulls if there is no such row) or "inner" (without
+        those rows). `columns`: which of the table's (default: all but the key).
+
+        The table is read at every start, and again each `refresh="10 minutes"` of processing time,
+        between two epochs; if that fails, the rows of before stay in use. All tasks of an epoch see
+        the same rows. `schema`: the table's; a function without it is called when declared, once.
+        No key is needed, and a pending one stays for what follows.
+        """
+        who = name or "lookup"
+        self._refuse_dead_letters()
+        lookup = lookup_of(self.schema, table, on, how, columns, refresh, suffixes, schema, who)
+        made = check_output(lookup, self.schema, who)
+        spec, pending = StatelessSpec(lookup), self.grouping
+        if not pending.keyed:
+            return self._into(lookup.kind, name, made, spec)
+        here = Stream(self.flow, self.producers, self.schema)
+        names = dict(lookup.left)
+        key = tuple(names[column] for column in pending.key)
+        return here._into(lookup.kind, name, made, spec)._grouped(replace(pending, key=key))
 
     # --- stateful --------------------------------------------------------------------------
     def process(
