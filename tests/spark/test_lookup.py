@@ -41,7 +41,7 @@ def test_side_tables_on_spark(spark: SparkSession, tmp_path: Path) -> None:
     native = spark.read.parquet(str(tmp_path / "in")).join(names, "id").select("id", "v", "name")
     found = query.table("out").select("id", "v", "name")
     assert sorted(map(tuple, found.collect())) == sorted(map(tuple, native.collect()))
-    sums = {row["name"]: row["sum"] for row in query.state("sums").collect()}
+    sums = {row["name"]: row["sum"] for row in query.state("sums").to_pylist()}
     assert sums == {"n0": 6, "n1": 6, "n2": 6, "n3": 6 + 5, "n4": 6}
     read = [record for record in query.journal() if record["kind"] == "side_table"]
     assert [record["operator"] for record in read] == ["names", "rates"] * 2
