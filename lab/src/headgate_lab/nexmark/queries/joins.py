@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 import headgate as hg
 from headgate_lab.nexmark.auction_site import AuctionSite
 
@@ -20,15 +16,10 @@ def q3(site: AuctionSite) -> hg.Stream:
 
 def q13(site: AuctionSite) -> hg.Stream:
     """Look a value up in a table of the side, by the auction modulo 10,000."""
-    table = pq.read_table(site.side).sort_by("key")
-    known, values = table["key"].to_numpy(), table["value"].combine_chunks()
-
-    def look_up(batch: pa.RecordBatch) -> pa.RecordBatch:
-        key = batch["auction"].to_numpy() % 10_000
-        return batch.append_column("value", values.take(pa.array(np.searchsorted(known, key))))
-
-    bids = site.bid.select("auction", "bidder", "price", "dateTime")
-    return bids.map(look_up, bids.schema.append(pa.field("value", pa.string())))
+    bids = site.bid.select("auction", "bidder", "price", "dateTime", key="auction % 10000")
+    return bids.lookup(site.side, on="key", how="inner").select(
+        "auction", "bidder", "price", "dateTime", "value"
+    )
 
 
 def q20(site: AuctionSite) -> hg.Stream:
