@@ -335,6 +335,7 @@ class Collector:
             oldest = self._retained.popleft()
             place.state.delete(*(set(oldest.state_files()) - self._needed()))
             place.sinks.delete(*oldest.sink_files())
+            place.lookups.delete(*(_sides(oldest) - self._sides_needed()))
             place.forget(oldest.epoch)
         if is_new and manifest.epoch % SWEEP_EVERY == SWEEP_EVERY - 1:
             self.sweep()
@@ -368,16 +369,23 @@ class Collector:
         place = self._checkpoint
         tables = {name for m in self._retained for names in m.tables.values() for name in names}
         models = {name for m in self._retained for name in m.costs.values()}
-        sides = {version.file for m in self._retained for version in m.side_tables.values()}
         for files, needed in (
             (place.tables.storage, tables),
             (place.costs.storage, models),
-            (place.lookups, sides),
+            (place.lookups, self._sides_needed()),
         ):
             files.delete(*(name for name in files.list() if name not in needed))
 
     def _needed(self) -> set[str]:
         return {name for manifest in self._retained for name in manifest.state_files()}
+
+    def _sides_needed(self) -> set[str]:
+        return {name for manifest in self._retained for name in _sides(manifest)}
+
+
+def _sides(manifest: Manifest) -> set[str]:
+    """Files of the side tables that its epoch used."""
+    return {version.file for version in manifest.side_tables.values()}
 
 
 def _epoch_of(name: str) -> int:
