@@ -66,7 +66,7 @@ class SideIndex:
         at[at == len(self.numbers)] = 0
         found = (self.numbers[at] == numbers) & (self.hashes[at] == hashes)
         for column in columns:
-            if column.null_count:  # null equals nothing
+            if column.null_count:  # null equals nothing, not even the number with its hash
                 found &= pc.is_valid(column).to_numpy(zero_copy_only=False)
         return at, found
 
