@@ -75,7 +75,7 @@ def epoch_ms(spark: Any, folder: Path, checkpoint: Path, grouping: Any) -> float
     flow = hg.Flow("grouping")
     rows = flow.source(source.option("maxFilesPerTrigger", 1).parquet(str(folder)))
     sums = rows.key_by("a", grouping=grouping).process(hg.Sum("x", emit="rows"), name="by_a")
-    sums.key_by("b", grouping=grouping).process(hg.Count(), name="by_b")
+    sums.key_by("b", grouping=grouping).process(hg.Count(), name="by_b").discard()
     query = flow.start(spark, checkpoint=checkpoint, slots=2, trigger={"availableNow": True})
     query.awaitTermination()
     assert query.sparkQuery is not None

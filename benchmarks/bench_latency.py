@@ -46,7 +46,7 @@ def run(
     )
     flow = hg.Flow("latency")
     rows = flow.source(frame, name="in", arrival=arrival)
-    rows.key_by("k", grouping="partial").process(hg.Max("ts"), name="latest")
+    rows.key_by("k", grouping="partial").process(hg.Max("ts"), name="latest").discard()
     query = flow.start(
         spark,
         slots=2,

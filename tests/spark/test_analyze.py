@@ -51,6 +51,7 @@ def test_a_flow_gets_exactly_the_promised_locality_and_the_fold(
     stream = flow.source(_stream(spark, files.directory))
     for name, key in zip(names, (["region"], ["hashtag"], ["region", "day"]), strict=True):
         stream = stream.key_by(*key).process(hg.Count(emit="rows"), name=name)
+    stream.discard()
 
     tables = hg.load_tables(tmp_path / "tables")
     with pytest.raises(UnknownSlot, match=r"is for 3 slots, the flow is to run 2"):

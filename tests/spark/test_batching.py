@@ -23,7 +23,7 @@ def test_state_is_that_of_a_fold(
     flow = hg.Flow("batches")
     source = flow.source(spark.createDataFrame(ROWS, "a long, b long, v long"), name="spout")
     source.key_by("a").process(hg.Sum("v"), name="by_a")
-    source.key_by("b").process(hg.Count(), name="by_b")
+    source.key_by("b").process(hg.Count(), name="by_b").discard()
 
     query = flow.start(
         spark,

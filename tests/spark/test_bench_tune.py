@@ -51,7 +51,7 @@ def test_a_run_is_timed_without_its_first_epochs(spark: SparkSession, tmp_path: 
     ground, flow = Ground(spark, tmp_path), flow_named("costly", 7)
 
     timed = ground.run_once(flow, Setting(2, 50, 200), epochs=3, warmup=1)
-    facts = ground.probe(flow, 1, (20, 40))
+    facts = ground.probe(flow, Setting(1, None, 0), (20, 40))
 
     assert len(timed.seconds) == 2 and timed.rows_per_s > 0
     assert [e.rows for e in timed.epochs] == [200, 200, 200]
