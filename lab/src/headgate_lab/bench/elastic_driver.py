@@ -67,7 +67,7 @@ def main(options: dict[str, Any], folder: Path) -> None:
     source = spark.readStream.schema("k1 long, k2 long").option("maxFilesPerTrigger", many)
     pairs = flow.source(source.parquet(f"file://{folder / 'in'}"))
     first = pairs.key_by("k1", grouping="hash").process(Count(emit="rows"), name="by_k1")
-    first.key_by("k2", grouping="hash").process(Count(), name="by_k2")
+    first.key_by("k2", grouping="hash").process(Count(), name="by_k2").discard()
     query = flow.start(spark, slots=few, checkpoint=str(folder / "checkpoint"), manager=None)
     held = [len(executors(spark))]
     epochs = options["epochs"]
