@@ -115,8 +115,39 @@ def seen_since(first: Rows, second: Rows) -> Rows:
     return [row | {"seen": counts[row["k"]]} for row in sums]
 
 
+def counted_since(first: Rows, second: Rows) -> Rows:
+    """The total of all rows, and of what came since keys were there: 7 more where they were."""
+    old = {row["k"] for row in first}
+    since: dict[int, list[int]] = {}
+    for row in second:
+        since.setdefault(row["k"], []).append(row["v"])
+    return [
+        row
+        | {"seen.count": 7 * (row["k"] in old) + len(since.get(row["k"], []))}
+        | {"users.values": sorted(set(since[row["k"]])) if row["k"] in since else None}
+        | {"low.value": min(since[row["k"]]) if row["k"] in since else None}
+        for row in folded(sum, "k", "all.sum")(first, second)
+    ]
+
+
 LONG = "k bigint, v bigint"
 CHANGES = {
+    "aggregates added, one renamed, one given up": Change(
+        declare(LONG, "k", lambda: hg.Aggregate(total=hg.Sum("v"), high=hg.Max("v"))),
+        declare(
+            LONG,
+            "k",
+            lambda: hg.Aggregate(
+                {"all": hg.Sum("v")},
+                seen=hg.Count(),
+                low=hg.Min("v"),
+                users=hg.CountDistinct("v"),
+                defaults={"seen": 7, "low": None, "users": None},
+            ),
+        ),
+        counted_since,
+        {"renamed": {"op.total": "all"}, "drop_state": ["op.high"]},
+    ),
     "a wider value": Change(
         declare("k bigint, v int", "k", lambda: hg.Max("v")),
         declare(LONG, "k", lambda: hg.Max("v")),
@@ -285,6 +316,7 @@ def test_a_default_is_that_of_the_start_that_added_the_column(tmp_path: Path) ->
 
 EPOCH: list[Rows] = [[{"k": 1, "v": 1}]]
 SUM = declare(LONG, "k", lambda: hg.Sum("v"))
+TWO = declare(LONG, "k", lambda: hg.Aggregate(n=hg.Count(), high=hg.Max("v")))
 STATE = declare(LONG, "k", update(summed, "total bigint"))
 
 
@@ -303,6 +335,24 @@ STATE = declare(LONG, "k", update(summed, "total bigint"))
             declare("k bigint, v bigint, w bigint", "k", lambda: hg.Last("v", "w")),
             {},
             "column 'w' is new",
+        ),
+        (
+            TWO,
+            declare(LONG, "k", lambda: hg.Aggregate(n=hg.Count(), low=hg.Min("v"))),
+            {"drop_state": ["op.high"]},
+            "Aggregate(..., defaults={'low': None})",
+        ),
+        (
+            TWO,
+            declare(LONG, "k", lambda: hg.Aggregate(n=hg.Count())),
+            {},
+            "start with drop_state=['op.high']",
+        ),
+        (
+            TWO,
+            declare(LONG, "k", lambda: hg.Aggregate(n=hg.Count(), high=hg.Min("v"))),
+            {},
+            "settings of 'op'",
         ),
     ],
 )
@@ -381,6 +431,53 @@ def test_rows_that_wait_for_their_order_are_not_forgotten(tmp_path: Path) -> Non
     done = run(after, checkpoint=tmp_path, renamed={"ts": "at"}, input_ends=True)
 
     assert [row["n"] for row in done.rows("out")] == [3, 5, 40, 80]
+
+
+def test_whatever_an_added_aggregate_keeps_it_tells_what_came_since(tmp_path: Path) -> None:
+    """In windows that are open too, from Variance to Collect; a window that is new has all."""
+
+    def flow(more: dict[str, Any], epochs: list[Rows]) -> hg.Flow:
+        flow = hg.Flow("f")
+        given = [pa.Table.from_pylist(rows, TIMED) for rows in epochs]
+        rows = flow.source(ListSource(TIMED, given), event_time="ts", watermark="1 hour")
+        window = hg.Sliding("20 seconds", "10 seconds", time="ts")
+        asked = hg.Aggregate({"n": hg.Count(), **more}, window=window, defaults=dict.fromkeys(more))
+        rows.key_by("k").process(asked, name="op").to_memory("out")
+        return flow
+
+    since: dict[str, Any] = {
+        "mean": hg.Mean("v"), "spread": hg.StdDev("v", population=True), "near": hg.Median("v"),
+        "some": hg.ApproxCountDistinct("v"), "first": hg.First("v", by="ts"),
+        "last": hg.Last("v", by="ts"), "all": hg.Collect("v", by="ts"), "top": hg.Any("big"),
+    }  # fmt: skip
+    at = [(1, 5.0), (12, 6.0)], [(2, 8.0), (13, 8.0), (31, 9.0)], []
+    epochs = [[{"k": 1, "v": v, "big": v > 8, "ts": s * 1_000_000} for s, v in rows] for rows in at]
+    run(flow({}, epochs[:1]), checkpoint=tmp_path)
+    run(flow(since, epochs[:2]), checkpoint=tmp_path, slots=3)
+    done = run(flow(since, epochs), checkpoint=tmp_path, input_ends=True)
+
+    found = {row["window_start"].timestamp(): row for row in done.rows("out")}
+    assert {at: (row["n"], row["all"]) for at, row in found.items()} == {
+        -10: (2, [8.0]), 0: (4, [8.0, 8.0]), 10: (2, [8.0]), 20: (1, [9.0]), 30: (1, [9.0])
+    }  # fmt: skip
+    row = found[0]
+    told = [row[name] for name in ("mean", "spread", "some", "first", "last", "top")]
+    assert told == [8.0, 0.0, 1, 8.0, 8.0, False] and abs(row["near"] - 8) < 0.08
+
+
+TIMED = to_schema("k bigint, v double, big boolean, ts timestamp")
+
+
+@pytest.mark.parametrize(
+    ("defaults", "told"),
+    [
+        ({"m": None}, "no aggregate of that name"),
+        ({"mean": 3.0}, "keeps more than its result"),
+    ],
+)
+def test_defaults_that_say_nothing_are_refused(defaults: dict[str, Any], told: str) -> None:
+    with pytest.raises(DeclarationError, match=told):
+        hg.Aggregate(n=hg.Count(), mean=hg.Mean("v"), defaults=defaults)
 
 
 def in_order(key: Any, rows: Rows, state: Any) -> Any:

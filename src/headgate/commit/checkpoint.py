@@ -25,8 +25,9 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from headgate.commit.changed_state import NOTHING, Changes
 from headgate.commit.costs_in_use import CostFiles
-from headgate.commit.evolution import NOTHING, Carried, Changes, evolve, offers_of
+from headgate.commit.evolution import Carried, evolve, offers_of
 from headgate.commit.manifest import FORMAT, Manifest
 from headgate.commit.ownership import (
     IDENTITY,

@@ -15,11 +15,11 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from headgate.commit import faults
+from headgate.commit.changed_state import Changes
 from headgate.commit.checkpoint import Checkpoint, Collector
 from headgate.commit.continuity import check_epoch, check_sinks, newest_plan, spark_offsets
 from headgate.commit.costs_in_use import CostsInUse
 from headgate.commit.epoch_record import EpochResult, epoch_facts, settle
-from headgate.commit.evolution import Changes
 from headgate.commit.facts import DamageFacts, EpochFacts, PlanFacts, RetryFacts, ScaleFacts
 from headgate.commit.instances import Instances, InstancesInUse
 from headgate.commit.journal import Journal

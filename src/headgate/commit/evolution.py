@@ -19,39 +19,19 @@ from typing import Any
 
 import pyarrow as pa
 
+from headgate.commit.changed_state import (
+    NOTHING,
+    Changes,
+    Columns,
+    Json,
+    Several,
+    aggregates_of,
+)
 from headgate.commit.described import parse_type
 from headgate.commit.manifest import Manifest
 from headgate.errors import DeclarationError, ForeignCheckpoint, IncompatibleFlow, UnknownName
 from headgate.slot.program import Kept, Program
-from headgate.state.layout import Stored
 from headgate.state.widening import widens
-
-Json = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Changes:
-    """What a start says about how its flow has changed (see `Options`)."""
-
-    drop_state: Collection[str] = ()
-    renamed: Mapping[str, str] = field(default_factory=dict)
-    reset: Collection[str] = ()
-
-    def now(self, name: str, owner: str) -> str:
-        """What is called `name` in the state of an operator, as the flow calls it now."""
-        new = self.renamed.get(f"{owner}.{name}", self.renamed.get(name, name))
-        return new.removeprefix(f"{owner}.")
-
-    def all_now(self, told: Any, owner: str) -> Any:
-        """The same of every text in what a checkpoint tells of an operator."""
-        if isinstance(told, str):
-            return self.now(told, owner)
-        if isinstance(told, Mapping):
-            return {name: self.all_now(value, owner) for name, value in told.items()}
-        return [self.all_now(value, owner) for value in told] if isinstance(told, list) else told
-
-
-NOTHING = Changes()
 
 
 @dataclass(frozen=True)
@@ -210,6 +190,10 @@ class _Comparison:
         self, before: str, name: str, old: Json, new: Json, kept: dict[str, Kept]
     ) -> Iterator[str]:
         """What the state of one operator cannot follow; `kept` gets how it follows the rest."""
+        offers = self.offers.get(name, {})
+        several = Several(before, name, old["settings"], new["settings"], self.changes)
+        yield from several.problems(offers)
+        old, new = ({**told, "settings": s} for told, s in zip((old, new), several.shared))
         for what in ("key", "settings", "ttl_ms"):
             if new[what] not in (old[what], self.changes.all_now(old[what], before)):
                 yield f"{what} of {name!r} was {old[what]}, is now {new[what]}"
@@ -227,11 +211,11 @@ class _Comparison:
         if waits and new.get("order_by") not in (order, now):
             yield f"order_by of {name!r} was {order!r}, is now {new.get('order_by')!r}"
         for table, (was, is_now) in parts.items():
-            columns = _Columns(before, name, was, is_now, self.changes, table == name)
+            columns = Columns(before, name, was, is_now, self.changes, table == name)
             yield from columns.keys()
-            offers = self.offers.get(name, {}) if table == name else {}
-            yield from columns.values(offers)
-            kept[table] = columns.kept(offers)
+            mine = offers if table == name else {}
+            yield from columns.values(mine, several.differing)
+            kept[table] = columns.kept(mine)
 
     def _sinks(self) -> Iterator[str]:
         """Published rows are read in the columns of today: none may be read as null instead."""
@@ -253,94 +237,14 @@ class _Comparison:
                     )
 
 
-@dataclass(frozen=True)
-class _Columns:
-    """One state table before and now; `counts`: columns that are gone must be given up by name."""
-
-    before: str
-    operator: str
-    was: Json
-    now: Json
-    changes: Changes
-    counts: bool
-
-    def keys(self) -> Iterator[str]:
-        for part in ("key", "sub"):
-            old, new = self.was[part], self.now[part]
-            if len(old) != len(new):
-                if part == "sub" or not self.counts:
-                    yield self._told(part)
-                continue
-            for (before, kind), (after, wanted) in zip(old, new, strict=True):
-                if part == "sub" and after not in (before, self.changes.now(before, self.before)):
-                    yield f"state of {self.operator!r}: {before!r} is {after!r} now"
-                if not widens(parse_type(kind), parse_type(wanted), key=True):
-                    yield (
-                        f"state of {self.operator!r}: {part} column {after!r} was {kind}, is now "
-                        f"{wanted}, and its values would be others"
-                    )
-
-    def values(self, offers: Collection[str]) -> Iterator[str]:
-        was, found = dict(self.was["values"]), self._found()
-        for column, kind in self.now["values"]:
-            old = found.get(column)
-            if old is None and column not in offers:
-                yield (
-                    f"state of {self.operator!r}: column {column!r} is new, and nothing says what "
-                    f"older rows hold in it (give it a default, or keep it in an operator of its "
-                    f"own, which begins empty; if it had another name: renamed={{'old': "
-                    f"{column!r}}})"
-                )
-            elif old is not None and not widens(parse_type(was[old]), parse_type(kind)):
-                yield (
-                    f"state of {self.operator!r}: column {column!r} was {was[old]}, is now {kind}, "
-                    "which does not hold all its values exactly (cast the input to what it was)"
-                )
-        for column in self._gone():
-            name = f"{self.before}.{column}"
-            if self.counts and name not in self.changes.drop_state:
-                yield (
-                    f"state of {self.operator!r}: column {column!r} is gone (start with "
-                    f"drop_state=[{name!r}] if its values may go)"
-                )
-
-    def kept(self, offers: Mapping[str, str | None]) -> Kept:
-        """How the columns of now are found in files, for good."""
-        known = {told[0]: Stored(*told) for told in self.was.get("stored", ())}
-        known = {c: known.get(c, Stored(c, c)) for c, _ in self.was["values"]}
-        gone = [known[column].name for column in self._gone()] if self.counts else []
-        retired = [*self.was.get("retired", ()), *gone]
-        taken, found = {*retired, *(column.name for column in known.values())}, self._found()
-        stored = []
-        for column, _ in self.now["values"]:
-            if column in found:
-                mine = replace(known[found[column]], column=column)
-            else:
-                mine = Stored(column, _fresh(column, taken), True, offers.get(column))
-                taken.add(mine.name)
-            if mine != Stored(column, column):
-                stored.append(mine)
-        return tuple(stored), tuple(retired)
-
-    def _found(self) -> dict[str, str]:
-        """The columns of now that were there before, with the names they had."""
-        was, now = [c for c, _ in self.was["values"]], [c for c, _ in self.now["values"]]
-        moved = {self.changes.now(c, self.before): c for c in was if c not in now}
-        found = {column: column if column in was else moved.get(column) for column in now}
-        return {column: old for column, old in found.items() if old is not None}
-
-    def _gone(self) -> list[str]:
-        found = self._found().values()
-        return [column for column, _ in self.was["values"] if column not in found]
-
-    def _told(self, part: str) -> str:
-        return f"state of {self.operator!r} was {self.was[part]}, is now {self.now[part]}"
-
-
 def _check_names(stored: Json, declared: Json, changes: Changes, dropped: Collection[str]) -> None:
     """Whatever a start names must be there; it may say again what has been done before."""
     operators, sinks = stored["operators"], stored.get("sinks", {})
-    columns = [f"{op}.{c}" for op, told in operators.items() for c, _ in told["state"]["values"]]
+    columns = [
+        f"{op}.{name}"
+        for op, told in operators.items()
+        for name in (*(c for c, _ in told["state"]["values"]), *aggregates_of(told["settings"]))
+    ]
     known = [*operators, *sinks]
     for name in changes.drop_state:
         if name not in known and name not in columns and name not in dropped:
@@ -352,7 +256,7 @@ def _check_names(stored: Json, declared: Json, changes: Changes, dropped: Collec
             )
     words = {*operators, *stored.get("stateless", ()), *stored.get("sources", ())}
     for told in operators.values():
-        words |= set(_words(told))
+        words |= {*_words(told), *aggregates_of(told["settings"])}
     for old, new in changes.renamed.items():
         old_word, new_word = (name.rpartition(".")[2] for name in (old, new))
         if words.isdisjoint((old, old_word, new, new_word)):
@@ -379,15 +283,6 @@ def _words(told: Any) -> Iterator[str]:
     elif isinstance(told, Mapping | list):
         for value in told.values() if isinstance(told, Mapping) else told:
             yield from _words(value)
-
-
-def _fresh(column: str, taken: Collection[str]) -> str:
-    """A name for a column in files that no other has, or had."""
-    name, number = column, 1
-    while name in taken:
-        number += 1
-        name = f"{column}~{number}"
-    return name
 
 
 def _as_text(value: Any, kind: pa.DataType, operator: str, column: str) -> str | None:

@@ -52,7 +52,7 @@ class StateFields:
     """What the operator keeps: value columns, and sub-key columns if it has several rows a key.
 
     `defaults`: value columns that may be added to a state that is there already, with what older
-    rows hold in them (None: null).
+    rows hold in them (None: null, or nothing but zeros in a column that cannot be null).
     """
 
     values: pa.Schema

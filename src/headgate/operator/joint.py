@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Any, ClassVar, get_args
 
+import pyarrow as pa
+
 from headgate.errors import DeclarationError
-from headgate.operator.base import Emit
+from headgate.operator.base import Emit, StateFields
 from headgate.operator.first_and_last import Last
 from headgate.operator.measure import Measure, Measuring
 from headgate.operator.picked import Latest
@@ -29,6 +32,10 @@ class Aggregate(Measuring):
 
     A mapping as first argument takes names that are no keyword, such as "window".
 
+    An aggregate may be added to a state that is there already if `defaults` names it: None lets it
+    begin from nothing in keys that are there, so it tells what came since; a value is what those
+    keys hold, of aggregates that keep no more than their result (Count, Sum, Min, Max, Any, All).
+
     Examples:
         >>> import headgate as hg, pyarrow.compute as pc
         >>> hg.Aggregate(n=hg.Count(), high=hg.Max("x", where=pc.field("x") < 9))
@@ -38,6 +45,7 @@ class Aggregate(Measuring):
     instead: ClassVar[str] = "choose another keyword"
 
     given: Mapping[str, Measure]
+    defaults: Mapping[str, Any] = field(repr=False)
     emit: Emit
     window: Window | None
     ttl: str | timedelta | None = field(repr=False)
@@ -49,6 +57,7 @@ class Aggregate(Measuring):
         aggregates: Mapping[str, Measure] | None = None,
         /,
         *,
+        defaults: Mapping[str, Any] = MappingProxyType({}),
         emit: Emit = "updates",
         window: Window | None = None,
         ttl: str | timedelta | None = None,
@@ -65,13 +74,23 @@ class Aggregate(Measuring):
                 operator="Aggregate",
             )
         told = {
-            "given": given, "emit": emit, "window": window, "ttl": ttl, "ordered": ordered,
-            "ends_epochs": window is not None,
+            "given": given, "defaults": dict(defaults), "emit": emit, "window": window, "ttl": ttl,
+            "ordered": ordered, "ends_epochs": window is not None,
         }  # fmt: skip
         for attribute, value in told.items():
             object.__setattr__(self, attribute, value)
         check_choice(emit, "Aggregate: emit", get_args(Emit), operator="Aggregate")
         self.check_emit()
+        for name, value in self.defaults.items():
+            _check_default(name, given.get(name), value)
+
+    def state_fields(self, rows: pa.Schema, key: Sequence[str]) -> StateFields:
+        added = {
+            kept.name: value
+            for name, value in self.defaults.items()
+            for kept in self.given[name].kept(rows)
+        }
+        return replace(super().state_fields(rows, key), defaults=added)
 
     @property
     def measures(self) -> Mapping[str, Measure]:
@@ -116,6 +135,22 @@ def _prepared(name: str, measure: Any) -> Measure:
     mine = replace(measure, name=name)
     object.__setattr__(mine, "prefix", f"{name}.")
     return mine
+
+
+def _check_default(name: str, measure: Measure | None, value: Any) -> None:
+    """Raise unless state of before there was this aggregate can hold the default."""
+    if measure is None:
+        raise DeclarationError(
+            f"Aggregate: defaults names {name!r}, and it has no aggregate of that name",
+            operator="Aggregate",
+        )
+    if value is not None and not measure.is_its_state:
+        raise DeclarationError(
+            f"Aggregate: defaults={{{name!r}: {value!r}}}, and {type(measure).__name__} keeps more "
+            f"than its result, which does not say what rows it is of; write {{{name!r}: None}}: it "
+            "begins from nothing then",
+            operator="Aggregate",
+        )
 
 
 def _latest(name: str, last: Last) -> Measure:

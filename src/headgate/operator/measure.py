@@ -222,6 +222,13 @@ class Measure(Measuring):
         return {self.name: self}
 
     @property
+    def is_its_state(self) -> bool:
+        """Is its one state column the result?"""
+        own, base = type(self), Measure
+        plain = own.result is base.result and own.result_of is base.result_of
+        return plain and own.result_type is base.result_type and len(self.parts) == 1
+
+    @property
     def columns(self) -> Parts:
         """The accumulators by the names of their state columns."""
         return {self.prefix + name: part for name, part in self.parts.items()}

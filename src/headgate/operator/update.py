@@ -89,8 +89,15 @@ class Update(StatefulOperator):
         self._check_defaults()
 
     def _check_defaults(self) -> None:
-        known = [] if self.state is None else to_schema(self.state).names
-        for name in self.defaults:
+        columns = pa.schema([]) if self.state is None else to_schema(self.state)
+        known = columns.names
+        for name, value in self.defaults.items():
+            if name in known and value is None and not columns.field(name).nullable:
+                raise DeclarationError(
+                    f"Update(defaults=...) has null for {name!r}, which is declared not null",
+                    operator="Update",
+                    column=name,
+                )
             if name not in known:
                 raise DeclarationError(
                     f"Update(defaults=...) names {name!r}, and state= has "

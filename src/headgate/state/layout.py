@@ -42,7 +42,7 @@ class Stored:
     """A value column that files know otherwise, since the flow changed (`commit/evolution.py`).
 
     `name` is what they call it. `absent`: those written before it was added lack it; rows in them
-    hold `default`, in the text that casts to its type (None: null).
+    hold `default`, in the text that casts to its type (None: null, or zero if it cannot be null).
     """
 
     column: str
@@ -184,7 +184,8 @@ class ColumnLayout:
         """What rows hold that were written before there was this column."""
         assert self.stored is not None
         if self.stored.default is None:
-            return self.store(pa.nulls(rows, self.type), rows)
+            nulls = pa.nulls(rows, self.type)
+            return self.store(nulls, rows) if self.nullable else self.blank(rows)
         value = pa.scalar(self.stored.default, pa.string()).cast(self.type)
         return self.store(pa.repeat(value, rows), rows)
 

@@ -13,8 +13,9 @@ import pytest
 from tests.unit.commit.parts import coordinator, program, quiet
 
 from headgate import Count, Flow, StateFields, StatefulOperator, Sum
+from headgate.commit.changed_state import Changes
 from headgate.commit.checkpoint import IDENTITY, Checkpoint
-from headgate.commit.evolution import Changes, evolve
+from headgate.commit.evolution import evolve
 from headgate.commit.manifest import Manifest
 from headgate.errors import (
     DamagedManifest,
