@@ -6,6 +6,13 @@ from typing import Any
 
 from figure_tables.drawing import table
 
+_PEERS = {
+    "over_native": "Spark",
+    "over_flink": "Flink",
+    "over_bytewax": "Bytewax",
+    "over_pathway": "Pathway",
+}
+
 
 def nexmark(found: dict[str, Any]) -> str:
     head = [
@@ -45,7 +52,7 @@ def nexmark(found: dict[str, Any]) -> str:
 
 def _means(means: dict[str, Any]) -> str:
     said = []
-    for ratio, peer in (("over_native", "Spark"), ("over_flink", "Flink")):
+    for ratio, peer in _PEERS.items():
         mean = means.get(ratio)
         if mean is not None:
             least, value = next(iter(mean["least"].items()))

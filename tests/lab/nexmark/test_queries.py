@@ -13,10 +13,12 @@ from tests.scenario.restless import Restless
 import headgate as hg
 from headgate.commit.faults import CRASH_POINTS
 from headgate.slot.compile import compile_flow
+from headgate_lab.baselines.result import RivalUnavailable
 from headgate_lab.nexmark.event_files import EventFiles, write_event_files
 from headgate_lab.nexmark.events import FIRST_ID, EventOptions
 from headgate_lab.nexmark.in_kit import clock_ms, declare, results_of, run_in_kit
 from headgate_lab.nexmark.oracle import Oracle
+from headgate_lab.nexmark.python_peers import PEERS, PythonPeer
 from headgate_lab.nexmark.queries import QUERIES
 from strategies import seeds
 
@@ -103,3 +105,19 @@ def draw_manager(rng: random.Random, name: str, files: EventFiles, work: Path) -
         return Restless(rng, case, program, BUCKETS)
 
     return rng.choice([lambda: None, hg.Manager, restless, restless])()
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_a_peer_counts_the_results_that_duckdb_has(name, streams, tmp_path: Path) -> None:
+    peer = PEERS[name]
+    if not (peer.default_venv / "installed.json").exists():
+        pytest.skip(f"{name} is not installed: `headgate-lab nexmark` does it")
+    files, oracle = streams["usual"]
+    python = PythonPeer.installed(name)
+    right = oracle.answer("q3").num_rows
+    assert python.seconds(QUERIES["q3"], files, tmp_path, slots=1, results=right) > 0
+    (again := tmp_path / "again").mkdir()
+    with pytest.raises(RivalUnavailable, match="are right"):
+        python.seconds(QUERIES["q3"], files, again, slots=1, results=right + 1)
+    with pytest.raises(RivalUnavailable, match="no others"):
+        python.seconds(QUERIES["q5"], files, tmp_path, slots=1, results=1)

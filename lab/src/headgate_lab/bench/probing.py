@@ -38,9 +38,14 @@ class Known:
 def find_out(
     ground: Ground, flow: BenchFlow, probe_rows: tuple[int, ...], sizes: ProbeSizes, say: Say
 ) -> Known:
-    """Calibrate the engine, then run the flow for a few epochs with large batches on all cores."""
+    """Calibrate the engine, then run the flow for a few epochs with large batches on all cores.
+
+    The settings that come of it are compared with others on an engine that has run for long. So the
+    flow runs as long unmeasured before: engines that are cold take half as long again.
+    """
     calibration, calibrate_s = timed(lambda: calibrate(ground.spark, sizes))
     say(f"calibrated in {calibrate_s:.0f} s: {calibration.costs}")
+    ground.probe(flow, Setting(ground.cores, None, 0), probe_rows)
     return measure(ground, flow, probe_rows, calibration, calibrate_s)
 
 

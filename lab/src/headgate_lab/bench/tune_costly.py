@@ -54,7 +54,7 @@ class CostlyOptions:
 
     slots: int = 12
     rows: int = 20_000
-    probe_rows: tuple[int, ...] = (4_000, 4_000, 20_000, 4_000, 20_000)
+    probe_rows: tuple[int, ...] = (4_000, *(4_000, 20_000) * 5)
     uniform: tuple[int, ...] = tuple(range(1, 13))
     tried: tuple[Counts, ...] = ((6, 8, 10, 12), (1, 2, 3, 4, 6), (1, 2, 3, 4, 6))
     passes: int = 2

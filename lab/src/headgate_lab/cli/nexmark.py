@@ -29,7 +29,9 @@ def nexmark(
             "--placed", help="q4, q6, q9 on a cluster of namespaces: tables against hash."
         ),
     ] = False,
-    rivals: Annotated[str, typer.Option(help="Peers to run; '' for none.")] = "native,flink",
+    rivals: Annotated[str, typer.Option(help="Peers to run; '' for none.")] = (
+        "native,flink,bytewax,pathway"
+    ),
     json_file: JsonFile = None,
     quick: Quick = False,
 ) -> None:

@@ -3,7 +3,8 @@
 A query is checked first, row for row, in a run of its own. Then contestants take turns; the figure
 of each is the median of its rounds. The first epoch is warm-up and not timed. Spark runs with the
 better of its two state stores: both run in the first round, the faster one in the others. Rows are
-those of the tables that a query reads.
+those of the tables that a query reads. Bytewax and Pathway run the few queries that were written
+for them.
 """
 
 from __future__ import annotations
@@ -26,17 +27,18 @@ from headgate.demo import Machine
 from headgate.topology.schema import to_schema
 from headgate_lab.baselines.nexmark_flink import FlinkProcess
 from headgate_lab.baselines.result import RivalUnavailable
-from headgate_lab.nexmark import peer_sql
+from headgate_lab.nexmark import peer_sql, python_peers
 from headgate_lab.nexmark.contestants import MEMORY_STORE, Ran, check_headgate, run_headgate
 from headgate_lab.nexmark.contestants import run_native as native
 from headgate_lab.nexmark.event_files import EventFiles, write_event_files
 from headgate_lab.nexmark.events import SCHEMAS, EventOptions
 from headgate_lab.nexmark.oracle import Oracle
+from headgate_lab.nexmark.python_peers import PythonPeer
 from headgate_lab.nexmark.queries import QUERIES
 from headgate_lab.nexmark.query import Query
 
 Say = Callable[[str], None]
-RIVALS = ("native", "flink")
+RIVALS = ("native", "flink", *python_peers.PEERS)
 STORES = {"rocksdb": None, "memory": MEMORY_STORE}
 
 
@@ -100,11 +102,14 @@ def run_nexmark(options: NexmarkOptions, say: Say) -> dict[str, Any]:
         )
         oracle = Oracle(files)
         flink, absent = _start_flink(options, files, work, stack, say)
+        peers = _installed_peers(options, absent, say)
         places = (work / f"run-{number}" for number in count())
         told = {}
         for number, name in enumerate(options.queries, 1):
             say(f"[{number} of {len(options.queries)}] {name}: {QUERIES[name].title}")
-            told[name] = _one(QUERIES[name], options, files, oracle, flink, places, absent, say)
+            told[name] = _one(
+                QUERIES[name], options, files, oracle, flink, peers, places, absent, say
+            )
     return {
         "queries": told,
         "right": sum(found["right"] for found in told.values()),
@@ -136,12 +141,27 @@ def _start_flink(
     return stack.enter_context(flink), {}
 
 
+def _installed_peers(
+    options: NexmarkOptions, absent: dict[str, str], say: Say
+) -> dict[str, PythonPeer]:
+    """Bytewax and Pathway; why one is not there goes to `absent`."""
+    found = {}
+    for name in [name for name in python_peers.PEERS if name in options.rivals]:
+        try:
+            found[name] = PythonPeer.installed(name)
+        except RivalUnavailable as problem:
+            say(f"{name} left out: {problem}")
+            absent[name] = str(problem)
+    return found
+
+
 def _one(
     query: Query,
     options: NexmarkOptions,
     files: EventFiles,
     oracle: Oracle,
     flink: FlinkProcess | None,
+    peers: Mapping[str, PythonPeer],
     places: Any,
     absent: Mapping[str, str],
     say: Say,
@@ -175,6 +195,10 @@ def _one(
             )
     if flink is not None:
         contestants["flink"] = partial(_flink_seconds, flink, query)
+    for name, peer in peers.items():
+        contestants[name] = lambda peer=peer: at_place(  # type: ignore[misc]
+            lambda place: _peer_seconds(peer, query, files, place, options, oracle)
+        )
     for turn in range(options.rounds):
         for name in list(contestants)[:: 1 if turn % 2 == 0 else -1]:
             _take_turn(name, contestants, rounds, say, f"  round {turn + 1} of {options.rounds}")
@@ -186,6 +210,20 @@ def _flink_seconds(flink: FlinkProcess, query: Query) -> float:
     if query.name not in peer_sql.FLINK:
         raise RivalUnavailable(peer_sql.FLINK_REASONS[query.name])
     return flink.seconds(query.name)
+
+
+def _peer_seconds(
+    peer: PythonPeer,
+    query: Query,
+    files: EventFiles,
+    place: Path,
+    options: NexmarkOptions,
+    oracle: Oracle,
+) -> float:
+    """Of the rows that are timed in the others, at the rate at which it takes all of them."""
+    right = oracle.answer(query.name).num_rows
+    seconds = peer.seconds(query, files, place, slots=options.slots, results=right)
+    return seconds * files.rows(query.reads, options.warmup) / files.rows(query.reads)
 
 
 def _take_turn(
@@ -219,8 +257,10 @@ def _told(
     query: Query, rounds: Rounds, right: bool, answer: str, options: NexmarkOptions
 ) -> dict[str, Any]:
     store = max(STORES, key=lambda name: len(rounds.rates.get(name, ())))
-    own, spark, flink = (rounds.rate(name) for name in ("headgate", store, "flink"))
-    per_core = {"rows_per_s": own, "native_rows_per_s": spark, "flink_rows_per_s": flink}
+    own = rounds.rate("headgate")
+    rates = {"native": rounds.rate(store)}
+    rates |= {name: rounds.rate(name) for name in ("flink", *python_peers.PEERS)}
+    per_core = {"rows_per_s": own} | {f"{name}_rows_per_s": rates[name] for name in rates}
     return {
         "title": query.title,
         "stateful": query.stateful,
@@ -229,8 +269,7 @@ def _told(
         "rows": rounds.rows,
         **per_core,
         "per_core": {n: None if r is None else r / options.slots for n, r in per_core.items()},
-        "over_native": own / spark if own and spark else None,
-        "over_flink": own / flink if own and flink else None,
+        **{f"over_{n}": own / rate if own and rate else None for n, rate in rates.items()},
         "p95_latency_s": rounds.latency("headgate"),
         "native_p95_latency_s": rounds.latency(store),
         "native_store": store if store in rounds.rates else None,
@@ -256,12 +295,12 @@ def geometric_means(told: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         4.0
     """
     means: dict[str, Any] = {}
-    for ratio in ("over_native", "over_flink"):
+    for ratio in (f"over_{peer}" for peer in RIVALS):
         for name, wanted in ((ratio, True), (f"{ratio}_stateless", False)):
             values = {
                 query: found[ratio]
                 for query, found in told.items()
-                if found[ratio] is not None and found["stateful"] is wanted
+                if found.get(ratio) is not None and found["stateful"] is wanted
             }
             means[name] = None
             if values:
