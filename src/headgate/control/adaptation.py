@@ -39,7 +39,7 @@ import numpy as np
 from headgate.arrays import F64, I32
 from headgate.control.policy import joined
 from headgate.control.settings import Scaling
-from headgate.planner.allocation.model import Balance, Nodes, Situation, far_rows, load_distance
+from headgate.planner.allocation.model import Balance, Situation, far_rows, load_distance
 from headgate.planner.allocation.plan import ROUNDING, Limits, Plan, Planner, describe
 
 HELPS_PCT = 5.0  # more slots must take at least this off the busiest one
@@ -55,6 +55,7 @@ class MeasuredUnits:
     """A period as planners see it. `base` is the load that every slot has besides its units.
 
     `noise_pct` is a load distance that chance alone may give: rows of a period are a sample.
+    `told` says which resource loads are of, and why.
     """
 
     situation: Situation
@@ -62,10 +63,17 @@ class MeasuredUnits:
     base: float
     timed: bool
     noise_pct: float = 0.0
+    told: str = ""
+
+    @property
+    def loads(self) -> F64:
+        """Load of every slot as things are, in percent of what it can take."""
+        situation = self.situation
+        return (situation.node_loads(situation.home) + self.base) / situation.nodes.capacity
 
     def loads_of(self, plan: Plan) -> F64:
-        """Load of every slot under a plan, in percent of what it can take."""
-        return plan.loads + self.base
+        """The same under a plan."""
+        return (plan.loads + self.base) / self.situation.nodes.capacity
 
 
 @dataclass(frozen=True)
@@ -168,8 +176,8 @@ class Adaptation:
     def _scale(self, watch: Watch, measured: MeasuredUnits, plan: Plan, slots: int) -> Adapted:
         """More slots if that takes enough off the busiest one; fewer if they can take the load."""
         rule, situation, stays = watch.scaling, measured.situation, slots - self.leaving
-        loads = measured.loads_of(plan)
-        total, busiest = float(loads.sum()), float(loads.max())
+        loads, nodes = measured.loads_of(plan), situation.nodes
+        total, busiest = float(loads @ nodes.capacity / nodes.capacity.mean()), float(loads.max())
         wanted = watch.step(stays, total, busiest)
         facts = f"planned loads: mean {total / stays:.0f} %, busiest {busiest:.0f} %"
         if stays < rule.min_slots:
@@ -185,8 +193,9 @@ class Adaptation:
                 if wanted <= slots:
                     again = self._planner.plan(marked(situation, 0), self._limits)
                     return Adapted(again, None, facts)
-            wider = self._planner.plan(situation.on(Nodes.alike(wanted)), unlimited)
-            after = float(wider.loads.max()) + base
+            more = nodes.grown(wanted)
+            wider = self._planner.plan(situation.on(more), unlimited)
+            after = float(((wider.loads + base) / more.capacity).max())
             if after > busiest - HELPS_PCT:
                 why = f"more slots would not help: {busiest:.0f} -> {after:.0f} %"
                 return Adapted(plan, None, why)
@@ -196,7 +205,7 @@ class Adaptation:
         facts = f"more slots than max_slots={rule.most}" if too_many else facts
         fewer = marked(situation, slots - wanted)
         trial = self._planner.plan(fewer, unlimited)
-        busiest = float(trial.loads[:wanted].max()) + base
+        busiest = float(((trial.loads + base) / nodes.capacity)[:wanted].max())
         if max(trial.places) >= wanted or (busiest > rule.high_pct and not too_many):
             return Adapted(plan, None, f"{wanted} slots would not do: busiest {busiest:.0f} %")
         self.leaving = slots - wanted

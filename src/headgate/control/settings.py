@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from types import MappingProxyType
 from typing import ClassVar
@@ -140,6 +140,9 @@ class PlannerSettings:
             default it is not, as nobody knows what else an executor's memory is for.
         slot_bytes_per_second: Bytes that a slot can take in and send. If given, the network may
             be the bottleneck; by default it is not, as slots of one host do not use it.
+        host_speeds: How fast hosts are, by name, where 1 is a plain one: of units, a slot on a host
+            of speed 2 gets twice the load. A host that is not named then has 1. By default tasks
+            measure it, and hosts within a quarter of each other count as alike.
         planner_seconds: What a plan of units may take; epochs go on meanwhile. A solver may
             overstay it a little.
         migration_units_max: Units that one plan may move (the paper's limit in key groups), besides
@@ -159,6 +162,7 @@ class PlannerSettings:
     memory_epochs: int = 5
     slot_state_bytes: float | None = None
     slot_bytes_per_second: float | None = None
+    host_speeds: Mapping[str, float] = field(default_factory=dict)
     planner_seconds: float = 1.0
     migration_units_max: int | None = None
     load_distance_max_pct: float | None = None
@@ -185,6 +189,9 @@ class PlannerSettings:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise DeclarationError(f"{name}={value}; give more than 0, or None")
+        for host, speed in self.host_speeds.items():
+            if not speed > 0:
+                raise DeclarationError(f"host_speeds of {host!r} is {speed}; give more than 0")
 
     @property
     def of_planner(self) -> dict[str, float]:

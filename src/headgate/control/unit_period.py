@@ -4,12 +4,13 @@ A unit is a bucket of an operator's keys or one pinned key (Madsen et al. 2017: 
 three resources the one with the greatest total use is the bottleneck of the period, and loads are
 loads of that one, in percent of what a slot can take:
 
-    time    ms in the operator's tasks, by rows; what the rest of a task takes goes to the rows
-            that cross slots, and what is left (sources, stateless operators) to all slots alike;
-            all of it counts as use
+    time    ms in the operator's tasks without what moving took, by rows and what a row of the unit
+            costs (`unit_costs`); what the rest of a task takes goes to the rows that cross slots,
+            and what is left (sources, stateless operators) to all slots alike; all of it counts as
+            use. Hosts may be faster and slower: it is the time of a host of speed 1
     memory  bytes of state, if it is known how many a slot may hold
     bytes   bytes of rows that cross slots, in and out, if it is known how many a slot may move a
-            second; of an operator, not of each unit: its rows are taken to be alike
+            second: of an edge between slots by the rows of a unit that cross, of others by its rows
 
 Units are counted under their own names, not their slots', so a period can be read again under
 other tables. Memory: the sketches of `gather`, and three numbers per unit.
@@ -29,6 +30,7 @@ from headgate.commit.planning import Observed
 from headgate.control.adaptation import CHANCE, MeasuredUnits
 from headgate.control.policy import gather
 from headgate.control.settings import PlannerSettings
+from headgate.control.unit_costs import UnitCosts
 from headgate.planner.allocation.model import Nodes, Situation, Traffic, Units
 from headgate.planner.distance import Distances
 from headgate.planner.instances import allowed_slots
@@ -95,6 +97,12 @@ class UnitIndex:
         """A number per operator, for each of its units."""
         return np.array([by_operator[name] for name in self.operators])[self.operator]
 
+    def factors(self, costs: UnitCosts | None) -> F64:
+        """What a row of every unit costs against a mean row."""
+        if costs is None:
+            return np.ones(len(self.home))
+        return np.concatenate([costs.factors(name, self.ids[name]) for name in self.operators])
+
     def owners(self, node: I32, operator: str) -> I32:
         """Of an allocation, the part of one operator, as its table wants it."""
         start = self.first[operator]
@@ -107,25 +115,26 @@ class Period:
 
     seen: Observation
     wall_ms: float
-    operator_ms: Mapping[str, float]
+    operator_ms: Mapping[str, F64]  # by slot
     task_ms: float | None
     crossing_rows: float
-    edges: Mapping[str, tuple[float, float]]  # rows, and bytes that crossed slots
+    edges: Mapping[str, tuple[float, bool]]  # bytes that crossed slots, and whether from one
     state: Mapping[str, tuple[U64, F64]]  # units, and bytes of state that a slot holds of them
 
     @classmethod
     def of(cls, observed: Sequence[Observed], since_ms: int | None) -> Period:
         """`since_ms` is when the epoch before these began."""
         epochs = [epoch.facts for epoch in observed]
-        operator_ms: dict[str, float] = {}
-        edges: dict[str, tuple[float, float]] = {}
+        operator_ms: dict[str, F64] = {}
+        edges: dict[str, tuple[float, bool]] = {}
         crossing = 0.0
         for facts in epochs:
             for operator, by_slot in facts.operator_ms.items():
-                operator_ms[operator] = operator_ms.get(operator, 0.0) + sum(by_slot)
+                spent = np.array(by_slot) - np.array(facts.moving_ms.get(operator, 0.0))
+                operator_ms[operator] = operator_ms.get(operator, 0.0) + np.maximum(spent, 0.0)
             for name, edge in facts.edges.items():
-                rows, size = edges.get(name, (0.0, 0.0))
-                edges[name] = rows + edge.rows, size + edge.remote_bytes
+                before, _ = edges.get(name, (0.0, True))
+                edges[name] = before + edge.remote_bytes, edge.between_slots
                 crossing += edge.remote_rows
             crossing += sum(facts.merge_rows.values())
         timed = all(facts.engine.task_ms for facts in epochs)
@@ -149,35 +158,43 @@ class Period:
         distances: Distances | None = None,
         instances: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
         cost_least: float = 0.0,
+        costs: UnitCosts | None = None,
+        speeds: F64 | None = None,
     ) -> MeasuredUnits:
-        """The situation under these tables; the last `leaving` slots are to be emptied."""
+        """The situation under these tables; the last `leaving` slots are to be emptied.
+
+        `speeds` are those of the slots (default: all 1), `costs` what is known of units.
+        """
         index = UnitIndex.of(tables, self.seen.labels)
         slots = next(iter(tables.values())).slots
+        speeds = np.ones(slots) if speeds is None or len(speeds) != slots else speeds
         rows = index.add_up({op: (k.h, k.rows) for op, k in self.seen.loads.items()})
         state = np.maximum(index.add_up(self.state), STATE_BYTES_MIN)
         traffic = self._traffic(index)
         to_pct = 100.0 / self.wall_ms if self.wall_ms > 0 else 0.0
-        in_operators = sum(self.operator_ms.values())
-        spent = self.task_ms or in_operators
+        took = {op: float(ms @ speeds[: len(ms)]) for op, ms in self.operator_ms.items()}
+        in_operators = sum(took.values())
+        spent = (self.task_ms or 0.0) * float(speeds.mean()) or in_operators
         remote_ms = 0.0  # what is left of tasks beside their operators, per end of such a row
         if self.crossing_rows:
             remote_ms = max(0.0, spent - in_operators) / (2.0 * self.crossing_rows)
-        time = rows * index.spread({op: self._ms_per_row(op) for op in tables}) * to_pct
+        time = self._shared_out(index, rows * index.factors(costs), took) * to_pct
         time = time + remote_ms * to_pct * traffic.remote(index.home)
         besides = max(0.0, spent * to_pct - float(time.sum()))
         loads, use = {"time": time}, {"time": besides + float(time.sum())}
         if capacity.slot_state_bytes:
             loads["memory"] = 100.0 * state / capacity.slot_state_bytes
         if capacity.slot_bytes_per_second and self.wall_ms > 0:
-            per_row = index.spread({op: self._bytes_per_row(op) for op in tables})
-            loads["bytes"] = rows * per_row / (capacity.slot_bytes_per_second * self.wall_ms / 1e5)
+            sent = self._bytes(index, rows, traffic)
+            loads["bytes"] = sent / (capacity.slot_bytes_per_second * self.wall_ms / 1e5)
         use = {name: float(load.sum()) for name, load in loads.items()} | use
         resource = max(loads, key=lambda name: use[name])
         timed = (self.wall_ms > 0 and use[resource] > 0) or resource == "memory"
         base = 0.0
         if resource == "time" and timed:
             traffic, base = replace(traffic, remote_load=remote_ms * to_pct), besides / slots
-        nodes = Nodes(np.ones(slots), np.arange(slots) >= slots - leaving, distances)
+        room = speeds if resource == "time" else np.ones(slots)
+        nodes = Nodes(room, np.arange(slots) >= slots - leaving, distances)
         load = loads[resource] if timed else rows
         units = Units(tuple(tables), index.operator, load, state, index.names)
         allowed = allowed_slots(tuple(tables), slots, instances)
@@ -194,21 +211,34 @@ class Period:
         most = max((float(by_slot.sum()) for by_slot in self.seen.slot_rows.values()), default=0.0)
         noise = CHANCE * 100.0 * math.sqrt((slots - 1) / most) if most else 0.0
         noise = 0.0 if resource == "memory" else noise  # which is there, not drawn anew
-        return MeasuredUnits(situation, resource, base, timed, noise)
+        told = _in_words(resource, use, slots, speeds) if timed else ""
+        return MeasuredUnits(situation, resource, base, timed, noise, told)
 
     # --- inside ----------------------------------------------------------------------------
-    def _ms_per_row(self, operator: str) -> float:
-        rows = float(np.sum(self.seen.slot_rows.get(operator, 0.0)))
-        return self.operator_ms.get(operator, 0.0) / rows if rows else 0.0
+    def _shared_out(self, index: UnitIndex, weight: F64, totals: Mapping[str, float]) -> F64:
+        """What operators have in all, by the weight of their units; nothing where none has any."""
+        of_all = np.bincount(index.operator, weight, len(index.operators))[index.operator]
+        share = np.divide(weight, of_all, out=np.zeros(len(weight)), where=of_all > 0)
+        return share * index.spread({op: totals.get(op, 0.0) for op in index.operators})
 
-    def _bytes_per_row(self, operator: str) -> float:
-        """Bytes that cross slots, in and out, for a row of the operator."""
-        rows = size = 0.0
-        for name, (edge_rows, edge_bytes) in self.edges.items():
-            producer, _, consumer = name.partition("->")
-            rows += edge_rows if consumer == operator else 0.0
-            size += edge_bytes if operator in (producer, consumer) else 0.0
-        return size / rows if rows else 0.0
+    def _bytes(self, index: UnitIndex, rows: F64, traffic: Traffic) -> F64:
+        """Bytes that cross slots for every unit, in and out.
+
+        Those of an edge go to the units whose rows cross, as far as they were counted.
+        """
+        found, home = np.zeros(len(rows)), index.home
+        apart = home[traffic.sender] != home[traffic.receiver]
+        ends = (traffic.receiver, traffic.sender)
+        crosses = [np.bincount(e[apart], traffic.rate[apart], len(rows)) for e in ends]
+        for name, (size, between_slots) in self.edges.items():
+            for end, operator in enumerate(reversed(name.split("->"))):
+                if operator not in index.first:
+                    continue
+                mine = index.operator == index.operators.index(operator)
+                weight = np.where(mine, crosses[end] if between_slots else rows, 0.0)
+                weight = weight if weight.any() else np.where(mine, rows, 0.0)
+                found += self._shared_out(index, weight, {operator: size})
+        return found
 
     def _traffic(self, index: UnitIndex) -> Traffic:
         none = np.empty(0, np.int64)
@@ -222,6 +252,18 @@ class Period:
         pair, which = np.unique(a * len(index.home) + b, return_inverse=True)
         rate = np.bincount(which, rows, len(pair)).astype(np.float64, copy=False)
         return Traffic(pair // len(index.home), pair % len(index.home), rate)
+
+
+def _in_words(resource: str, use: Mapping[str, float], slots: int, speeds: F64) -> str:
+    """The bottleneck and the other resources, in percent of what all slots can take; a line."""
+    room = {name: float(speeds.sum()) if name == "time" else float(slots) for name in use}
+    shares = {name: f"{name} {use[name] / room[name]:.0f} %" for name in use}
+    others = [share for name, share in shares.items() if name != resource]
+    line = f"the bottleneck is {shares[resource]} of what slots can take"
+    line += f" ({', '.join(others)})" if others else ""
+    if (speeds != speeds[0]).any():
+        line += f"; speeds of slots {', '.join(f'{speed:.2g}' for speed in speeds)}"
+    return line
 
 
 def _state_by_unit(observed: Sequence[Observed]) -> dict[str, tuple[U64, F64]]:

@@ -14,6 +14,7 @@ from headgate.commit.planning import Observed
 from headgate.control.adaptation import Adaptation, Adapted, MeasuredUnits, marked
 from headgate.control.policy import MOVES_EXPLAINED, Figure, Proposal, View, joined
 from headgate.control.settings import Manager, Scaling
+from headgate.control.unit_costs import HostSpeeds, UnitCosts
 from headgate.control.unit_period import Period, UnitIndex
 from headgate.planner.allocation.model import load_distance
 from headgate.planner.allocation.plan import Limits, Planner
@@ -53,6 +54,8 @@ class UnitPlacement:
         )
         self.adaptation = Adaptation(planner, limits, scaling, settings.balance)
         self._cost = MigrationCost()
+        self._unit_costs = UnitCosts()
+        self._speeds = HostSpeeds(settings.tuning.host_speeds)
         self._epochs: list[Observed] = []
         self._period: Period | None = None
         self._since_ms: int | None = None
@@ -73,7 +76,7 @@ class UnitPlacement:
             return Proposal()
         before, self._instances = self._instances, dict(view.instances)
         self._slots_are_new |= before not in (None, self._instances)
-        self._cost.learn(observed)
+        self._learn(observed)
         self._take_in(observed)
         new, self._slots_are_new = self._slots_are_new, False
         if new and self._period is not None:
@@ -88,6 +91,13 @@ class UnitPlacement:
         return self._adapt(self._period, tables, view)
 
     # --- inside ----------------------------------------------------------------------------
+    def _learn(self, observed: Sequence[Observed]) -> None:
+        self._cost.learn(observed)
+        self._speeds.learn(observed)
+        for epoch in observed:
+            speeds = dict(enumerate(self._speeds.of(epoch.facts.engine.hosts).tolist()))
+            self._unit_costs.learn([epoch], speeds)
+
     def _take_in(self, observed: Sequence[Observed]) -> None:
         for epoch in observed:
             now_ms = epoch.facts.now_ms
@@ -112,6 +122,8 @@ class UnitPlacement:
             distances=Distances.of(hosts, self._racks) if len(hosts) == slots else None,
             instances=view.instances,
             cost_least=self.settings.migration_seconds_least,
+            costs=self._unit_costs,
+            speeds=self._speeds.of(hosts),
         )
         situation = measured.situation
         found = load_distance(situation, situation.home, balance=self.settings.balance)
@@ -139,8 +151,7 @@ class UnitPlacement:
     def _facts(
         self, measured: MeasuredUnits, adapted: Adapted, instances: Mapping[str, tuple[int, ...]]
     ) -> PlanFacts:
-        plan, situation = adapted.plan, measured.situation
-        loads = situation.node_loads(situation.home) + measured.base
+        plan = adapted.plan
         told = (
             f"{op} gets its instances in slots {', '.join(map(str, own))}: all it has leave"
             for op, own in instances.items()
@@ -148,8 +159,8 @@ class UnitPlacement:
         facts = PlanFacts(
             planner=self.settings.planner,
             resource=measured.resource,
-            slot_loads_pct=tuple(round(x, 1) for x in loads),
-            why=joined(adapted.why, *told),
+            slot_loads_pct=tuple(round(x, 1) for x in measured.loads),
+            why=joined(adapted.why, *told, measured.told),
         )
         if plan is None:
             return facts

@@ -43,6 +43,7 @@ from headgate.slot.run_operator import WrongOutput
 from headgate.slot.sharing import AT
 from headgate.slot.statistics import STATE_POSITIONS
 from headgate.slot.task import Services, Task
+from headgate.slot.unit_times import UnitTimes
 from headgate.slot.wire import BatchTuple, Kind, digest_of
 from headgate.state.layout import StateSchema
 from headgate.state.seals import WarmCopyDamaged
@@ -86,6 +87,9 @@ class SlotTask(Task):
         self.carries: dict[int, list[pa.RecordBatch]] = {}
         self.partials: dict[int, list[pa.RecordBatch]] = {}
         self._arriving: dict[tuple[int, int, int], list[Rows]] = {}  # by edge, level, producer
+        self._unit_times: UnitTimes | None = None
+        if self.counting is not None:
+            self._unit_times = UnitTimes(plan, slot, self.counting, services.now)
 
     def run(self, tuples: Iterable[BatchTuple]) -> Iterator[BatchTuple]:
         """One attempt at the task: what it sends."""
@@ -99,6 +103,8 @@ class SlotTask(Task):
                         self.run_stateful(node)
                     elif node.kind != "source":
                         self.run_node(node)
+                if self._unit_times is not None and self.level == 1:
+                    self._unit_times.measure_host()
                 yield from self.close()
         except HeadgateError as problem:
             yield self.answer(problem)
@@ -276,8 +282,13 @@ class SlotTask(Task):
         self.send_partials(node)
 
     def _process(self, node: Node, rows: Rows, session: StateSession) -> None:
-        if self.counting is not None:
+        if self._unit_times is None:
+            self._process_part(node, rows, session)
+        else:
             rows = rows.at(node.name, node.key)
+            self._unit_times.run(node, rows, lambda part: self._process_part(node, part, session))
+
+    def _process_part(self, node: Node, rows: Rows, session: StateSession) -> None:
         with self.guard(node, rows.batch):
             made, output, keyed = self.stateful.process(node, rows, session)
         self.count_load(node, len(rows))

@@ -9,6 +9,7 @@ every k-th pair is counted, with weight k. The counts leave the task apart from 
 
 For operators whose *units* are placed (buckets and pinned keys, Madsen et al. 2017), a unit is
 counted in place of its keys, and where state rows lie is sampled: exact up to the sketch's room.
+What units cost is timed now and then (`headgate.slot.unit_times`).
 Loads of operators whose heavy keys may be cut are counted by key all the same: a key must be known
 before it can be a unit.
 """
@@ -40,7 +41,8 @@ _LOADS_SHARE = 4  # one part in four of the memory is for key loads
 @dataclass
 class TaskStatistics:
     """The counts of one task: `pairs[producer, consumer]`, `loads[operator]`, and key texts;
-    `costs[operator]`, the execution times it measured; `state[operator]`, rows of state by unit.
+    `costs[operator]`, the execution times it measured; `state[operator]`, rows of state by unit;
+    `unit_ns[operator]`, what each part of its units took; `yardstick_ns`, how fast it was here.
     """
 
     slot: int = 0
@@ -49,6 +51,8 @@ class TaskStatistics:
     labels: dict[str, dict[int, str]] = field(default_factory=dict)
     costs: dict[str, CostSketch] = field(default_factory=dict)
     state: dict[str, PairSketch] = field(default_factory=dict)
+    unit_ns: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    yardstick_ns: int = 0
 
     def to_bytes(self) -> bytes:
         return pickle.dumps(self, protocol=5)
@@ -89,6 +93,12 @@ class Counting:
 
     def counts_units(self, operator: str) -> bool:
         return operator in self._units
+
+    def units_of(self, operator: str, h: U64) -> U64 | None:
+        """The unit of every key, if it is units that are counted of this operator."""
+        if operator not in self._units or operator in self._by_key:
+            return None
+        return self._counted(operator, h)
 
     def state(self, operator: str, routes: U64, rows: int) -> None:
         """Where the operator's rows of state lie, from a fair sample of them."""

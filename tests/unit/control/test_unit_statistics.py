@@ -164,9 +164,12 @@ def test_bytes_are_those_that_cross_slots(watched: Watching) -> None:
     measured = period.measure(watched.tables, hg.PlannerSettings(slot_bytes_per_second=1000.0), 1.0)
 
     assert measured.resource == "bytes"
-    assert measured.situation.units.load.sum() == pytest.approx(60), (
-        "1200 bytes of 2000, at the second operator"
-    )
+    load, units = measured.situation.units.load, measured.situation.units
+    for operator, side in (("first", "sent"), ("second", "taken in")):
+        mine = units.operator == units.operators.index(operator)
+        assert load[mine].sum() == pytest.approx(60), f"1200 bytes of 2000, {side}"
+    stays = measured.situation.remote == 0
+    assert stays.any() and not load[stays].any(), "only by units whose rows cross"
 
 
 def test_what_operators_do_not_account_for_is_shared_by_all_slots(watched: Watching) -> None:

@@ -99,6 +99,12 @@ class Nodes:
         goes[list(leaving)] = True
         return cls(np.ones(count), goes)
 
+    def grown(self, count: int) -> Nodes:
+        """So many nodes that all stay, the new ones plain."""
+        capacity = np.ones(count)
+        capacity[: len(self)] = self.capacity[:count]
+        return Nodes(capacity, np.zeros(count, np.bool_))
+
     def __len__(self) -> int:
         return len(self.capacity)
 
