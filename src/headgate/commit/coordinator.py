@@ -9,7 +9,7 @@ checkpoint's newest generation goes on (`generation`).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from types import MappingProxyType
@@ -38,6 +38,7 @@ from headgate.slot.held_back import is_due
 from headgate.slot.levels import levels_of
 from headgate.slot.plan import Control, EpochPlan, batching_of
 from headgate.slot.program import Program
+from headgate.slot.unit_times import rows_of_parts
 from headgate.topology.arguments import check_count
 
 ATTEMPTS_MAX = 4  # at an epoch, as many as Spark makes at a task by default
@@ -245,6 +246,7 @@ class Coordinator:
         manager = None if planning is None else planning.manager
         born_local = frozenset[str]() if manager is None else manager.born_local
         statistics_bytes = 0 if manager is None else manager.statistics_bytes
+        units = frozenset[str]() if planning is None else planning.units_of
         routes = self._routing.routes(self._dispatch, born_local)
         levels = levels_of(self.program, routes, self.slots, self._routing.moves)
         return EpochPlan(
@@ -261,7 +263,8 @@ class Coordinator:
             table_files=dict(self._routing.names),
             tables_uri=self.checkpoint.tables.storage.uri,
             statistics_bytes=max(self.settings.statistics_bytes, statistics_bytes),
-            unit_statistics=frozenset() if planning is None else planning.units_of,
+            unit_statistics=units,
+            part_rows=self._part_rows(epoch, units),
             racks=self.settings.racks,
             costs=dict(self._costs.models),
             cost_files=dict(self._costs.names),
@@ -278,6 +281,14 @@ class Coordinator:
             identity=self.identity,
             attempt=attempt,
         )
+
+    def _part_rows(self, epoch: int, operators: Collection[str]) -> dict[str, int]:
+        """The parts in which operators are timed in an epoch, from what the last one took."""
+        record = (self.last or BEFORE).record
+        if record is None:
+            return {}
+        rows = {op: by for op, by in record.loads.items() if op in operators}
+        return rows_of_parts(epoch, rows, record.operator_ms)
 
     def is_held_due(self) -> bool:
         """Would an epoch without rows hand over rows that wait, or have timers fire?"""
@@ -306,6 +317,7 @@ class Coordinator:
             warm_dir="off",
             statistics_bytes=0,
             unit_statistics=frozenset(),
+            part_rows={},
             costs={},
             cost_files={},
         )

@@ -112,6 +112,8 @@ class EpochPlan:
     each level from the first on, the slots that get a task (none given: all slots in all levels),
     `ends` the level in which each stateful operator has all of the epoch (see `slot/levels.py`),
     `due` when each slot has something to do that an operator holds back (`slot/held_back.py`).
+    `part_rows` holds how many rows of an operator are timed together, if its units are (see
+    `slot/unit_times.py`).
     `side_tables` names the version of its table that each lookup has, a file at `side_tables_uri`.
     """
 
@@ -130,6 +132,7 @@ class EpochPlan:
     tables_uri: str = ""
     statistics_bytes: int = 0
     unit_statistics: frozenset[str] = frozenset()
+    part_rows: Mapping[str, int] = field(default_factory=dict)
     racks: Mapping[str, str] = field(default_factory=dict)
     costs: Mapping[str, CostModel] = field(default_factory=dict)
     cost_files: Mapping[str, str] = field(default_factory=dict)

@@ -97,12 +97,6 @@ def spent_between(before: Moment, after: Moment) -> Spent:
     return Spent(wall, cpu, max(0, wall - cpu - queued))
 
 
-def needed_between(before: Moment, after: Moment) -> int:
-    """Nanoseconds of a core, or of waiting for something else; standing in line does not count."""
-    spent = spent_between(before, after)
-    return spent.cpu_ns + spent.wait_ns
-
-
 def queued_ns() -> int | None:
     """How long this thread was ready to run, and no core was free; None if nobody counts that."""
     place = os.getpid(), threading.get_ident()

@@ -89,7 +89,7 @@ class SlotTask(Task):
         self._arriving: dict[tuple[int, int, int], list[Rows]] = {}  # by edge, level, producer
         self._unit_times: UnitTimes | None = None
         if self.counting is not None:
-            self._unit_times = UnitTimes(plan, slot, self.counting, services.now)
+            self._unit_times = UnitTimes(plan, self.counting, services.clock_ns)
 
     def run(self, tuples: Iterable[BatchTuple]) -> Iterator[BatchTuple]:
         """One attempt at the task: what it sends."""

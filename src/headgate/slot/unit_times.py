@@ -1,16 +1,18 @@
 """What units cost, as tasks measure it: now and then rows are processed in a few parts, each timed.
 
 A unit's load is not its rows times a mean: some keys cost many times what others do. Timing every
-unit apart would cost more than it tells, so in one epoch of `MEASURED_EVERY` a slot draws units
-into parts, anew each time, and processes part after part. Who was in which part follows from the
-unit and the epoch alone. So only times leave the task, who counts units can tell the parts
-(`headgate.control.unit_costs`), and a task that runs twice does the same twice. All rows of a key
-are in one part, in their order. A small fixed piece of work beside them tells how fast a host is.
+unit apart would cost more than it tells, so in one epoch of `MEASURED_EVERY` all slots draw units
+into parts, anew each time, and process part after part. (If slots took turns, a slot would be late
+in every epoch.) How large parts are the plan says, by what rows took before; who is in which part
+follows from the unit and the epoch alone. So only times leave the task, who counts units can tell
+the parts (`headgate.control.unit_costs`), and a task that runs twice does the same twice. All rows
+of a key are in one part, in their order. A small fixed piece of work tells how fast a host is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
 import numpy as np
@@ -19,14 +21,14 @@ from headgate.arrays import I64, U64
 from headgate.routing.route import ToOwner
 from headgate.slot.plan import EpochPlan
 from headgate.slot.program import takes_all_at_once
-from headgate.slot.report import Moment, needed_between
+from headgate.slot.report import queued_ns
 from headgate.slot.rows import Rows
 from headgate.slot.statistics import Counting
 from headgate.topology.graph import Node
 
-MEASURED_EVERY = 8  # epochs: what measuring costs is an eighth of what it costs there
+MEASURED_EVERY = 32  # epochs; where it measures, a slot takes up to half as long again
 PARTS_MAX = 16
-PART_ROWS = 2_048  # of a part, on average, at least: a call takes as long as some hundred rows
+PART_MS = 15.0  # of a part, at least: a call takes about 1 ms besides its rows
 YARDSTICK_TRIES = 3
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 _MIX = np.uint64(0xBF58476D1CE4E5B9)
@@ -35,18 +37,16 @@ _MIX = np.uint64(0xBF58476D1CE4E5B9)
 class UnitTimes:
     """What a slot's task measures of its units, and of its host, into its statistics."""
 
-    def __init__(
-        self, plan: EpochPlan, slot: int, counting: Counting, now: Callable[[], Moment]
-    ) -> None:
-        self._plan, self._counting, self._now = plan, counting, now
-        self._measures = bool(plan.unit_statistics) and is_measured(plan.epoch, slot)
+    def __init__(self, plan: EpochPlan, counting: Counting, clock_ns: Callable[[], int]) -> None:
+        self._plan, self._counting, self._clock_ns = plan, counting, clock_ns
 
     def run(self, node: Node, rows: Rows, work: Callable[[Rows], None]) -> None:
         """Do the operator's work on its rows: at once, or in parts if there is something to learn.
 
         Only of rows that are here because their key is.
         """
-        parts = parts_for(len(rows)) if self._measures else 1
+        part_rows = self._plan.part_rows.get(node.name, len(rows) + 1)
+        parts = min(PARTS_MAX, len(rows) // part_rows)
         owned = isinstance(self._plan.routes[node.name].dispatch, ToOwner)
         units = None
         if parts > 1 and owned and not takes_all_at_once(node):
@@ -56,32 +56,39 @@ class UnitTimes:
             return
         spent_ns = []
         for part in in_parts(rows, part_of_units(units, self._plan.epoch, parts), parts):
-            start = self._now()
+            start = self._needed_ns()
             if len(part):
                 work(part)
-            spent_ns.append(needed_between(start, self._now()))
+            spent_ns.append(self._needed_ns() - start)
         self._counting.statistics.unit_ns[node.name] = tuple(spent_ns)
 
     def measure_host(self) -> None:
         """Now and then: how long the same small piece of work takes here, the best of a few."""
-        if self._measures:
+        if self._plan.part_rows:
             took = []
             for _ in range(YARDSTICK_TRIES):
-                start = self._now()
+                start = self._needed_ns()
                 np.sort(_numbers())
                 sum(range(2_000))
-                took.append(self._now().wall_ns - start.wall_ns)
+                took.append(self._needed_ns() - start)
             self._counting.statistics.yardstick_ns = min(took)
 
+    def _needed_ns(self) -> int:
+        """A clock that stands still while the thread is in line for a core.
 
-def is_measured(epoch: int, slot: int) -> bool:
-    """Does this slot measure in this epoch? Slots take turns."""
-    return (epoch + slot) % MEASURED_EVERY == 0
+        Cheaper than that of the process's own time, which took 3 ms to read on a busy machine.
+        """
+        return self._clock_ns() - (queued_ns() or 0)
 
 
-def parts_for(rows: int) -> int:
-    """How many parts so many rows make; one: too few to be told apart."""
-    return max(1, min(PARTS_MAX, rows // PART_ROWS))
+def rows_of_parts(
+    epoch: int, rows: Mapping[str, Sequence[int]], spent_ms: Mapping[str, Sequence[float]]
+) -> dict[str, int]:
+    """Rows that a part must have, by operator, from what rows took before; none: not measured."""
+    if epoch % MEASURED_EVERY != 0:
+        return {}
+    took = {op: sum(spent_ms.get(op, ())) / sum(by) for op, by in rows.items() if sum(by)}
+    return {op: math.ceil(PART_MS / ms) for op, ms in took.items() if ms > 0}
 
 
 def part_of_units(unit: U64, epoch: int, parts: int) -> I64:

@@ -18,11 +18,17 @@ from headgate.control.unit_costs import UnitCosts
 from headgate.routing.hashing import hash_columns
 from headgate.slot.rows import Rows
 from headgate.slot.task import Services
-from headgate.slot.unit_times import MEASURED_EVERY, PART_ROWS, in_parts, part_of_units
+from headgate.slot.unit_times import (
+    MEASURED_EVERY,
+    PARTS_MAX,
+    in_parts,
+    part_of_units,
+    rows_of_parts,
+)
 from headgate.testing import ListSource, LocalRun, run
 from strategies import examples
 
-BUCKETS, ROWS, HEAVY = 64, 4 * PART_ROWS, 7
+BUCKETS, ROWS, HEAVY = 64, 200, 7
 
 
 @given(st.lists(st.integers(0, 4), max_size=60), st.integers(5, 8))
@@ -34,6 +40,13 @@ def test_parts_have_every_row_once_and_in_its_order(drawn: list[int], parts: int
 
     by_part = [[n for n, part in enumerate(drawn) if part == p] for p in range(parts)]
     assert [part.batch.column("n").to_pylist() for part in found] == by_part
+
+
+def test_the_plan_says_how_many_rows_take_long_enough_to_be_timed() -> None:
+    rows, spent = {"op": (100, 300), "idle": (0, 0)}, {"op": (150.0, 50.0), "idle": (0.0, 0.0)}
+
+    assert rows_of_parts(MEASURED_EVERY, rows, spent) == {"op": 30}, "0.5 ms a row, for 15 ms"
+    assert rows_of_parts(MEASURED_EVERY + 1, rows, spent) == {}
 
 
 def test_units_are_drawn_anew_every_epoch() -> None:
@@ -67,7 +80,7 @@ class Costly(hg.Count):
 
     def process(self, rows: Any, state: Any, clock: Any) -> Any:
         heavy = int((rows.batch.column("k").to_numpy() == HEAVY).sum())
-        Costly.now_ns += 1_000_000 * (len(rows) + 49 * heavy)
+        Costly.now_ns += 1_000_000_000 * (len(rows) + 49 * heavy)
         return super().process(rows, state, clock)
 
 
@@ -80,21 +93,22 @@ class ByCosts(Services):
 
 def counted(manager: Watching | None, epochs: int, slots: int = 1) -> LocalRun:
     flow = hg.Flow("measured")
-    draw = np.random.default_rng(5).integers(0, 200, (epochs, ROWS)).tolist()
+    draw = [np.random.default_rng([5, epoch]).permutation(ROWS).tolist() for epoch in range(epochs)]
     rows = [[{"k": k, "n": n} for n, k in enumerate(keys)] for keys in draw]
     source = ListSource("k bigint, n bigint", rows)
     keyed = flow.source(source).key_by("k").process(Costly(emit="rows"), name="counts")
     keyed.to_memory("out")
-    return run(flow, slots=slots, buckets=BUCKETS, manager=manager, check_purity=epochs == 1)
+    return run(flow, slots=slots, buckets=BUCKETS, manager=manager, check_purity=False)
 
 
-def test_measuring_changes_no_result() -> None:
-    manager = Watching()
-    measured, usual = counted(manager, 1), counted(None, 1)
+def test_measuring_changes_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headgate.testing.Services", ByCosts)
+    manager, epochs = Watching(), MEASURED_EVERY + 1
+    measured, usual = counted(manager, epochs), counted(None, epochs)
 
     (task,) = [t for epoch in manager.observed for t in epoch.statistics if t.unit_ns]
-    assert len(task.unit_ns["counts"]) == ROWS // PART_ROWS
-    assert task.yardstick_ns >= 0
+    assert len(task.unit_ns["counts"]) == PARTS_MAX
+    assert task.loads["counts"].total == ROWS
     by_key = [defaultdict[int, list[int]](list) for _ in range(2)]
     for rows, done in zip(by_key, (measured, usual), strict=True):
         for row in done.rows("out"):
@@ -106,7 +120,7 @@ def test_measuring_changes_no_result() -> None:
 def test_what_parts_take_tells_the_unit_that_is_expensive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headgate.testing.Services", ByCosts)
     manager, costs = Watching(), UnitCosts()
-    counted(manager, 5 * MEASURED_EVERY + 1)
+    counted(manager, 4 * MEASURED_EVERY + 1)
     costs.learn(manager.observed, {})
 
     table = hg.hash_table(1, BUCKETS)
