@@ -100,7 +100,7 @@ want_iproute() {
 
 # Changes when the packages, the project or its place change (scripts in .venv hold their path).
 fingerprint() {
-    { pwd -P; cat requirements.lock pyproject.toml lab/pyproject.toml src/headgate/routing/kernels.c "${BASH_SOURCE[0]}"; } | sha256sum
+    { pwd -P; cat requirements.lock pyproject.toml lab/pyproject.toml src/headgate/routing/kernels.c src/headgate/state/kernels.c "${BASH_SOURCE[0]}"; } | sha256sum
 }
 
 is_current() {

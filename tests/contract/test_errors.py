@@ -17,7 +17,7 @@ for _module in pkgutil.walk_packages(headgate.__path__, "headgate."):
     if not _module.name.startswith(
         (
             *("headgate.runtime", "headgate.offline", "headgate.demo", "headgate.cli"),
-            "headgate.routing._kernels",  # C functions only, for ctypes
+            *("headgate.routing._kernels", "headgate.state._kernels"),  # C functions, for ctypes
         )
     ):
         importlib.import_module(_module.name)

@@ -2,7 +2,7 @@
 
    Every function gives exactly what its NumPy counterpart gives (routing/hashing.py and
    routing/identity.py); tests/unit/routing/test_kernels.py compares them. No Python in here:
-   routing/kernels.py calls it through ctypes, which lets other threads run meanwhile.
+   routing/kernels.py calls it through ctypes.
 */
 #include <stdint.h>
 #include <stdlib.h>

@@ -1,34 +1,28 @@
-"""The compiled hot loops over keys, if they were built; otherwise NumPy does the same, slower.
-
-`kernels.c` is compiled when the package is installed, by whatever C compiler is there. Without one
-the installation goes on, and this module says so once, in the log. Both ways give the same numbers,
-so a checkpoint, and the tasks of one epoch, may have been served by either.
-"""
+"""The compiled hot loops over keys, if they were built; see `native.py`."""
 
 from __future__ import annotations
 
 import ctypes
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from headgate import native
 from headgate.arrays import I64, U64
+from headgate.native import COUNT, POINTER, Kernels
+from headgate.native import at as _at
 
-log = logging.getLogger("headgate")
-
-_POINTER, _COUNT = ctypes.c_void_p, ctypes.c_int64
-_BYTES = [_POINTER, _COUNT, _POINTER, _COUNT, _COUNT, _COUNT, _POINTER]
-_SIGNATURES: dict[str, tuple[list[Any], Any]] = {
-    "hg_hash_bytes": (_BYTES, _COUNT),
-    "hg_fold": ([_POINTER, _POINTER, _COUNT], None),
-    "hg_mix_words": ([_POINTER, _COUNT, _POINTER], None),
-    "hg_sip_bytes": ([_POINTER, *_BYTES], _COUNT),
-    "hg_sip_words": ([_POINTER, _POINTER, _COUNT, _COUNT, _POINTER], None),
-    "hg_group_rows": ([_POINTER, _POINTER, _COUNT, _COUNT, _POINTER, _POINTER], _COUNT),
-    "hg_order_of": ([_POINTER, _COUNT, _POINTER, _POINTER], None),
+_BYTES = [POINTER, COUNT, POINTER, COUNT, COUNT, COUNT, POINTER]
+_SIGNATURES: native.Signatures = {
+    "hg_hash_bytes": (_BYTES, COUNT),
+    "hg_fold": ([POINTER, POINTER, COUNT], None),
+    "hg_mix_words": ([POINTER, COUNT, POINTER], None),
+    "hg_sip_bytes": ([POINTER, *_BYTES], COUNT),
+    "hg_sip_words": ([POINTER, POINTER, COUNT, COUNT, POINTER], None),
+    "hg_group_rows": ([POINTER, POINTER, COUNT, COUNT, POINTER, POINTER], COUNT),
+    "hg_order_of": ([POINTER, COUNT, POINTER, POINTER], None),
 }
 
 
@@ -49,37 +43,9 @@ class ByteColumn:
         )
 
 
-class Kernels:
-    """The library; arrays that go in are contiguous."""
-
-    def __init__(self, library: ctypes.CDLL) -> None:
-        for name, (arguments, result) in _SIGNATURES.items():
-            function = getattr(library, name)
-            function.argtypes, function.restype = arguments, result
-            setattr(self, name.removeprefix("hg_"), function)
-
-    hash_bytes: Any
-    fold: Any
-    mix_words: Any
-    sip_bytes: Any
-    sip_words: Any
-    group_rows: Any
-    order_of: Any
-
-
 def load() -> Kernels | None:
-    """The library beside this module; None, and a line in the log, if it cannot be used."""
-    for built in sorted(Path(__file__).parent.glob("_kernels*.so")):
-        try:
-            return Kernels(ctypes.CDLL(str(built)))
-        except (OSError, AttributeError) as problem:  # of another machine, or version
-            log.info("%s cannot be used (%s): keys are hashed in NumPy, slower", built, problem)
-            return None
-    log.info(
-        "headgate was installed without its compiled loops (no C compiler?): keys are hashed in "
-        "NumPy, about ten times slower for text"
-    )
-    return None
+    """The library beside this module, or None."""
+    return native.load(Path(__file__).parent, _SIGNATURES, "keys are hashed")
 
 
 compiled: Kernels | None = load()
@@ -138,11 +104,6 @@ def _whole(long_values: int) -> int:
     if long_values < 0:
         raise ValueError("a column's offsets lead out of its data")
     return long_values
-
-
-def _at(array: Any) -> int:
-    address: int = array.ctypes.data
-    return address
 
 
 def _pointers(arrays: Sequence[U64]) -> Any:

@@ -149,6 +149,16 @@ class Values:
             return Values(self.data.filter(rows) if index.dtype == bool else self.data.take(rows))
         return Values(self.data[index], None if self.valid is None else self.valid[index])
 
+    def spread(self, index: Array, count: int) -> Values:
+        """The values, which are in NumPy, at some of `count` places; zeros elsewhere."""
+        data = np.zeros((count, *self.data.shape[1:]), self.data.dtype)
+        data[index] = self.data
+        if self.valid is None:
+            return Values(data)
+        valid = np.ones(count, np.bool_)
+        valid[index] = self.valid
+        return Values(data, valid)
+
     @classmethod
     def concat(cls, parts: list[Values]) -> Values:
         if len(parts) == 1:

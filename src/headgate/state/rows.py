@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headgate.arrays import I64, U64
+from headgate.state import kernels
 from headgate.state.layout import TOUCHED, Array, Mask, RowLayout, Values
 
 Order = npt.NDArray[np.intp]
@@ -58,6 +59,9 @@ def sorted_order(ids: RowIds) -> tuple[Order, Mask]:
 
     Sorting by route alone settles most rows; only those that share one are compared further.
     """
+    if kernels.compiled is not None and len(ids):
+        packed, bits = _packed(ids.route)
+        return kernels.order(kernels.compiled, ids.route, ids.h, ids.check, packed, bits)
     order = _route_order(ids.route)
     route = ids.route[order]
     first = np.ones(len(ids), np.bool_)
@@ -107,16 +111,22 @@ def _route_order(route: U64) -> Order:
     bits only, the result shows it and is not used. More rows come from files, as a few sorted
     stretches, which a merging argsort likes best.
     """
-    bits = max(1, (len(route) - 1).bit_length())
-    if bits <= 20:
-        rest = np.uint64((1 << bits) - 1)
-        packed = (route & ~rest) | np.arange(len(route), dtype=np.uint64)
-        packed.sort()
-        order = (packed & rest).astype(np.intp)
+    packed, bits = _packed(route) if len(route) <= 1 << 20 else (route, 0)
+    if bits:
+        order = (packed & np.uint64((1 << bits) - 1)).astype(np.intp)
         ordered = route[order]
         if (ordered[1:] >= ordered[:-1]).all():
             return order
     return np.argsort(route, kind="stable")
+
+
+def _packed(route: U64) -> tuple[U64, int]:
+    """The routes' top bits and the rows' numbers in the rest, sorted; how many bits the rest is."""
+    bits = max(1, (len(route) - 1).bit_length())
+    rest = np.uint64((1 << bits) - 1)
+    packed = (route & ~rest) | np.arange(len(route), dtype=np.uint64)
+    packed.sort()
+    return packed, bits
 
 
 def bucket_of(route: U64, buckets: int) -> I64:

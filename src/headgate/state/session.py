@@ -92,7 +92,7 @@ class StateSession:
         self._make_ready()
         where, table = self._finder.find(keys), self._table
         pos, found = where.pos, where.found
-        cells = where.cells or table.value_cells(pos)
+        cells = where.cells or table.value_cells(pos, found)
         if self._expired_at is not None:
             found = found & (cells[TOUCHED].data > self._expired_at)
         absent = None if found.all() else ~found

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headgate.arrays import U64
+from headgate.state import kernels
 from headgate.state.columns import (
     Column,
     FixedColumn,
@@ -87,7 +88,7 @@ class HashTable:
         if self.seals.suspect and self._is_full_with(len(missing)):
             self.seals.check_all()  # as the rebuild will have to: then these need no check
         if self.seals.suspect:
-            cells = self.value_cells(pos)
+            cells = self.value_cells(pos, found)
             self.seals.check_found(ids, pos, found, cells)
         if len(missing):
             first = home_of(ids.h[missing], self.capacity) if start is None else start[missing]
@@ -97,6 +98,13 @@ class HashTable:
     def find(self, h: U64, check: U64, start: Positions | None = None) -> tuple[Positions, Mask]:
         """Position of each row and whether it is there; if not, where its probe ended."""
         check = self._as_check(check)
+        if kernels.compiled is not None:
+            try:
+                return kernels.find(
+                    kernels.compiled, h, check, start, self.capacity, self.h, self.check
+                )
+            except IndexError:  # the last position is no longer empty
+                raise WarmCopyDamaged from None
         pos = home_of(h, self.capacity) if start is None else start.copy()
         seen = self.check[pos]
         found = (seen == check) & (self.h[pos] == h)
@@ -123,35 +131,38 @@ class HashTable:
         self._make_room(len(ids), int(ids.check.max()) if len(ids) else 0)
         if self.version != version:
             pos = home_of(ids.h, self.capacity)
-        check = self._as_check(ids.check)
-        pos = pos.copy()
-        todo = np.arange(len(ids))
-        last, round_ = len(self.h) - 1, 0
+        ended, pos = pos, pos.copy()
+        placed = self._claim(ids, self._as_check(ids.check), pos)
+        if placed is not None:  # a cluster reached the end: more room, and once again
+            self.check[pos[placed]] = EMPTY
+            self._rebuild(self.live + len(ids), grow=True)
+            return self.insert(ids, home_of(ids.h, self.capacity))
+        self.seals.check_free(pos[pos != ended])  # where a probe ended it was checked
+        if self.layout.has_route:
+            self.route[pos] = ids.route
+        self.live += len(ids)
+        return pos
+
+    def _claim(self, ids: RowIds, check: Array, pos: Positions) -> Any:
+        """Put rows at free places from `pos` on, in place. If not all fit: those that do."""
+        if kernels.compiled is not None:
+            count = kernels.claim(kernels.compiled, ids.h, check, self.h, self.check, pos)
+            return None if count == len(ids) else np.arange(count)
+        todo, last = np.arange(len(ids)), len(self.h) - 1
         while todo.size:
             p = pos[todo]
-            if int(p.max()) >= last:  # a cluster reached the end: more room, and once again
-                taken = np.delete(pos, todo)
-                self.check[taken] = EMPTY
-                self.live -= len(taken)
-                self._rebuild(self.live + len(ids), grow=True)
-                return self.insert(ids, home_of(ids.h, self.capacity))
+            if int(p.max()) >= last:
+                return np.delete(np.arange(len(ids)), todo)
             free = self.check[p] == EMPTY
             tried, p = todo[free], p[free]
-            if round_:  # where a probe ended it was checked
-                self.seals.check_free(p)
-            round_ += 1
             self.h[p] = ids.h[tried]
             self.check[p] = check[tried]
             won = (self.h[p] == ids.h[tried]) & (self.check[p] == check[tried])
-            winners = tried[won]
-            if self.layout.has_route:
-                self.route[pos[winners]] = ids.route[winners]
-            self.live += len(winners)
             lost = np.ones(len(todo), np.bool_)
             lost[np.flatnonzero(free)[won]] = False
             todo = todo[lost]
             pos[todo] += 1
-        return pos
+        return None
 
     def ensure(self, ids: RowIds, pos: Positions, found: Mask) -> Positions:
         """Positions of all these rows, those not found inserted with blank columns."""
@@ -180,10 +191,14 @@ class HashTable:
                 cells[name] = self.columns[name].scatter(pos, given)
         self.seals.write(ids, pos, cells)
 
-    def value_cells(self, pos: Positions) -> dict[str, Values]:
-        """What the value columns hold, and the clock: all but the key."""
-        keys = self.layout.key_names
-        return {name: c.cells(pos) for name, c in self.columns.items() if name not in keys}
+    def value_cells(self, pos: Positions, found: Mask) -> dict[str, Values]:
+        """What the value columns hold, and the clock: all but the key; anything if not found."""
+        columns = {n: c for n, c in self.columns.items() if n not in self.layout.key_names}
+        there = np.flatnonzero(found)
+        if 2 * len(there) > len(pos):
+            return {name: column.cells(pos) for name, column in columns.items()}
+        some = pos[there]
+        return {name: c.cells(some).spread(there, len(pos)) for name, c in columns.items()}
 
     def gather(
         self, pos: Positions, names: list[str] | None = None, absent: Mask | None = None

@@ -1,0 +1,172 @@
+/* The hot loops over state rows: finding them, giving them places, and putting them in order.
+
+   `hg_find` and `hg_order` give exactly what NumPy gives (state/table.py, state/rows.py); `hg_claim`
+   may give other free places, which nothing but the table depends on. tests/unit/state/
+   test_kernels.py compares them. No Python in here: state/kernels.py calls it through ctypes.
+*/
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MIX 0x9E3779B97F4A7C15ull
+#define EMPTY 0
+#define AHEAD 16
+#define FEW 16
+
+typedef uint64_t u64;
+typedef int64_t i64;
+
+/* A hash table's positions. The marks of rows have one byte each, or eight. */
+typedef struct {
+    const u64 *h;
+    const void *marks;
+    i64 mark_bytes;
+    i64 size;
+} Table;
+
+static inline u64 mark_at(const Table *t, i64 place) {
+    if (t->mark_bytes == 1) return ((const uint8_t *)t->marks)[place];
+    return ((const u64 *)t->marks)[place];
+}
+
+static inline i64 home_of(u64 h, u64 capacity) {
+    return (i64)((((h ^ h >> 29) * MIX >> 32) * capacity) >> 32);
+}
+
+static inline void fetch(const Table *t, i64 place) {
+    if (place < 0 || place >= t->size) return;
+    __builtin_prefetch(&t->h[place]);
+    __builtin_prefetch((const char *)t->marks + place * t->mark_bytes);
+}
+
+/* Where each row is, or where its probe ended, at an empty position. `start`: from where to go on
+   (NULL: from home). Returns -1 if a probe left the table. */
+i64 hg_find(const u64 *h, const void *wanted, const i64 *start, i64 rows, i64 capacity,
+            const u64 *table_h, const void *marks, i64 mark_bytes, i64 size, i64 *pos,
+            uint8_t *found) {
+    const Table t = {table_h, marks, mark_bytes, size};
+    const Table asked = {h, wanted, mark_bytes, rows};
+    for (i64 row = 0; row < rows && row < AHEAD; row++)
+        fetch(&t, pos[row] = start ? start[row] : home_of(h[row], (u64)capacity));
+    for (i64 row = 0; row < rows; row++) {
+        const i64 next = row + AHEAD;
+        if (next < rows)
+            fetch(&t, pos[next] = start ? start[next] : home_of(h[next], (u64)capacity));
+        const u64 hash = h[row], mark = mark_at(&asked, row);
+        i64 place = pos[row];
+        if (place < 0) return -1;
+        for (found[row] = 0;; place++) {
+            if (place >= size) return -1;
+            const u64 seen = mark_at(&t, place);
+            if (seen == mark && t.h[place] == hash) {
+                found[row] = 1;
+                break;
+            }
+            if (seen == EMPTY) break;
+        }
+        pos[row] = place;
+    }
+    return 0;
+}
+
+/* Give each row, none of which is there, the first free position from pos[row] on. Returns how many
+   rows have one: fewer than all if the last position of the table would have been taken. */
+i64 hg_claim(const u64 *h, const void *wanted, i64 rows, u64 *table_h, void *marks, i64 mark_bytes,
+             i64 size, i64 *pos) {
+    const Table t = {table_h, marks, mark_bytes, size};
+    const Table asked = {h, wanted, mark_bytes, rows};
+    for (i64 row = 0; row < rows; row++) {
+        if (row + AHEAD < rows) fetch(&t, pos[row + AHEAD]);
+        i64 place = pos[row];
+        if (place < 0) return row;
+        while (place < size - 1 && mark_at(&t, place) != EMPTY) place++;
+        if (place >= size - 1) return row;
+        table_h[place] = h[row];
+        if (mark_bytes == 1)
+            ((uint8_t *)marks)[place] = (uint8_t)mark_at(&asked, row);
+        else
+            ((u64 *)marks)[place] = mark_at(&asked, row);
+        pos[row] = place;
+    }
+    return rows;
+}
+
+/* --- order ------------------------------------------------------------------------------------ */
+
+typedef struct {
+    u64 route, h, check;
+    i64 row;
+} Row;
+
+static inline int before(const Row *a, const Row *b) {
+    if (a->route != b->route) return a->route < b->route;
+    if (a->h != b->h) return a->h < b->h;
+    if (a->check != b->check) return a->check < b->check;
+    return a->row < b->row;
+}
+
+static void sort_few(Row *rows, i64 count) {
+    for (i64 i = 1; i < count; i++) {
+        const Row row = rows[i];
+        i64 place = i;
+        for (; place > 0 && before(&row, &rows[place - 1]); place--) rows[place] = rows[place - 1];
+        rows[place] = row;
+    }
+}
+
+static void sort_rows(Row *rows, Row *spare, i64 count) {
+    if (count <= FEW) {
+        sort_few(rows, count);
+        return;
+    }
+    const i64 half = count / 2;
+    sort_rows(rows, spare, half);
+    sort_rows(rows + half, spare, count - half);
+    if (!before(&rows[half], &rows[half - 1])) return;
+    memcpy(spare, rows, (size_t)half * sizeof *rows);
+    for (i64 left = 0, right = half, to = 0; left < half; to++) {
+        const int take_right = right < count && before(&rows[right], &spare[left]);
+        rows[to] = take_right ? rows[right++] : spare[left++];
+    }
+}
+
+/* Row numbers by (route, h, check), earlier rows first among equals, and which are the first of
+   equal ones. `packed` are sorted numbers: the top bits of a row's route, and in the low `bits` its
+   number. Only rows that agree in the former are looked at. Returns -1 if there is no memory. */
+i64 hg_order(const u64 *route, const u64 *h, const u64 *check, const u64 *packed, i64 rows,
+             i64 bits, i64 *order, uint8_t *first) {
+    const u64 rest = ((u64)1 << bits) - 1;
+    i64 room = 0;
+    Row *run = NULL;
+    for (i64 start = 0, end; start < rows; start = end) {
+        for (end = start + 1; end < rows && !((packed[end] ^ packed[start]) & ~rest); end++);
+        const i64 count = end - start;
+        if (count == 1) {
+            order[start] = (i64)(packed[start] & rest), first[start] = 1;
+            continue;
+        }
+        if (count > room) {
+            room = 2 * count;
+            free(run);
+            run = malloc((size_t)(room + room / 2) * sizeof *run); /* and half to merge in */
+            if (run == NULL) return -1;
+        }
+        for (i64 i = 0; i < count; i++) {
+            const i64 ahead = start + i + AHEAD < rows ? (i64)(packed[start + i + AHEAD] & rest) : 0;
+            __builtin_prefetch(&route[ahead]);
+            __builtin_prefetch(&h[ahead]);
+            __builtin_prefetch(&check[ahead]);
+            const i64 row = (i64)(packed[start + i] & rest);
+            const Row one = {route[row], h[row], check[row], row};
+            run[i] = one;
+        }
+        sort_rows(run, run + room, count);
+        for (i64 i = 0; i < count; i++) {
+            order[start + i] = run[i].row;
+            first[start + i] = i == 0 || run[i].route != run[i - 1].route ||
+                               run[i].h != run[i - 1].h || run[i].check != run[i - 1].check;
+        }
+    }
+    free(run);
+    return 0;
+}
