@@ -4,10 +4,10 @@ BIN := .venv/bin
 .DEFAULT_GOAL := help
 # Where it is set, each process of the tests compiles all modules again.
 export PYTHONDONTWRITEBYTECODE :=
-.PHONY: help setup demo test check unit spark fuzz soak matrix minimum docs bench lock clean
+.PHONY: help setup demo test check unit spark fuzz soak matrix minimum docs bench bench-quick lock clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup:  ## .venv from requirements.lock, and Java 17+; at once when nothing changed
 	@bash scripts/setup.sh
@@ -54,6 +54,10 @@ docs: setup  ## the API reference from the docstrings, as HTML in build/docs
 
 bench: setup  ## the two-operator chain against plain Spark, on this machine
 	@$(BIN)/headgate-lab bench chain
+
+bench-quick: setup  ## hot paths of this tree against the last tag, in minutes; ratios in build/bench-quick.json
+	@mkdir -p build
+	@$(BIN)/headgate-lab bench regression --json build/bench-quick.json
 
 lock:  ## pin the newest fitting versions for what pyproject.toml newly asks (needs the network)
 	@bash scripts/lock.sh

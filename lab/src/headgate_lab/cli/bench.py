@@ -16,12 +16,18 @@ from rich.console import Console
 from headgate.cli.console import plain_errors, speaker
 from headgate_lab.cli.bench_elastic import elastic
 from headgate_lab.cli.bench_list import ALL
+from headgate_lab.cli.bench_regression import regression
 from headgate_lab.cli.bench_tune import predict, tune
 
 Bench = Callable[[Path | None, bool, Console], None]
 
 BENCHES: dict[str, Bench] = dict(ALL)
-OWN_OPTIONS: dict[str, Callable[..., None]] = {"tune": tune, "predict": predict, "elastic": elastic}
+OWN_OPTIONS: dict[str, Callable[..., None]] = {
+    "tune": tune,
+    "predict": predict,
+    "elastic": elastic,
+    "regression": regression,
+}
 
 
 def bench_app(
