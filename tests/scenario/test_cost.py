@@ -52,7 +52,7 @@ def check(done: LocalRun, epochs: list[list[dict[str, Any]]]) -> None:
     assert counts == {author: authors.count(author) for author in set(authors)}
 
 
-@pytest.mark.parametrize("schedule", ["batch", "online"])
+@pytest.mark.parametrize("schedule", ["batch", "online", "paper"])
 def test_rows_are_those_of_a_plain_map_and_tasks_are_pure(schedule: Any) -> None:
     """Every task runs twice and is compared, before and after there are models."""
     epochs = epochs_of(6)

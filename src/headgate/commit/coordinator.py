@@ -269,6 +269,7 @@ class Coordinator:
             costs=dict(self._costs.models),
             cost_files=dict(self._costs.names),
             costs_uri=self.checkpoint.costs.storage.uri,
+            beside_ms=dict(self._costs.beside_ms),
             side_tables=self._side_tables.names,
             side_tables_uri=self.checkpoint.lookups.uri,
             batching=self.batching,
@@ -361,7 +362,8 @@ class Coordinator:
         plan, total, result, attempts = self._attempt(epoch, run)
         faults.reach("custody-checked", epoch)
         costs = self._costs.record(plan, total, result.statistics)
-        self._costs.observe(result.statistics, plan.slots)  # the next plan knows them
+        # The next plan knows them.
+        self._costs.observe(result.statistics, plan.slots, result.timings)
         facts = epoch_facts(self.program, plan, total, result, (self.last or BEFORE).record)
         facts = replace(facts, costs=costs, attempts=attempts, tick=tick)
         manifest = next_manifest(

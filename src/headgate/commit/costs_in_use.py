@@ -1,28 +1,36 @@
 """The cost models of a flow's cost-aware shuffles: stored, learnt from its epochs, committed.
 
-Every slot's measured costs of an epoch arrive as sketches and go through the state machine of that
-instance (`InstanceCosts`). Only when it says so does the plan's frozen copy change: a new model
-is saved, the next epoch's tasks read it, and the manifest names it, so a restart begins with it.
-Models hold real times only, per instance, and each epoch starts with idle slots. So the paper's
-synchronisation, which settles old debts of estimated against real time, is the speed of an instance
-here.
+The instances themselves decide, in their tasks, when to send what they have measured
+(`slot/cost_memory.py`). Only then does the plan's frozen copy change: a new model is saved, the
+next epoch's tasks read it, and the manifest names it, so a restart begins with it. Models hold real
+times only, per instance, and no epoch inherits a queue. So the paper's synchronisation, which
+settles old debts of estimated against real time, is the speed of an instance here.
+
+What a slot has to do besides, in the level in which it has the rows of the shuffle, is what it had
+to do in the last epochs. Slots begin with that; each of several schedulers takes its share of it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 from headgate.commit.facts import CostFacts
 from headgate.errors import StateFileError
-from headgate.routing.costs import CostModel, CostSketch, InstanceCosts, SketchShape
+from headgate.routing.costs import CostModel, CostSketch, SketchShape
+from headgate.slot.cost_timing import chains
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
+from headgate.slot.report import Timing
 from headgate.slot.statistics import TaskStatistics
 from headgate.state.named_table import read_table, write_table
 from headgate.state.storage import Storage
 
 log = logging.getLogger("headgate")
+
+
+NEWEST = 0.5  # how much the last epoch says of what slots will do besides
 
 
 class CostFiles:
@@ -47,15 +55,16 @@ class CostFiles:
 
 
 class CostsInUse:
-    """Models by operator and their files; what every instance has measured since."""
+    """Models by operator and their files; what slots do besides."""
 
     def __init__(self, program: Program, files: CostFiles, stored: Mapping[str, str]) -> None:
         self._files = files
         self._shapes = cost_shapes(program)
-        self._instances: dict[str, dict[int, InstanceCosts]] = {op: {} for op in self._shapes}
+        self._chains = chain_names(program) if self._shapes else {}
         self.models: dict[str, CostModel] = {}
         self.names: dict[str, str] = {}
-        self._sent: dict[str, int] = {}
+        self.beside_ms: dict[str, tuple[float, ...]] = {}
+        self._sent: Counter[str] = Counter()
         self.damaged: dict[str, StateFileError] = {}
         for operator, name in stored.items():
             if operator in self._shapes:
@@ -66,36 +75,50 @@ class CostsInUse:
         for operator, model in self.models.items():
             if model.instances != slots:
                 self._use(operator, model.resized(slots))
+        self.beside_ms = {op: b for op, b in self.beside_ms.items() if len(b) == slots}
 
-    def observe(self, statistics: Iterable[TaskStatistics], slots: int) -> None:
-        """Take in what an epoch's tasks measured; replaces models whose instances say so."""
-        for operator, by_slot in measured(statistics).items():
-            shape, instances = self._shapes[operator], self._instances[operator]
-            sent = sum(
-                instances.setdefault(slot, InstanceCosts(shape)).add(sketch)
-                for slot, sketch in sorted(by_slot.items())
+    def observe(
+        self, statistics: Iterable[TaskStatistics], slots: int, timings: Sequence[Timing] = ()
+    ) -> None:
+        """Take in what an epoch's instances sent, and what their slots did besides."""
+        sent: dict[str, dict[int, CostSketch]] = {}
+        for task in statistics:
+            for operator, sketch in task.costs.items():
+                sent.setdefault(operator, {})[task.slot] = sketch
+                self._sent[operator] += 1
+        for operator, by_slot in sent.items():
+            shape, model = self._shapes[operator], self.models.get(operator)
+            known = [CostSketch(shape) for _ in range(slots)]
+            if model is not None:
+                known = [model.sketch(slot) for slot in range(slots)]
+            for slot, sketch in by_slot.items():
+                known[slot] = sketch
+            self._use(operator, CostModel.of(known))
+        for operator, (chain, producers) in self._chains.items():
+            now = beside(timings, operator, chain, producers, slots)
+            before = self.beside_ms.get(operator, now)
+            self.beside_ms[operator] = tuple(
+                round(NEWEST * a + (1 - NEWEST) * b, 3) for a, b in zip(now, before, strict=True)
             )
-            if sent:
-                self._sent[operator] = self._sent.get(operator, 0) + sent
-                known = [instances[s].sent if s in instances else None for s in range(slots)]
-                self._use(operator, CostModel.of([s or CostSketch(shape) for s in known]))
 
     def record(
         self, plan: EpochPlan, total: Control, statistics: Iterable[TaskStatistics]
     ) -> dict[str, CostFacts]:
         """Per operator, estimated and measured milliseconds of every slot."""
-        facts, found, slots = {}, measured(statistics), range(plan.slots)
+        facts, slots = {}, range(plan.slots)
+        spent = spent_by_slot(statistics)
         for operator in self._shapes:
-            estimated, real = total.estimated_us.get(operator, {}), found.get(operator, {})
+            estimated, real = total.estimated_us.get(operator, {}), spent.get(operator, {})
             model = plan.costs.get(operator)
             facts[operator] = CostFacts(
                 estimated_ms=tuple(
                     estimated.get(str(s), 0) / 1000 if model else None for s in slots
                 ),
-                measured_ms=tuple(round(real[s].total_ms, 3) if s in real else 0.0 for s in slots),
-                rows=tuple(int(real[s].rows) if s in real else 0 for s in slots),
+                measured_ms=tuple(round(real.get(s, (0, 0.0))[1], 3) for s in slots),
+                rows=tuple(real.get(s, (0, 0.0))[0] for s in slots),
                 speed=None if model is None else tuple(round(x, 3) for x in model.speed.tolist()),
-                sketches_sent=self._sent.get(operator, 0),
+                sketches_sent=self._sent[operator],
+                beside_ms=None if model is None else plan.beside_ms.get(operator),
             )
         return facts
 
@@ -114,21 +137,51 @@ class CostsInUse:
         if model.shape != self._shapes[operator]:
             return
         self.models[operator], self.names[operator] = model, name
-        for slot in range(model.instances):
-            sketch = CostSketch(model.shape, model.frequency[slot], model.time_ms[slot])
-            instance = InstanceCosts(model.shape)
-            instance.adopt(sketch)
-            self._instances[operator][slot] = instance
 
 
-def measured(statistics: Iterable[TaskStatistics]) -> dict[str, dict[int, CostSketch]]:
-    """What an epoch's tasks measured, by operator and slot, levels added up."""
-    found: dict[str, dict[int, CostSketch]] = {}
+def spent_by_slot(
+    statistics: Iterable[TaskStatistics],
+) -> dict[str, dict[int, tuple[int, float]]]:
+    """Rows and milliseconds of an epoch's tasks, by operator and slot, levels added up."""
+    found: dict[str, dict[int, tuple[int, float]]] = {}
     for task in statistics:
-        for operator, sketch in task.costs.items():
+        for operator, (rows, ms) in task.spent.items():
             by_slot = found.setdefault(operator, {})
-            by_slot.setdefault(task.slot, CostSketch(sketch.shape)).merge(sketch)
+            before = by_slot.get(task.slot, (0, 0.0))
+            by_slot[task.slot] = before[0] + rows, before[1] + ms
     return found
+
+
+def beside(
+    timings: Sequence[Timing], operator: str, chain: set[str], producers: set[str], slots: int
+) -> tuple[float, ...]:
+    """What slots did besides an operator's chain in the level in which it had most rows, per task
+    that scheduled its rows, in milliseconds.
+    """
+    rows: Counter[int] = Counter()
+    for timing in timings:
+        if timing.name == operator:
+            rows[timing.level] += timing.rows
+    spent_ms = [0.0] * slots
+    if not rows:
+        return tuple(spent_ms)
+    level = max(rows, key=lambda at: (rows[at], -at))
+    schedulers = {t[:2] for t in timings if t.level < level and t.name in producers}
+    for timing in timings:
+        if timing.level == level and timing.name not in chain and not timing.is_moving:
+            spent_ms[timing.producer] += timing.nanoseconds / 1e6 / max(1, len(schedulers))
+    return tuple(spent_ms)
+
+
+def chain_names(program: Program) -> dict[str, tuple[set[str], set[str]]]:
+    """By operator behind a cost-aware shuffle: its chain, and the operators it has rows from."""
+    nodes, found = program.graph.nodes, chains(program)
+    named: dict[str, tuple[set[str], set[str]]] = {}
+    for head in set(found.values()):
+        chain = {nodes[node].name for node, of in found.items() if of == head}
+        producers = {nodes[edge.producer].name for edge in program.graph.inputs(head)}
+        named[nodes[head].name] = chain, producers
+    return named
 
 
 def cost_shapes(program: Program) -> dict[str, SketchShape]:

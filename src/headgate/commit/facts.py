@@ -99,13 +99,16 @@ class StateSize:
 
 @dataclass(frozen=True)
 class CostFacts:
-    """A cost-aware shuffle: what rows should have taken and took, slot by slot."""
+    """A cost-aware shuffle: what rows should have taken and took, slot by slot; what its schedule
+    supposed that slots do besides, and how often slots have sent sketches since the start.
+    """
 
     estimated_ms: tuple[float | None, ...]
     measured_ms: tuple[float, ...]
     rows: tuple[int, ...]
     speed: tuple[float, ...] | None = None
     sketches_sent: int = 0
+    beside_ms: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -84,24 +84,25 @@ def deal(at, starts, slots, upto, turn, offset, targets):  # type: ignore[no-unt
 
 
 @njit(cache=True)
-def assign(times, group, busy, first):  # type: ignore[no-untyped-def]
+def assign(times, group, busy, first, ahead):  # type: ignore[no-untyped-def]
     """Each tuple to the instance that is done with it first; `busy` grows with it.
 
-    Same targets as `cost_shuffle.greedy`, bit by bit: same order of additions and comparisons.
+    `ahead` is 1.0, or 0.0 to leave the tuple's own time out of the choice. Same targets as
+    `cost_shuffle.greedy`, bit by bit: same order of additions and comparisons.
     """
     k = len(busy)
     targets = np.empty(len(group), np.int32)
     for i in range(len(group)):
         g = group[i]
         best = first
-        least = busy[first] + times[g, first]
+        least = busy[first] + ahead * times[g, first]
         for j in range(first + 1, first + k):
             op = j if j < k else j - k
-            end = busy[op] + times[g, op]
+            end = busy[op] + ahead * times[g, op]
             if end < least:
                 least = end
                 best = op
-        busy[best] = least
+        busy[best] += times[g, best]
         targets[i] = best
     return targets
 

@@ -143,122 +143,6 @@ def _from_cells(shape: SketchShape, at: I32, frequency: F64, time_ms: F64) -> Co
     return sketch
 
 
-def change(sketch: CostSketch, before: CostSketch) -> float:
-    """Mean relative change of W / F over the cells that both know, weighted by time."""
-    spent, expected = sketch.held_against(before)
-    total = spent.sum()
-    return float(np.abs(spent - expected).sum() / total) if total > 0.0 else 1.0
-
-
-def surprise(window: CostSketch, known: CostSketch) -> tuple[float, float]:
-    """How far a window's times are from those known: in total, and cell by cell."""
-    spent, expected = window.held_against(known)
-    larger = max(spent.sum(), expected.sum())
-    if larger <= 0.0:
-        return 0.0, 0.0
-    drift = abs(spent.sum() - expected.sum()) / larger
-    return float(drift), float(np.abs(spent - expected).sum() / larger)
-
-
-@dataclass(frozen=True)
-class Stability:
-    """Tuples between two looks, and how much change is none.
-
-    `window_rows` while it becomes stable, `watch_rows` after that: a few tuples often differ from
-    what was sent, many do not.
-    `tolerance`: mean relative change of W / F, weighted by time, below which a sketch is stable.
-    `drift`: relative error of a window's total time above which times have changed;
-    `scatter`: growth of the error cell by cell, over its usual size, which also means that.
-    `kept_share`: what the past counts after a change, of a window's weight.
-    """
-
-    window_rows: int = 16
-    watch_rows: int = 128
-    tolerance: float = 0.25
-    drift: float = 0.25
-    scatter: float = 1.5
-    kept_share: float = 0.25
-
-    def __post_init__(self) -> None:
-        if (
-            min(self.window_rows, self.watch_rows) < 1
-            or min(self.tolerance, self.drift) <= 0
-            or self.scatter < 1
-        ):
-            raise ValueError(f"{self}: window and tolerances are positive, scatter at least 1")
-
-
-class InstanceCosts:
-    """What one instance has measured, and when it is sent: `add` says when `sent` is new.
-
-    Looked at once per window of tuples (after Rivetti et al. 2016). Where the paper sends whenever
-    the sketch is stable and then forgets everything, this one stays silent while the times are as
-    sent, sends again whenever it knows twice as many tuples, and starts over, with little weight on
-    the past, when a window surprises it. So messages grow with the logarithm of the stream and with
-    the number of changes.
-    """
-
-    def __init__(self, shape: SketchShape, settings: Stability | None = None) -> None:
-        self.settings = settings or Stability()
-        self.is_stable = False  # sent, and new windows are held against what was sent
-        self.sketch = CostSketch(shape)
-        self.sent: CostSketch | None = None
-        self._window = CostSketch(shape)
-        self._snapshot = CostSketch(shape)
-        self._usual: float | None = None
-
-    def add(self, measured: CostSketch) -> bool:
-        """Take in what the instance measured; True if `sent` is new."""
-        self._window.merge(measured)
-        send = self._watch() if self.is_stable else self._stabilize()
-        if send:
-            self.sent = self.sketch.copy()
-            self.sent.merge(self._window)
-            self.is_stable = True
-        return send
-
-    def adopt(self, sent: CostSketch) -> None:
-        """Go on from what was sent before a restart."""
-        self.sent, self.sketch = sent, sent.copy()
-        self.is_stable = sent.rows > 0
-
-    def _stabilize(self) -> bool:
-        """Add a window; stable if it changes little. The first changes everything."""
-        if self._window.rows < self.settings.window_rows:
-            return False
-        before = self._snapshot
-        self._take_window()
-        return before.rows > 0 and change(self.sketch, before) <= self.settings.tolerance
-
-    def _watch(self) -> bool:
-        """Hold a window against what was sent; send again if so much more is known."""
-        assert self.sent is not None
-        window = self._window
-        if window.rows >= self.settings.watch_rows:
-            if self._surprised(window):
-                self.is_stable = False
-                kept = self.settings.kept_share * window.rows / self.sketch.rows
-                self.sketch.decay(min(1.0, kept))
-                self._usual = None
-                self._take_window()
-                return False
-            self._take_window()
-        return self.sketch.rows + self._window.rows >= 2 * self.sent.rows
-
-    def _take_window(self) -> None:
-        self.sketch.merge(self._window)
-        self._window = CostSketch(self._window.shape)
-        self._snapshot = self.sketch.copy()
-
-    def _surprised(self, window: CostSketch) -> bool:
-        assert self.sent is not None
-        drift, scatter = surprise(window, self.sent)
-        usual = self._usual
-        self._usual = scatter if usual is None else 0.75 * usual + 0.25 * scatter
-        grown = usual is not None and scatter > self.settings.scatter * usual + 0.05
-        return drift > self.settings.drift or grown
-
-
 # --- what a tuple will take in each instance ------------------------------------------------------
 
 OWN_ROWS = 16.0  # so many tuples of a value in an instance weigh as much as what all know of it
@@ -337,6 +221,35 @@ class CostModel:
         own, spent = self.frequency[:, chosen].T, self.time_ms[:, chosen].T
         estimate: F64 = (spent + OWN_ROWS * expected) / (own + OWN_ROWS)
         return estimate
+
+    def own_times_ms(self, h: U64) -> F64:
+        """The same from each instance's own sketches and nothing else, as Rivetti et al. do: W / F
+        where F is least. A value that an instance has not seen counts as its mean tuple there.
+        """
+        cells = self.shape.cells(h)
+        rows = np.maximum(self.frequency.sum(axis=1), 1e-300)
+        times: F64 = np.tile(self.time_ms.sum(axis=1) / rows, (len(h), 1))
+        for j, (frequency, time_ms) in enumerate(zip(self.frequency, self.time_ms, strict=True)):
+            least = frequency[cells].argmin(axis=0)[None]
+            chosen = np.take_along_axis(cells, least, axis=0)[0]
+            seen = frequency[chosen] > 0
+            times[seen, j] = time_ms[chosen[seen]] / frequency[chosen[seen]]
+        return times
+
+    def sketch(self, instance: int) -> CostSketch:
+        """What one instance has told."""
+        frequency, time_ms = self.frequency[instance], self.time_ms[instance]
+        return CostSketch(self.shape, frequency.copy(), time_ms.copy())
+
+    @property
+    def is_whole(self) -> bool:
+        """Has every instance told something?"""
+        return bool((self.frequency.sum(axis=1) > 0).all())
+
+    def seen(self, h: U64) -> F64:
+        """How many tuples of each value all instances have told of, at most."""
+        counted: F64 = self.frequency.sum(axis=0)[self.shape.cells(h)].min(axis=0)
+        return counted
 
     def resized(self, instances: int) -> CostModel:
         """For another number of instances: new ones know nothing and count as mean ones."""

@@ -105,7 +105,8 @@ class EpochPlan:
     buckets and pinned keys instead. `table_files` names where the tables are stored, for engines
     that do not send large ones along. `costs` holds, for operators with a cost-aware input, what
     rows take in each slot, and `cost_files` where that is stored; there is none before the first
-    measurements. `batching` says how rows become batch tuples. `clocks` holds the clocks of
+    measurements. `beside_ms` is what each slot will have to do besides, in one scheduling task's
+    share. `batching` says how rows become batch tuples. `clocks` holds the clocks of
     operators behind windows, whose event time is not the flow's. `signed`: the checkpoint has a
     key, so that digests of files must be strong. `identity` is how the checkpoint tells keys apart,
     `clock_behind` for how many epochs the wall clock has been behind `clock`. `at_work` holds, for
@@ -137,6 +138,7 @@ class EpochPlan:
     costs: Mapping[str, CostModel] = field(default_factory=dict)
     cost_files: Mapping[str, str] = field(default_factory=dict)
     costs_uri: str = ""
+    beside_ms: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     batching: Batching = field(default_factory=Batching)
     clocks: Mapping[str, EpochClock] = field(default_factory=dict)
     clock_behind: int = 0

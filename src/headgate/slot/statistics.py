@@ -41,7 +41,8 @@ _LOADS_SHARE = 4  # one part in four of the memory is for key loads
 @dataclass
 class TaskStatistics:
     """The counts of one task: `pairs[producer, consumer]`, `loads[operator]`, and key texts;
-    `costs[operator]`, the execution times it measured; `state[operator]`, rows of state by unit;
+    `spent[operator]`, rows behind a cost-aware shuffle and their milliseconds; `costs[operator]`,
+    the instance's sketches if it sends them; `state[operator]`, rows of state by unit;
     `unit_ns[operator]`, what each part of its units took; `yardstick_ns`, how fast it was here.
     """
 
@@ -49,6 +50,7 @@ class TaskStatistics:
     pairs: dict[tuple[str, str], PairSketch] = field(default_factory=dict)
     loads: dict[str, PairSketch] = field(default_factory=dict)
     labels: dict[str, dict[int, str]] = field(default_factory=dict)
+    spent: dict[str, tuple[int, float]] = field(default_factory=dict)
     costs: dict[str, CostSketch] = field(default_factory=dict)
     state: dict[str, PairSketch] = field(default_factory=dict)
     unit_ns: dict[str, tuple[int, ...]] = field(default_factory=dict)

@@ -20,7 +20,8 @@ from headgate.arrays import I64
 from headgate.errors import HeadgateError
 from headgate.operator.base import Output
 from headgate.operator.rows import KeyedRows, Partials
-from headgate.slot.cost_shuffle import CostTiming
+from headgate.slot.cost_memory import Place, tell
+from headgate.slot.cost_timing import COST, CostTiming, without_cost
 from headgate.slot.failure import DeadLetters, from_exception, to_record
 from headgate.slot.latency import ages_in_bins
 from headgate.slot.outbox import Outbox
@@ -107,8 +108,13 @@ class Task:
         """Hand an operator's output to all its consumers."""
         if rows is None or not len(rows):
             return
+        group = rows.lineage.get(COST)
+        if group is not None:
+            rows = without_cost(rows)
         for edge, staying in self.outbox.dispatch(node.id, rows):
             mine = self.program.received(edge, staying)
+            if group is not None and self._timing.goes_on(edge):
+                mine = replace(mine, lineage={**mine.lineage, COST: group})
             self.inbox.setdefault(edge.consumer, []).append(mine)
 
     def run_node(self, node: Node) -> None:
@@ -222,15 +228,25 @@ class Task:
             sink = self.program.graph.nodes[self.program.graph.dead_letters]
             self.sinks.add(sink.name, Rows(letters))
             self.control.dead = dict(self.dead.counts)
-        if self.counting is not None or self._timing.sketches:
+        if self.counting is not None or self._timing.measured:
             counted = TaskStatistics(self.producer)
             if self.counting is not None:
                 counted = self.counting.statistics
-            counted.costs = self._timing.sketches
+            self._tell_costs(counted)
             self.services.statistics[self.level, self.producer] = counted.to_bytes()
         for sink_name, files in self.sinks.write().items():
             self.control.sinks.setdefault(sink_name, []).extend(files)
         yield from self.outbox.close()
+
+    def _tell_costs(self, counted: TaskStatistics) -> None:
+        """What rows took; the sketches of it only if they are due to be sent."""
+        for operator, measured in self._timing.measured.items():
+            counted.spent[operator] = measured.rows, measured.total_ms
+            if self.slot is not None:
+                place = Place(self.plan, operator, self.slot, self.level)
+                sent = tell(self.services.store, place, self._timing.sketch(operator))
+                if sent is not None:
+                    counted.costs[operator] = sent
 
     def answer(self, problem: HeadgateError | None = None) -> BatchTuple:
         """The control record; of a task that hit bad input only the error."""

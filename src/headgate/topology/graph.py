@@ -24,7 +24,7 @@ TO_OWNERS = ("hash", "auto")  # rows go to the one owner of their key, unless a 
 SEVERAL_SLOTS = ("pkg", "d_choices", "w_choices", "cut")
 NodeKind = Literal["source", "map", "filter", "flat_map", "stateful", "sink"]
 STATELESS = ("map", "filter", "flat_map")
-Schedule = Literal["batch", "online"]
+Schedule = Literal["batch", "online", "paper"]
 SinkFunction = Callable[[Any, int], None]
 
 
@@ -33,7 +33,9 @@ class CostOptions:
     """How a cost-aware shuffle estimates and schedules.
 
     `schedule`: "batch" places what takes long first, over all rows of a task's window; "online"
-    places row after row, as Rivetti et al. 2016 do. `epsilon` and `delta` give the sketches their
+    places row after row, each where it will be done first; "paper" is the scheduler of Rivetti et
+    al. 2017: row after row to the slot with the least work so far, each slot's times from its own
+    sketches alone. `epsilon` and `delta` give the sketches their
     size: a value's frequency is over by more than epsilon of all rows with probability delta.
     """
 

@@ -10,12 +10,14 @@ import pytest
 from tests.unit.commit.parts import coordinator, quiet
 from tests.unit.slot.parts import compiled, plan_for, source
 
-from headgate import Flow
+from headgate import Count, Flow
 from headgate.commit.costs_in_use import CostFiles, CostsInUse, cost_shapes
 from headgate.errors import StateFileError
 from headgate.routing.costs import CostSketch
 from headgate.routing.hashing import mix
+from headgate.routing.instance_costs import InstanceCosts
 from headgate.slot.plan import Control
+from headgate.slot.report import Timing
 from headgate.slot.statistics import TaskStatistics
 from headgate.state.storage import Storage
 
@@ -27,34 +29,47 @@ def program(epsilon=0.005):
     return compiled(flow)
 
 
-def epoch_of(costs, slots, rows=40, seed=0, speeds=None):
-    """What the slots' tasks of an epoch report."""
-    draw = np.random.default_rng(seed)
-    shape = cost_shapes(program())["work"]
-    told = []
-    for slot in range(slots):
-        values = draw.integers(0, len(costs), rows)
-        sketch = CostSketch(shape)
-        factor = 1.0 if speeds is None else speeds[slot]
-        sketch.update(mix(values.astype(np.uint64)), costs[values] * factor)
-        told.append(TaskStatistics(slot, costs={"work": sketch}))
-    return [TaskStatistics.from_bytes(task.to_bytes()) for task in told]
+COSTS = np.linspace(1, 60, 25)
+VALUES = mix(np.arange(25, dtype=np.uint64))
+SHAPE = cost_shapes(program())["work"]
+
+
+class Instances:
+    """What the slots' tasks report, epoch by epoch; each instance decides when to send."""
+
+    def __init__(self, slots):
+        self.instances = [InstanceCosts(SHAPE) for _ in range(slots)]
+
+    def epoch(self, rows=40, seed=0, speeds=None):
+        draw = np.random.default_rng(seed)
+        told = []
+        for slot, instance in enumerate(self.instances):
+            values = draw.integers(0, len(COSTS), rows)
+            sketch = CostSketch(SHAPE)
+            factor = 1.0 if speeds is None else speeds[slot]
+            sketch.update(mix(values.astype(np.uint64)), COSTS[values] * factor)
+            told.append(TaskStatistics(slot, spent={"work": (rows, sketch.total_ms)}))
+            if instance.add(sketch):
+                told[-1].costs["work"] = instance.sent
+        return [TaskStatistics.from_bytes(task.to_bytes()) for task in told]
+
+
+def measured(costs, epochs, slots=2, **options):
+    """Costs that have seen so many epochs."""
+    instances = Instances(slots)
+    for seed in range(epochs):
+        costs.observe(instances.epoch(seed=seed, **options), slots)
+    return costs
 
 
 def files(folder: Path) -> CostFiles:
     return CostFiles(Storage.at(str(folder)))
 
 
-COSTS = np.linspace(1, 60, 25)
-VALUES = mix(np.arange(25, dtype=np.uint64))
-
-
 def test_a_model_appears_when_stable_and_is_on_storage(tmp_path):
     costs = CostsInUse(program(), files(tmp_path), {})
-    costs.observe(epoch_of(COSTS, 2), 2)
-    assert not costs.models, "one epoch cannot be stable"
-    for seed in range(1, 8):
-        costs.observe(epoch_of(COSTS, 2, seed=seed, speeds=[1, 3]), 2)
+    assert not measured(costs, 1).models, "one epoch cannot be stable"
+    measured(costs, 8, speeds=[1, 3])
     model = costs.models["work"]
     assert model.times_ms(VALUES)[:, 0] == pytest.approx(COSTS, rel=0.5)
     assert model.speed[1] > 1.5 * model.speed[0]
@@ -64,15 +79,12 @@ def test_a_model_appears_when_stable_and_is_on_storage(tmp_path):
 
 def test_models_are_replaced_seldom_while_nothing_changes(tmp_path):
     costs = CostsInUse(program(), files(tmp_path), {})
-    for seed in range(60):
-        costs.observe(epoch_of(COSTS, 2, seed=seed), 2)
+    measured(costs, 60)
     assert len(files(tmp_path).storage.list()) <= 16, "two instances, each about log2 of 60 times"
 
 
 def test_a_restart_begins_with_what_was_measured(tmp_path):
-    before = CostsInUse(program(), files(tmp_path), {})
-    for seed in range(6):
-        before.observe(epoch_of(COSTS, 2, seed=seed), 2)
+    before = measured(CostsInUse(program(), files(tmp_path), {}), 6)
     after = CostsInUse(program(), files(tmp_path), before.names)
     assert after.names == before.names
     assert (after.models["work"].times_ms(VALUES) == before.models["work"].times_ms(VALUES)).all()
@@ -91,8 +103,7 @@ def test_a_lost_file_costs_the_measurements_and_nothing_else(tmp_path):
 
 def test_no_flipped_bit_of_a_model_goes_unseen_and_costs_more_than_the_measurements(tmp_path):
     costs = CostsInUse(program(), files(tmp_path), {})
-    for seed in range(6):
-        costs.observe(epoch_of(COSTS, 2, seed=seed), 2)
+    measured(costs, 6)
     path = tmp_path / costs.names["work"]
     whole = path.read_bytes()
     for at in range(0, len(whole), 97):
@@ -115,15 +126,40 @@ def test_a_start_without_its_model_says_so_in_the_journal(tmp_path):
 
 def test_the_record_holds_estimates_against_measurements(tmp_path):
     costs = CostsInUse(program(), files(tmp_path), {})
-    told = epoch_of(COSTS, 2, rows=5)
+    told = Instances(2).epoch(rows=5)
     plan = plan_for(program(), slots=2)
     first = costs.record(plan, Control(), told)["work"]
     assert first.estimated_ms == (None, None) and first.rows == (5, 5)
-    assert first.measured_ms[0] == pytest.approx(told[0].costs["work"].total_ms, abs=1e-3)
-    for seed in range(6):
-        costs.observe(epoch_of(COSTS, 2, seed=seed), 2)
+    assert first.measured_ms[0] == pytest.approx(told[0].spent["work"][1], abs=1e-3)
+    measured(costs, 6)
     plan = plan_for(program(), slots=2, costs=costs.models)
     control = Control(estimated_us={"work": {"0": 1500}})
     second = costs.record(plan, control, [])["work"]
     assert second.estimated_ms == (1.5, 0.0)
-    assert second.speed is not None and len(second.speed) == 2 and second.sketches_sent >= 1
+    assert second.speed is not None and len(second.speed) == 2 and second.sketches_sent >= 2
+
+
+def test_what_slots_do_besides_is_shared_out_among_the_schedulers(tmp_path):
+    """Of the level in which the rows are worked on, and without the chain that is scheduled."""
+    flow = Flow("f")
+    rows = source(flow, "k bigint").shuffle(grouping="cost", attribute="k")
+    rows.map(lambda b: b, "k bigint", name="work").map(lambda b: b, "k bigint", name="then")
+    other = flow.source(lambda: None, schema="k bigint", name="others")
+    other.key_by("k").process(Count(), name="count").to_memory("counts")
+    flow_program = compiled(flow)
+    costs = CostsInUse(flow_program, files(tmp_path), {})
+    (name,) = (n.name for n in flow_program.sources if n.name != "others")
+    timings = [
+        *(Timing(0, task, name, 9, 5_000_000) for task in (0, 1)),
+        *(Timing(1, slot, "work", 9, 7_000_000) for slot in (0, 1)),
+        Timing(1, 0, "then", 9, 50_000_000),
+        Timing(1, 1, "count", 9, 8_000_000),
+        Timing(1, 1, "moving count", 9, 80_000_000),
+        Timing(2, 0, "count", 1, 30_000_000),
+    ]
+    costs.observe([], 2, timings)
+    assert costs.beside_ms == {"work": (0.0, 4.0)}
+    costs.observe([], 2, [t for t in timings if t.name != "count"])
+    assert costs.beside_ms == {"work": (0.0, 2.0)}, "the last epochs count"
+    costs.fit(3)
+    assert not costs.beside_ms, "of other slots nothing is known"

@@ -136,7 +136,7 @@ def test_the_compiled_loop_is_the_plain_one(k, first, seed, way):
     order = np.argsort(-times.min(axis=1)[group], kind="stable")
     if way is greedy:
         order = np.arange(300)
-    compiled = assign(times, group[order], busy[1], first % k)
+    compiled = assign(times, group[order], busy[1], first % k, 1.0)
     assert (plain[order] == compiled).all()
     assert (busy[0] == busy[1]).all()
 

@@ -12,15 +12,9 @@ from hypothesis import strategies as st
 from tests.strategies import examples
 from tests.unit.routing.count_min import estimate_ms, frequency_of
 
-from headgate.routing.costs import (
-    CostSketch,
-    InstanceCosts,
-    SketchShape,
-    Stability,
-    change,
-    surprise,
-)
+from headgate.routing.costs import CostSketch, SketchShape
 from headgate.routing.hashing import mix
+from headgate.routing.instance_costs import InstanceCosts, Stability, change, surprise
 
 tuples = st.tuples(st.integers(0, 40), st.floats(0.01, 70))
 batches = st.lists(st.lists(tuples, max_size=30), max_size=6)

@@ -15,9 +15,10 @@ from tests.unit.slot.parts import compiled, plan_for, source
 
 from headgate import Flow
 from headgate.routing.costs import CostModel, CostSketch, SketchShape
-from headgate.routing.hashing import hash_columns
+from headgate.routing.hashing import hash_columns, mix
 from headgate.slot import cost_shuffle
-from headgate.slot.cost_shuffle import CostRouting, CostTiming, cut
+from headgate.slot.cost_shuffle import CostRouting
+from headgate.slot.cost_timing import COST, CostTiming, Measured, cut, parts_of
 from headgate.slot.failure import DeadLetters
 from headgate.slot.plan import Control
 from headgate.slot.rows import Rows, concat
@@ -68,7 +69,7 @@ def schedule(program, plan, parts, producer=0):
     return slots, control
 
 
-@pytest.mark.parametrize("way", ["batch", "online"])
+@pytest.mark.parametrize("way", ["batch", "online", "paper"])
 @examples(25)
 @given(
     keys=st.lists(st.integers(0, 39), min_size=1, max_size=60),
@@ -130,6 +131,35 @@ def test_several_schedulers_together_are_even():
     assert np.bincount(chosen).tolist() == [2, 2, 2, 2]
 
 
+def test_slots_begin_with_what_else_they_have_to_do():
+    program = program_of()
+    beside = {"work": (0.0, 60.0, 0.0)}
+    plan = plan_for(program, slots=3, costs={"work": model_of(3)}, beside_ms=beside)
+    keys = [9] * 24
+    slots, control = schedule(program, plan, [rows_of(keys)])
+    assert np.bincount(list(slots.values())).tolist() == [10, 4, 10]
+    assert control.estimated_us["work"]["1"] == pytest.approx(40_000, rel=0.01)
+
+
+def test_the_papers_scheduler_leaves_a_rows_own_time_out_of_its_choice():
+    """Slot 1 is slower, and is chosen all the same while it has the least work so far."""
+    program = program_of("paper")
+    plan = plan_for(program, slots=2, costs={"work": model_of(2, speeds=[1.0, 3.0])})
+    slots, control = schedule(program, plan, [rows_of([9, 9, 9, 9, 9])])
+    assert list(slots.values()) == [0, 1, 0, 0, 0]
+    assert control.estimated_us["work"]["1"] == pytest.approx(30_000), "its own sketches alone"
+
+
+def test_the_papers_scheduler_goes_round_until_every_instance_has_told():
+    program = program_of("paper")
+    told = model_of(3)
+    silent = np.array([[1.0], [1.0], [0.0]])
+    model = CostModel(told.shape, told.frequency * silent, told.time_ms * silent)
+    plan = plan_for(program, slots=3, costs={"work": model})
+    slots, control = schedule(program, plan, [rows_of([30, 1, 1, 1])])
+    assert list(slots.values()) == [0, 1, 2, 0] and not control.estimated_us
+
+
 def test_rows_of_a_window_keep_their_order():
     program = program_of()
     plan = plan_for(program, slots=2, costs={"work": model_of(2)})
@@ -186,7 +216,7 @@ def _twice(batch):
 
 def estimates(timing, keys):
     h = hash_columns([pa.array(keys, pa.int64())], len(keys))
-    return estimate_ms(timing.sketches["work"], h)
+    return estimate_ms(timing.sketch("work"), h)
 
 
 @pytest.mark.parametrize("known", [False, True], ids=["no model yet", "with a model"])
@@ -207,9 +237,9 @@ def test_output_is_as_without_timing(kind, known, keys):
     else:
         assert made.batch == plain.batch
         assert (made.lineage["order"] == plain.lineage["order"]).all()
-    assert set(made.lineage) == {"order"}
-    assert timing.sketches["work"].rows == len(keys)
-    assert timing.sketches["work"].total_ms == pytest.approx(sum(k + 1 for k in keys))
+    assert set(made.lineage) == {"order", COST}
+    assert timing.measured["work"].rows == len(keys)
+    assert timing.measured["work"].total_ms == pytest.approx(sum(k + 1 for k in keys))
 
 
 def test_a_row_function_is_timed_row_by_row():
@@ -257,8 +287,76 @@ def test_nothing_else_is_timed():
     assert not timing.measures(program.graph.node("work"))
 
 
+def test_the_times_of_a_chain_are_those_of_all_its_operators():
+    """A cheap step, a filter, then dear ones, by rows and by batches; up to the next exchange."""
+    clock = Clock()
+    flow = Flow("f")
+    cheap = source(flow, OUT).shuffle(grouping="cost", attribute="k").map(same, OUT, name="work")
+    kept = cheap.filter(lambda b: pc.less(b.column("k"), 30), name="kept")
+    twice = kept.flat_map(lambda b: _twice(clock.work(b)), OUT, name="twice")
+    twice.map_rows(clock.work, OUT, name="dear").to_memory("out")
+    kept.shuffle().map(clock.work, OUT, name="beyond").to_memory("beyond")
+    program = compiled(flow)
+    plan = plan_for(program)
+    timing = CostTiming(program, plan, clock, 0)
+    rows, dead = rows_of([0, 30, 9, 0, 9]), DeadLetters(plan, 0, wanted=False)
+    for name in ("work", "kept", "twice", "dear"):
+        node = program.graph.node(name)
+        assert timing.measures(node)
+        rows = timing.run(node, rows, dead)
+    assert not timing.measures(program.graph.node("beyond"))
+    assert sorted(rows.batch.column("k").to_pylist()) == [0] * 4 + [9] * 4
+    assert timing.measured["work"].rows == 5
+    assert estimates(timing, [0, 9, 30]) == pytest.approx([3, 30, 0])
+
+
+def test_what_two_chains_share_belongs_to_neither():
+    flow = Flow("f")
+    stream = source(flow, OUT)
+    left = stream.shuffle(grouping="cost", attribute="k").map(same, OUT, name="left")
+    right = stream.shuffle(grouping="cost", attribute="k").map(same, OUT, name="right")
+    left.union(right).map(same, OUT, name="both").to_memory("out")
+    program = compiled(flow)
+    timing = CostTiming(program, plan_for(program), Clock(), 0)
+    measured = [timing.measures(program.graph.node(n)) for n in ("left", "right", "both")]
+    assert measured == [True, True, False]
+
+
+@pytest.mark.parametrize("true_ms", [[1.0] * 99 + [40.0], [1.0] * 60 + [8.0] * 40])
+def test_a_wrong_model_does_not_confirm_itself(true_ms):
+    """All values count as equal, for sure and wrongly; times by part still tell them apart."""
+    true_ms = np.array(true_ms)
+    values = mix(np.arange(len(true_ms), dtype=np.uint64))
+    count, believed = np.full(len(true_ms), 3.0), np.full(len(true_ms), 1.4)
+    learnt, seen = CostSketch(SketchShape.within(0.001, 0.05)), np.full(len(true_ms), 50.0)
+    for epoch in range(40):
+        drawn = mix(values ^ np.uint64(epoch))
+        measured = Measured()
+        part = parts_of(believed, count, seen, drawn, 32)
+        measured.open(values, count, believed, part)
+        measured.in_parts = True
+        measured.part_ms += np.bincount(part, true_ms * count)
+        learnt.merge(measured.sketched(learnt.shape))
+    found = estimate_ms(learnt, values)
+    assert np.abs(found - true_ms).sum() / true_ms.sum() < 0.25
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.001, 1e4), st.integers(1, 50)), min_size=1, max_size=60),
+    st.integers(1, 40),
+    st.integers(0, 2**32),
+)
+def test_half_of_the_parts_are_of_one_value(values, parts, seed):
+    work_ms, count = np.array(values).T
+    drawn = mix(np.arange(len(values), dtype=np.uint64) ^ np.uint64(seed))
+    part = parts_of(work_ms, count, np.zeros(len(values)), drawn, parts)
+    sizes = np.bincount(part)
+    assert sizes.min() >= 1 and len(sizes) <= max(1, parts)
+    assert (sizes == 1).sum() >= min(parts // 2, len(values))
+
+
 @given(st.lists(st.floats(0.001, 1e6), min_size=1, max_size=60), st.integers(1, 40))
 def test_parts_are_numbered_without_gaps(work, parts):
-    part = cut(np.array(work), parts)
+    part = cut(np.array(work), np.array(work), parts)
     assert sorted(set(part.tolist())) == list(range(part.max() + 1))
     assert part.max() < parts

@@ -45,7 +45,7 @@ def test_several_columns_make_one_attribute():
         ({}, MissingKey, "needs attribute="),
         ({"attribute": "auhtor"}, UnknownColumn, "auhtor.*stream has author, text"),
         ({"attribute": "tags"}, SchemaMismatch, "cannot be a key"),
-        ({"attribute": "author", "schedule": "lpt"}, DeclarationError, "'batch' or 'online'"),
+        ({"attribute": "author", "schedule": "lpt"}, DeclarationError, "'online' or 'paper'"),
         ({"attribute": "author", "epsilon": 0.0}, DeclarationError, "epsilon=0.0"),
         ({"attribute": "author", "delta": 1.5}, DeclarationError, "delta=1.5"),
     ],

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from headgate.arrays import F64, I32
-from headgate.routing.costs import CostModel, CostSketch, InstanceCosts, SketchShape
+from headgate.routing.costs import CostModel, CostSketch, SketchShape
 from headgate.routing.hashing import mix
+from headgate.routing.instance_costs import InstanceCosts
 from headgate.slot.cost_shuffle import greedy, longest_first, round_robin
 from headgate_lab.osg.stream import Stream
 

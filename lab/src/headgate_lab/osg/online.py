@@ -18,8 +18,9 @@ import numpy as np
 
 from headgate.arrays import F64, I32
 from headgate.routing.chooser import assign
-from headgate.routing.costs import CostModel, CostSketch, InstanceCosts, SketchShape, Stability
+from headgate.routing.costs import CostModel, CostSketch, SketchShape
 from headgate.routing.hashing import mix
+from headgate.routing.instance_costs import InstanceCosts, Stability
 from headgate.slot.cost_shuffle import round_robin
 from headgate_lab.osg.stream_kernel import finish_times
 
@@ -97,7 +98,7 @@ class Online:
                 if self._settings.clock:
                     np.maximum(self._busy, self._arrival[start], out=self._busy)
                 group = self._author[at].astype(np.int64)
-                chosen = assign(self._times, group, self._busy, start % k)
+                chosen = assign(self._times, group, self._busy, start % k, 1.0)
             target[at] = chosen
             self._end[at] = finish_times(self._arrival[at], self._spent[at], chosen, free)
             for i, j in enumerate(chosen.tolist()):
