@@ -131,6 +131,7 @@ OTHERS: dict[str, StatefulOperator] = {
     "windowed": Sum("n", window=WINDOW),
     "top_rows": TopRows(2, ("v desc", "n"), emit="changes"),
     "sessions": Sum("n", window=Session(timedelta(seconds=SIZE), time="t")),
+    "top_visits": TopRows(2, "v desc", window=Session(timedelta(seconds=SIZE), time="t")),
     "top": TopK("item", k=2, window=WINDOW),
     "update": Update(add_up, output=pa.schema({"x": pa.int64()}), rows_as="dicts"),
 }

@@ -130,6 +130,13 @@ ENDING: dict[str, Callable[[], Any]] = {
         window=hg.Session("9 seconds", time="t", allowed_lateness="1 minute")
     ),
     "TopRows(v, b, window)": lambda: hg.TopRows(2, ("v desc", "b"), ["i"], window=MINUTE),
+    "TopRows(v, i, sliding)": lambda: hg.TopRows(
+        2, ("v desc", "i"), ["b", "y"], window=hg.Sliding("1 minute", "20 seconds", time="t")
+    ),
+    "TopRows(i, session)": lambda: hg.TopRows(
+        3, "i desc", ["f", "c"], window=hg.Session("9 seconds", time="t")
+    ),
+    "TopRows(v, global)": lambda: hg.TopRows(2, ("v desc", "i"), window=hg.Global(5)),
     "TopRows(i, changes)": lambda: hg.TopRows(3, "i desc", ["v"], emit="changes"),
     "TopRows(v, i)": lambda: hg.TopRows(2, ("v", "i")),
     "Sum(v, global, 9 rows)": lambda: hg.Sum("v", window=hg.Global(9, then="reset")),

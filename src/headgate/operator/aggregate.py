@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from headgate.arrays import Bools
+from headgate.arrays import I64, Bools
 from headgate.errors import DeclarationError, NameClash
 from headgate.operator.arithmetic import from_words
 from headgate.operator.base import Emit, Output, StateFields, StatefulOperator
@@ -86,6 +86,10 @@ class PerKey(StatefulOperator):
     def choose(self, closed: StateRows) -> StateRows:
         """Which results of final windows to emit, and in which order."""
         return closed
+
+    def spread(self, chosen: StateRows) -> I64 | None:
+        """Which of these each output row is of, if they may make several (None: one each)."""
+        return None
 
     def joined(self, left: StateRows, right: StateRows) -> StateRows:
         """State rows merged pairwise: what the rows behind both would have come to."""

@@ -65,10 +65,14 @@ def of_results(
     assert operator.window is not None
     best = operator.choose(results)
     key = best.keys.select(best.layout.schema.key.names)
-    parts = [key, operator.window.bounds(best), operator.results(best)]
+    parts = [key, operator.window.bounds(best)]
+    spread = operator.spread(best)
+    if spread is not None:
+        parts = [part.take(pa.array(spread)) for part in parts if part is not None]
+    parts.append(operator.results(best))
     if operator.tells:
         changes = np.where(np.ones(len(best), np.bool_) if new is None else new, INSERT, UPDATE)
-        parts.append(told_as(changes))
+        parts.append(told_as(changes if spread is None else changes[spread]))
     return side_by_side(*(part for part in parts if part is not None))
 
 

@@ -91,10 +91,10 @@ class Global(Window):
         return self.interval_us is not None and self.clock == "processing"
 
     def check(self, rows: pa.Schema, key: Sequence[str], operator: str) -> None:
-        if operator in ("TopK", "TopRows"):
+        if operator == "TopK":
             raise DeclarationError(
-                f"{operator} ranks what a window holds when it is final, and Global never is; use "
-                "Tumbling, or TopRows without a window",
+                "TopK ranks what a window holds when it is final, and Global never is; use "
+                "Tumbling, or TopRows",
                 operator=operator,
             )
 

@@ -1,4 +1,4 @@
-"""The best rows of every key, whole: a state row per key and rank.
+"""The best rows of every key, whole: without windows a state row per key and rank.
 
 Rows have a total order: by the columns named, then by all others that are kept. So what is kept of
 a key does not depend on the order in which rows, or the partials of other slots, came, and rows
@@ -8,11 +8,14 @@ rows: so what an epoch changed is known rank by rank, however often it changed w
 New rows are sorted together with those that their keys hold; ranks whose row is another one are
 written. Ranks are looked up one after the other until a key has no more, so an epoch costs what
 its keys hold, not what the state holds.
+
+In a window a key has one state row with the best rows of a pane in it (`packed.py`). The best rows
+of some panes are among the best of each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -20,24 +23,26 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headgate.arrays import I64, Bools
+from headgate.arrays import I64
 from headgate.errors import DeclarationError, NameClash
 from headgate.operator.aggregate import TOUCHED, PerKey
 from headgate.operator.aggregates import RANK
 from headgate.operator.arithmetic import has_words, sortable, to_words
 from headgate.operator.base import Output, StateFields
 from headgate.operator.changes import side_by_side, told_as
-from headgate.operator.panes import groups_of, runs
+from headgate.operator.join_state import ramps
+from headgate.operator.packed import COUNT, Packing
+from headgate.operator.panes import Ranges, runs, with_values
+from headgate.operator.ranks import MARK, PLACE, Ranks
 from headgate.operator.rows import EpochClock, Groups, KeyedRows, Partials
-from headgate.operator.window import CHANGE, INSERT, START, UPDATE, Window
-from headgate.routing.identity import SCRATCH, Identity
+from headgate.operator.window import CHANGE, INSERT, UPDATE, Window
+from headgate.routing.identity import SCRATCH
 from headgate.state.rows import Held, StateRows
 from headgate.state.session import StateSession
 from headgate.topology.arguments import check_choice, check_count
 from headgate.topology.schema import column_of
 
-PLACE = "@rank"  # sub-key: the rank, from 1
-MARK = "@changed"  # what is to be told of a rank: 0 nothing, 1 another row, 2 the first one
+SPREAD = 4  # panes that windows share this often are merged pairwise, not all over again
 
 
 @dataclass(frozen=True, init=False)
@@ -51,8 +56,8 @@ class TopRows(PerKey):
     Without a window each epoch emits the ranks that have another row now: key, `rank` (from 1) and
     the row; with `emit="changes"` also `change`, "insert" for a rank that was not there, "update"
     for one that was. A sink that keeps the last row per key and rank has the best rows; none is
-    ever deleted, since there are never fewer. With `window=Tumbling(…)` all ranks come once, when
-    the window is final.
+    ever deleted, since there are never fewer. With a `window` all ranks come at once, when the
+    window is final; with `Global` when its trigger fires.
 
     `TopRows(1, by="ts desc")` is the last row of every key in event time. Keeps n rows per key;
     mergeable.
@@ -89,10 +94,11 @@ class TopRows(PerKey):
             object.__setattr__(self, attribute, value)
         check_choice(emit, "TopRows: emit", ("updates", "changes"), operator="TopRows")
         self.check_emit()
-        if window is not None and (window.needs_merge or emit == "changes"):
+        if window is not None and self.tells:
             raise DeclarationError(
-                "TopRows ranks what a tumbling window holds once, when it is final; give it "
-                "window=Tumbling(…) and leave out emit=, or leave out the window",
+                "TopRows ranks what a window holds once, when it is final; leave out "
+                "emit='changes' and allowed_lateness= (a larger watermark= of the source waits "
+                "for late rows), or leave out the window",
                 operator="TopRows",
             )
         self.orders  # noqa: B018 (raises if one cannot be read)
@@ -133,10 +139,14 @@ class TopRows(PerKey):
 
     def state_fields(self, rows: pa.Schema, key: Sequence[str]) -> StateFields:
         self.output_schema(rows, key)
+        kept = self.kept(rows, key)
+        if self.window is not None:
+            packed = Packing.of(kept, "TopRows").state_fields
+            own = self.window.held_fields(tells=False)
+            return StateFields(pa.schema([*packed, *own]), self.sub_key(rows))
         place = pa.field(PLACE, pa.int64(), nullable=False)
-        mark = [] if self.window is not None else [pa.field(MARK, pa.int8(), nullable=False)]
-        sub = pa.schema([*self.sub_key(rows), place])
-        return StateFields(pa.schema([*self.kept(rows, key), *mark]), sub)
+        mark = pa.field(MARK, pa.int8(), nullable=False)
+        return StateFields(pa.schema([*kept, mark]), pa.schema([place]))
 
     def output_schema(self, rows: pa.Schema, key: Sequence[str]) -> pa.Schema:
         head = [rows.field(name) for name in key]
@@ -180,17 +190,21 @@ class TopRows(PerKey):
         if not len(rows):
             return Output()
         names = [one.name for one in self.kept(rows.batch.schema, rows.key)]
-        ranks = Ranks(groups, rows.key, rows.identity, state)
-        self._take_in(ranks, groups.codes, rows.batch.select(names))
+        batch = rows.batch.select(names)
+        if self.window is not None:
+            self._take_in_window(groups, groups.codes, batch, state)
+        else:
+            self._take_in(Ranks(groups, rows.key, rows.identity, state), groups.codes, batch)
         return Output(carry=self.touched(groups))
 
     def merge(self, partials: Partials, groups: Groups, state: StateSession) -> Output:
-        key = partials.schema.key.names
-        batch = partials.batch.select(list(range(len(key) + (self.window is not None))))
-        keyed = KeyedRows(batch, key, partials.route)
-        owners = keyed.groups
         if self.window is not None:
-            owners = keyed.sub_groups([START], [batch.column(START)])
+            rows, counts = Packing.in_state(partials.schema.values).rows(partials)
+            self._take_in_window(groups, np.repeat(groups.codes, counts), rows, state)
+            return Output(carry=self.touched(groups))
+        key = partials.schema.key.names
+        batch = partials.batch.select(list(range(len(key))))
+        owners = KeyedRows(batch, key, partials.route).groups
         names = [name for name in partials.schema.values.names if name != MARK]
         rows = pa.RecordBatch.from_arrays([partials.column(name) for name in names], names=names)
         self._take_in(Ranks(owners, key, SCRATCH, state), owners.codes, rows)
@@ -203,11 +217,7 @@ class TopRows(PerKey):
             pa.concat_arrays([held.columns[name], rows.column(name)]) for name in rows.schema.names
         ]
         table = pa.RecordBatch.from_arrays(arrays, names=rows.schema.names)
-        order, same = self._order(every, table)
-        begun = np.flatnonzero(runs(every[order]))
-        place = np.arange(len(order)) - np.repeat(begun, np.diff(np.append(begun, len(order))))
-        best = place < self.n
-        order, place = order[best], place[best] + 1
+        order, place, same = self._best(every, table)
         there, at = held.find(every[order], place)
         moved = ~there
         moved[there] = same[at[there]] != same[order[there]]
@@ -218,9 +228,65 @@ class TopRows(PerKey):
         if not len(order):
             return
         written = {name: table.column(name).take(pa.array(order)) for name in table.schema.names}
-        if self.window is None:
-            written[MARK] = marks
-        ranks.state.write(ranks.keys(every[order], place), written)
+        ranks.state.write(ranks.keys(every[order], place), {**written, MARK: marks})
+
+    def _take_in_window(
+        self, groups: Groups, codes: I64, rows: pa.RecordBatch, state: StateSession
+    ) -> None:
+        packing = Packing.in_state(state.schema.values)
+        before, counts = packing.rows(state.read(groups))
+        every = np.concatenate([np.repeat(np.arange(len(groups)), counts), codes])
+        state.write(groups, self._packed(packing, every, [before, rows], len(groups)))
+
+    def _packed(
+        self, packing: Packing, codes: I64, parts: Sequence[pa.RecordBatch], groups: int
+    ) -> Mapping[str, Any]:
+        """What is held of the best of these rows, for each of the groups."""
+        arrays = [pa.concat_arrays(columns) for columns in zip(*parts, strict=True)]
+        table = pa.RecordBatch.from_arrays(arrays, schema=packing.schema)
+        order, _, _ = self._best(codes, table)
+        return packing.values(_taken(table, order), np.bincount(codes[order], minlength=groups))
+
+    def _best(self, codes: I64, table: pa.RecordBatch) -> tuple[I64, I64, I64]:
+        """The best rows of each group, in order; their ranks; and what `_order` says of all."""
+        order, same = self._order(codes, table)
+        begun = np.flatnonzero(runs(codes[order]))
+        place = np.arange(len(order)) - np.repeat(begun, np.diff(np.append(begun, len(order))))
+        best = place < self.n
+        return order[best], place[best] + 1, same
+
+    # Windows ------------------------------------------------------------------------------------
+
+    def joined(self, left: StateRows, right: StateRows) -> StateRows:
+        packing = Packing.in_state(left.layout.schema.values)
+        parts = [packing.rows(side) for side in (left, right)]
+        codes = np.concatenate([np.repeat(np.arange(len(left)), counts) for _, counts in parts])
+        return with_values(
+            left, self._packed(packing, codes, [rows for rows, _ in parts], len(left))
+        )
+
+    def combined(self, panes: StateRows, ranges: Ranges) -> StateRows:
+        if int((ranges.hi - ranges.lo).sum()) > SPREAD * len(panes):
+            return super().combined(panes, ranges)
+        packing = Packing.in_state(panes.layout.schema.values)
+        rows, counts = packing.rows(panes)
+        upto = np.append(0, np.cumsum(counts))
+        sizes = upto[ranges.hi] - upto[ranges.lo]
+        index = np.repeat(upto[ranges.lo], sizes) + ramps(sizes)
+        codes = np.repeat(np.arange(len(ranges)), sizes)
+        made = self._packed(packing, codes, [_taken(rows, index)], len(ranges))
+        return with_values(panes.take(ranges.lo), made)
+
+    def spread(self, chosen: StateRows) -> I64:
+        counts: I64 = chosen[COUNT]
+        return np.repeat(np.arange(len(chosen)), counts)
+
+    def results(self, held: Held | StateRows) -> pa.RecordBatch:
+        assert isinstance(held, StateRows)  # of windows
+        rows, counts = Packing.in_state(held.layout.schema.values).rows(held)
+        return _ranked(ramps(counts) + 1, dict(zip(rows.schema.names, rows.columns, strict=True)))
+
+    # Order --------------------------------------------------------------------------------------
 
     def _order(self, codes: I64, table: pa.RecordBatch) -> tuple[I64, I64]:
         """Rows by group, best first; and a number for each row, the same for rows that are equal.
@@ -281,84 +347,14 @@ class TopRows(PerKey):
             parts.append(told_as(np.where(held.marks[order] == 2, INSERT, UPDATE)))
         return side_by_side(*parts)
 
-    def choose(self, closed: StateRows) -> StateRows:
-        codes = groups_of(closed, PLACE).codes
-        return closed.take(np.lexsort((closed[PLACE], codes, closed[START])))
-
-    def results(self, held: Held | StateRows) -> pa.RecordBatch:
-        assert isinstance(held, StateRows)  # of windows: chosen
-        names = held.layout.schema.values.names
-        return _ranked(held[PLACE], {name: held.arrow(name) for name in names})
-
-
-@dataclass(frozen=True)
-class HeldRanks:
-    """What keys hold: the group, the rank and the columns of each row."""
-
-    codes: I64
-    places: I64
-    columns: dict[str, pa.Array]
-    marks: I64
-
-    def find(self, codes: I64, places: I64) -> tuple[Bools, I64]:
-        """Which of these ranks of groups there are, and which rows they are."""
-        if not len(self.codes):
-            return np.zeros(len(codes), np.bool_), np.zeros(len(codes), np.int64)
-        width = int(max(self.places.max(), places.max())) + 1
-        line = self.codes * width + self.places
-        order = np.argsort(line)
-        wanted = codes * width + places
-        at = order[np.minimum(np.searchsorted(line[order], wanted), len(line) - 1)]
-        return line[at] == wanted, at
-
-
-@dataclass(frozen=True)
-class Ranks:
-    """The state rows of some groups, rank by rank."""
-
-    groups: Groups
-    key: Sequence[str]
-    identity: Identity
-    state: StateSession
-
-    def keys(self, codes: I64, places: I64) -> Groups:
-        """The state rows of these ranks of these groups."""
-        rows = pa.array(codes)
-        arrays = [column.take(rows) for column in self.groups.columns.columns]
-        names = [*self.key, START][: len(arrays)]
-        table = pa.RecordBatch.from_arrays([*arrays, pa.array(places)], [*names, PLACE])
-        keyed = KeyedRows(table, self.key, self.groups.route[codes], self.identity)
-        sub = table.schema.names[len(self.key) :]
-        return keyed.sub_groups(sub, table.columns[len(self.key) :])
-
-    def held(self, n: int, names: Sequence[str] | None) -> HeldRanks:
-        """What there is; looked up rank by rank, until no group has more."""
-        left = np.arange(len(self.groups))
-        codes, places, marks = [], [], []
-        columns: list[dict[str, pa.Array]] = []
-        for place in range(1, n + 1):
-            found = self.state.read(self.keys(left, np.full(len(left), place)))
-            index = np.flatnonzero(found.found)
-            if names is None:
-                names = [name for name in found.value_names if name != MARK]
-            columns.append({name: found.arrow(name).take(pa.array(index)) for name in names})
-            left = left[index]
-            codes.append(left)
-            places.append(np.full(len(left), place))
-            if MARK in found.value_names:
-                marks.append(found[MARK][index].astype(np.int64))
-            if not len(left):
-                break
-        assert names is not None
-        joined = {name: pa.concat_arrays([part[name] for part in columns]) for name in names}
-        none = np.zeros(0, np.int64)
-        return HeldRanks(
-            np.concatenate(codes), np.concatenate(places), joined, np.concatenate([none, *marks])
-        )
-
 
 def _ranked(places: I64, columns: dict[str, pa.Array]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(places), *columns.values()], [RANK.name, *columns])
+
+
+def _taken(rows: pa.RecordBatch, index: I64) -> pa.RecordBatch:
+    columns = [column.take(pa.array(index)) for column in rows.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
 
 
 def _is_ordered(kind: pa.DataType) -> bool:
