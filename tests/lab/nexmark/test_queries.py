@@ -54,6 +54,16 @@ def test_a_query_answers_as_duckdb_does(name, streams, tmp_path: Path) -> None:
     assert answer.right, str(answer)
 
 
+def test_auctions_of_a_seller_that_end_together_have_one_order(tmp_path: Path) -> None:
+    """So many events that their ids pass a thousand, and the last three digits begin anew."""
+    options = EventOptions(events=50_000, events_per_second=500)
+    files = write_event_files(options, tmp_path / "events", epochs=2)
+    done = run_in_kit(QUERIES["q6"], files, tmp_path, slots=2)
+    answer = Oracle(files).check("q6", results_of(QUERIES["q6"], done))
+    assert answer.rows > 2_000
+    assert answer.right, str(answer)
+
+
 class Killed(BaseException):
     """The driver is gone."""
 

@@ -2,23 +2,26 @@
 
 A query's time is that of a job over all files without that of one over the first epoch's: start-up
 and deployment are in both. Mini-batches, two phases, state on the heap, as in `flink_sums`.
+
+A job that takes too long costs the process; the next query starts another one.
 """
 
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
 import pyarrow as pa
 
+from headgate_lab.baselines.answering import Answering
 from headgate_lab.baselines.flink_sums import RIVAL
 from headgate_lab.baselines.result import RivalUnavailable
 
 TYPES = {pa.int64(): "BIGINT", pa.string(): "STRING"}
 LEAST_MS = 200
+LONGEST_S = 600.0
 DRIVER = Path(__file__).parent / "driver" / "nexmark_flink_driver.py"
 
 
@@ -34,6 +37,7 @@ class FlinkProcess:
         queries: Mapping[str, str],
         slots: int,
         work: Path,
+        longest_s: float = LONGEST_S,
     ) -> None:
         python = RIVAL.setup() / "bin" / "python"
         work.mkdir(parents=True, exist_ok=True)
@@ -50,14 +54,8 @@ class FlinkProcess:
                 }
             )
         )
-        self._log = (work / "flink.log").open("w")
-        self._process = subprocess.Popen(
-            [str(python), str(DRIVER), str(settings)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-        )
+        command = [str(python), str(DRIVER), str(settings)]
+        self._asked = Answering("flink", command, work / "flink.log", longest_s)
 
     def seconds(self, query: str) -> float:
         """Of all epochs but the first.
@@ -65,25 +63,10 @@ class FlinkProcess:
         Raises:
             RivalUnavailable: when Flink cannot run the query, or took no time that can be measured.
         """
-        first, whole = self._ask(f"{query} first"), self._ask(f"{query} all")
+        first, whole = (int(self._asked.ask(f"{query} {which}")) for which in ("first", "all"))
         if whole - first < LEAST_MS:
             raise RivalUnavailable("flink: its start-up hides so few events; draw more of them")
         return (whole - first) / 1000
-
-    def _ask(self, line: str) -> int:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        try:
-            self._process.stdin.write(line + "\n")
-            self._process.stdin.flush()
-        except BrokenPipeError as gone:
-            raise RivalUnavailable("flink's process has ended") from gone
-        for said in self._process.stdout:
-            if said.startswith("TOLD "):
-                told = said.removeprefix("TOLD ").strip()
-                if told.startswith("ERROR"):
-                    raise RivalUnavailable(f"flink: {told.removeprefix('ERROR ')}")
-                return int(told)
-        raise RivalUnavailable("flink's process has ended")
 
     def __enter__(self) -> FlinkProcess:
         return self
@@ -94,14 +77,7 @@ class FlinkProcess:
         problem: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(timeout=30)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._log.close()
+        self._asked.close()
 
 
 def _columns(schema: pa.Schema) -> str:

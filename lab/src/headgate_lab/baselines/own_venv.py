@@ -20,6 +20,7 @@ from headgate.demo import EpochFiles
 from headgate_lab.baselines.result import BaselineResult, RivalUnavailable, counts_table
 
 _CACHE = Path.home() / ".cache" / "headgate" / "rivals"
+INSTALL_S = 1_800
 _DRIVERS = Path(__file__).parent / "driver"
 
 
@@ -48,7 +49,12 @@ class Rival:
         python = venv / "bin" / "python"
         pip_install = [str(python), "-m", "pip", "install", "--quiet", *self.requirements]
         for command in ([sys.executable, "-m", "venv", str(venv)], pip_install):
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            try:
+                done = subprocess.run(
+                    command, capture_output=True, text=True, check=False, timeout=INSTALL_S
+                )
+            except subprocess.TimeoutExpired as late:
+                raise RivalUnavailable(f"{self.name}: not installed in {INSTALL_S} s") from late
             if done.returncode:
                 last = (done.stderr.strip().splitlines() or ["no message"])[-1]
                 raise RivalUnavailable(f"{self.name} does not install here: {last}")

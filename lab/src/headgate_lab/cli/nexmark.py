@@ -9,15 +9,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from headgate.cli.console import plain_errors, speaker
+from headgate.cli.console import STDOUT, plain_errors, speaker, write_json
 from headgate_lab.cli.bench_tune import JsonFile, Quick
 from headgate_lab.cli.showing import save
 
 
 def nexmark(
     queries: Annotated[
-        str, typer.Option(help="Such as q5,q11 (default: all that are there).")
-    ] = "",
+        str, typer.Option(help="Such as q5,q11; 'all' for all that are there.")
+    ] = "all",
     events: Annotated[int, typer.Option(min=1_000, help="How many events to draw.")] = 1_000_000,
     persistent: Annotated[
         bool, typer.Option("--persistent", help="Nexmark-S: what is hot stays hot.")
@@ -32,6 +32,13 @@ def nexmark(
     rivals: Annotated[str, typer.Option(help="Peers to run; '' for none.")] = (
         "native,flink,bytewax,pathway"
     ),
+    minutes: Annotated[
+        float | None,
+        typer.Option(min=0, help="End in about so many minutes, with fewer rounds if need be."),
+    ] = None,
+    longest: Annotated[
+        float, typer.Option(min=1, help="Seconds after which a single run is given up.")
+    ] = 180.0,
     json_file: JsonFile = None,
     quick: Quick = False,
 ) -> None:
@@ -44,7 +51,9 @@ def nexmark(
         if placed:
             _placed(console, json_file, quick)
             return
-        names = tuple(_split(queries)) or tuple(QUERIES)
+        names = tuple(_split(queries))
+        if names in ((), ("all",)):
+            names = tuple(QUERIES)
         for name in names:
             if name not in QUERIES:
                 raise typer.BadParameter(f"no query {name!r}; there are {', '.join(QUERIES)}")
@@ -55,8 +64,19 @@ def nexmark(
             persistent=persistent,
             rounds=1 if quick else rounds,
             rivals=tuple(_split(rivals)),
+            minutes=minutes,
+            longest_s=longest,
         )
-        found = run_nexmark(options, lambda line: console.print(line, markup=False))
+
+        def keep(so_far: dict[str, Any]) -> None:
+            if json_file is not None and json_file != STDOUT:
+                part = json_file.with_name(json_file.name + ".part")
+                write_json(part, so_far)
+                part.replace(json_file)  # whoever ends this leaves whole figures behind
+
+        found = run_nexmark(
+            options, lambda line: console.print(line, markup=False, soft_wrap=True), keep
+        )
         _show(console, found)
         save(found, json_file, console)
 

@@ -4,14 +4,16 @@ A query is checked first, row for row, in a run of its own. Then contestants tak
 of each is the median of its rounds. The first epoch is warm-up and not timed. Spark runs with the
 better of its two state stores: both run in the first round, the faster one in the others. Rows are
 those of the tables that a query reads. Bytewax and Pathway run the few queries that were written
-for them.
+for them. What is known so far is handed out after every query; what fails or takes too long is left
+out with the reason, and the others go on.
 """
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -33,11 +35,14 @@ from headgate_lab.nexmark.contestants import run_native as native
 from headgate_lab.nexmark.event_files import EventFiles, write_event_files
 from headgate_lab.nexmark.events import SCHEMAS, EventOptions
 from headgate_lab.nexmark.oracle import Oracle
+from headgate_lab.nexmark.pacing import Pace
 from headgate_lab.nexmark.python_peers import PythonPeer
 from headgate_lab.nexmark.queries import QUERIES
 from headgate_lab.nexmark.query import Query
 
 Say = Callable[[str], None]
+Keep = Callable[[dict[str, Any]], None]
+Contestants = dict[str, Callable[[], "Ran | float"]]
 RIVALS = ("native", "flink", *python_peers.PEERS)
 STORES = {"rocksdb": None, "memory": MEMORY_STORE}
 
@@ -56,6 +61,8 @@ class NexmarkOptions:
     rounds: int = 3
     seed: int = 17
     rivals: tuple[str, ...] = RIVALS
+    minutes: float | None = None
+    longest_s: float = 180.0
 
     @property
     def event_options(self) -> EventOptions:
@@ -76,6 +83,7 @@ class Rounds:
     rates: dict[str, list[float]] = field(default_factory=dict)
     latencies: dict[str, list[float]] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
+    took: dict[str, float] = field(default_factory=dict)
 
     def add(self, name: str, ran: Ran | float) -> None:
         """Seconds of epochs, or of all rows that count in one piece."""
@@ -92,30 +100,63 @@ class Rounds:
         return median(self.latencies[name]) if name in self.latencies else None
 
 
-def run_nexmark(options: NexmarkOptions, say: Say) -> dict[str, Any]:
-    """The figures of `headgate-lab nexmark`."""
+def run_nexmark(options: NexmarkOptions, say: Say, keep: Keep | None = None) -> dict[str, Any]:
+    """The figures of `headgate-lab nexmark`; `keep` is given those of the queries so far."""
     with tempfile.TemporaryDirectory(prefix="headgate-nexmark-") as folder, ExitStack() as stack:
         work = Path(folder)
         say(f"drawing {options.events:,} events, {options.epochs} epochs")
         files = write_event_files(
             options.event_options, work / "events", epochs=options.epochs, files_per_epoch=2
         )
-        oracle = Oracle(files)
         flink, absent = _start_flink(options, files, work, stack, say)
         peers = _installed_peers(options, absent, say)
         places = (work / f"run-{number}" for number in count())
-        told = {}
+        pace = Pace(len(options.queries), None if options.minutes is None else 60 * options.minutes)
+        site = Site(options, files, Oracle(files), flink, peers, places, absent, pace, say)
+        told: dict[str, Any] = {}
         for number, name in enumerate(options.queries, 1):
-            say(f"[{number} of {len(options.queries)}] {name}: {QUERIES[name].title}")
-            told[name] = _one(
-                QUERIES[name], options, files, oracle, flink, peers, places, absent, say
-            )
+            minutes = pace.gone / 60
+            place = f"[{number} of {len(options.queries)}, {minutes:.1f} min]"
+            say(f"{place} {name}: {QUERIES[name].title}")
+            pace.next_query()
+            told[name] = _one(QUERIES[name], site)
+            if keep is not None:
+                keep(_figures(told, site))
+        return _figures(told, site)
+
+
+@dataclass(frozen=True)
+class Site:
+    """What all queries share: the events, who takes part, and how long it may take."""
+
+    options: NexmarkOptions
+    files: EventFiles
+    oracle: Oracle
+    flink: FlinkProcess | None
+    peers: Mapping[str, PythonPeer]
+    places: Iterator[Path]
+    absent: Mapping[str, str]
+    pace: Pace
+    say: Say
+
+    def at_place(self, run: Callable[[Path], Any]) -> Any:
+        """A folder for one run, gone afterwards."""
+        place = next(self.places)
+        place.mkdir(parents=True)
+        try:
+            return run(place)
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def _figures(told: Mapping[str, Any], site: Site) -> dict[str, Any]:
     return {
-        "queries": told,
+        "queries": dict(told),
         "right": sum(found["right"] for found in told.values()),
         "geometric_means": geometric_means(told),
-        "absent": absent,
-        "options": asdict(options),
+        "absent": dict(site.absent),
+        "minutes": site.pace.gone / 60,
+        "options": asdict(site.options),
         "machine": asdict(Machine.here()),
     }
 
@@ -134,6 +175,7 @@ def _start_flink(
             queries=peer_sql.FLINK,
             slots=options.slots,
             work=work / "flink",
+            longest_s=options.longest_s,
         )
     except RivalUnavailable as problem:
         say(f"flink left out: {problem}")
@@ -155,55 +197,59 @@ def _installed_peers(
     return found
 
 
-def _one(
-    query: Query,
-    options: NexmarkOptions,
-    files: EventFiles,
-    oracle: Oracle,
-    flink: FlinkProcess | None,
-    peers: Mapping[str, PythonPeer],
-    places: Any,
-    absent: Mapping[str, str],
-    say: Say,
-) -> dict[str, Any]:
+def _one(query: Query, site: Site) -> dict[str, Any]:
+    options, files, say = site.options, site.files, site.say
     rounds = Rounds(files.rows(query.reads, options.warmup), options.warmup)
-    rounds.reasons |= absent
-
-    def at_place(run: Callable[[Path], Any]) -> Any:
-        place = next(places)
-        place.mkdir(parents=True)
-        try:
-            return run(place)
-        finally:
-            shutil.rmtree(place, ignore_errors=True)
-
+    rounds.reasons |= site.absent
     try:
-        answer = at_place(lambda place: check_headgate(query, files, oracle, place, options.slots))
+        answer = site.at_place(
+            lambda place: check_headgate(
+                query, files, site.oracle, place, options.slots, options.longest_s
+            )
+        )
     except Exception as problem:  # a query that fails is not right, and the others go on
         say(f"  not right: {problem}")
         return _told(query, rounds, False, str(problem)[:300], options)
     say(f"  {answer}")
-    contestants: dict[str, Callable[[], Ran | float]] = {
-        "headgate": lambda: at_place(
-            lambda place: run_headgate(query, files, place, options.slots, keep=False)
-        )
-    }
-    if "native" in options.rivals:
-        for name, store in STORES.items():
-            contestants[name] = lambda store=store: at_place(  # type: ignore[misc]
-                lambda place: native(query, files, place, options.slots, store)
-            )
-    if flink is not None:
-        contestants["flink"] = partial(_flink_seconds, flink, query)
-    for name, peer in peers.items():
-        contestants[name] = lambda peer=peer: at_place(  # type: ignore[misc]
-            lambda place: _peer_seconds(peer, query, files, place, options, oracle)
-        )
+    contestants = _contestants(query, site)
+    others = {name for name in site.peers if name not in contestants}
+    rounds.reasons |= dict.fromkeys(others, f"says {', '.join(python_peers.QUERIES)} only")
     for turn in range(options.rounds):
-        for name in list(contestants)[:: 1 if turn % 2 == 0 else -1]:
+        names = list(contestants)
+        if turn:
+            names = site.pace.fitting(rounds.took, names)
+        for name in names[:: 1 if turn % 2 == 0 else -1]:
             _take_turn(name, contestants, rounds, say, f"  round {turn + 1} of {options.rounds}")
         _keep_faster_store(contestants, rounds)
+        if "headgate" in rounds.reasons:
+            return _told(query, rounds, False, rounds.reasons["headgate"], options)
     return _told(query, rounds, answer.right, str(answer), options)
+
+
+def _contestants(query: Query, site: Site) -> Contestants:
+    """Who takes turns, the most important first."""
+    options, files, flink = site.options, site.files, site.flink
+    slots, longest_s = options.slots, options.longest_s
+
+    def headgate(place: Path) -> Ran:
+        return run_headgate(query, files, place, slots, keep=False, longest_s=longest_s)
+
+    def spark(store: str | None, place: Path) -> Ran:
+        return native(query, files, place, slots, store, longest_s)
+
+    def python_peer(peer: PythonPeer, place: Path) -> float:
+        return _peer_seconds(peer, query, site, place)
+
+    found: Contestants = {"headgate": partial(site.at_place, headgate)}
+    if "native" in options.rivals:
+        for name in STORES if query.stateful else list(STORES)[:1]:
+            found[name] = partial(site.at_place, partial(spark, STORES[name]))
+    if flink is not None:
+        found["flink"] = partial(_flink_seconds, flink, query)
+    for name, peer in site.peers.items():
+        if query.name in python_peers.QUERIES:
+            found[name] = partial(site.at_place, partial(python_peer, peer))
+    return found
 
 
 def _flink_seconds(flink: FlinkProcess, query: Query) -> float:
@@ -212,38 +258,28 @@ def _flink_seconds(flink: FlinkProcess, query: Query) -> float:
     return flink.seconds(query.name)
 
 
-def _peer_seconds(
-    peer: PythonPeer,
-    query: Query,
-    files: EventFiles,
-    place: Path,
-    options: NexmarkOptions,
-    oracle: Oracle,
-) -> float:
+def _peer_seconds(peer: PythonPeer, query: Query, site: Site, place: Path) -> float:
     """Of the rows that are timed in the others, at the rate at which it takes all of them."""
-    right = oracle.answer(query.name).num_rows
-    seconds = peer.seconds(query, files, place, slots=options.slots, results=right)
+    files, options = site.files, site.options
+    right = site.oracle.answer(query.name).num_rows
+    seconds = peer.seconds(
+        query, files, place, slots=options.slots, results=right, longest_s=options.longest_s
+    )
     return seconds * files.rows(query.reads, options.warmup) / files.rows(query.reads)
 
 
-def _take_turn(
-    name: str,
-    contestants: dict[str, Callable[[], Ran | float]],
-    rounds: Rounds,
-    say: Say,
-    turn: str,
-) -> None:
-    """One run; a peer that cannot do it is out, with the reason."""
+def _take_turn(name: str, contestants: Contestants, rounds: Rounds, say: Say, turn: str) -> None:
+    """One run; who cannot do it is out, with the reason."""
+    began = time.monotonic()
     try:
         rounds.add(name, contestants[name]())
-    except Exception as problem:  # whatever a peer raises, the others go on
-        if name == "headgate":
-            raise
+    except Exception as problem:  # whatever one of them raises, the others go on
         del contestants[name]
         why = " ".join(str(problem).split())[:300]
         rounds.reasons["native" if name in STORES else name] = why
         say(f"  {name} cannot: {why}")
         return
+    rounds.took[name] = time.monotonic() - began
     say(f"{turn}: {name:10} {rounds.rates[name][-1]:12,.0f} rows/s")
 
 
@@ -278,6 +314,7 @@ def _told(
         "flink_lines": _sql_lines(peer_sql.FLINK.get(query.name)),
         "reasons": rounds.reasons,
         "raw": rounds.rates,
+        "rounds": {name: len(rates) for name, rates in rounds.rates.items()},
     }
 
 

@@ -38,7 +38,14 @@ class PythonPeer:
         return cls(name, PEERS[name], PEERS[name].setup() / "bin" / "python")
 
     def seconds(
-        self, query: Query, files: EventFiles, work: Path, *, slots: int, results: int
+        self,
+        query: Query,
+        files: EventFiles,
+        work: Path,
+        *,
+        slots: int,
+        results: int,
+        longest_s: float = LONGEST_S,
     ) -> float:
         """How long the query took over all files.
 
@@ -60,10 +67,10 @@ class PythonPeer:
         ]
         try:
             done = subprocess.run(
-                command, capture_output=True, text=True, check=False, timeout=LONGEST_S
+                command, capture_output=True, text=True, check=False, timeout=longest_s
             )
         except subprocess.TimeoutExpired as late:
-            raise RivalUnavailable(f"{self.name}: not done in {LONGEST_S} s") from late
+            raise RivalUnavailable(f"{self.name}: not done in {longest_s:.0f} s") from late
         if done.returncode:
             raise RivalUnavailable(f"{self.name}: {done.stderr[-300:]}")
         told = json.loads(done.stdout.strip().splitlines()[-1])

@@ -19,7 +19,8 @@ def q4(site: AuctionSite) -> hg.Stream:
 def q6(site: AuctionSite) -> hg.Stream:
     """Average price of a seller's last ten auctions, as each of them closes."""
     return (
-        # Several auctions of a seller end in the same millisecond: their ids tell which is first.
+        # Several auctions of a seller end in the same millisecond: the last three digits of their
+        # ids tell which is first.
         winning_bids(site, "seller", "price", "expires")
         .with_columns(closed="timestamp_micros(unix_micros(expires) + id % 1000)")
         .key_by("seller")
