@@ -22,8 +22,9 @@ from typing import Any
 import numpy as np
 
 from headgate.demo import Machine
-from headgate.offline.replay import ReplayOptions, replay
+from headgate.offline.replay import replay
 from headgate.offline.replay_owners import Trace, read_trace
+from headgate.offline.replay_planners import ReplayOptions
 from headgate.planner.incremental import IncrementalSettings
 
 ROOT = Path(__file__).resolve().parent.parent

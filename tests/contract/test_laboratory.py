@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from headgate import Manager
 from headgate.cli.main import app
 from headgate.errors import DeclarationError, HeadgateError
-from headgate.offline.replay import ReplayOptions, make_planner
+from headgate.offline.replay_planners import ReplayOptions, make_planner
 from headgate.planner import registry
 from headgate.planner.allocation.plan import make_allocator
 from headgate.planner.placing import Task, make_placing
@@ -66,7 +66,7 @@ def test_a_manager_of_units_is_reached_by_its_name(name: str) -> None:
 
 @pytest.mark.parametrize("name", BEFORE["replay"])
 def test_a_planner_of_replays_is_reached_by_its_name(name: str) -> None:
-    assert callable(make_planner(ReplayOptions(name, 10, 10)).begin)
+    assert callable(make_planner(ReplayOptions(name, 10, 10)).epoch)
 
 
 def test_the_names_known_to_be_the_laboratorys_are_those_it_registers() -> None:

@@ -176,9 +176,9 @@ def replay(
     json_file: JsonFile = None,
 ) -> None:
     """Run a planner over a recorded stream: locality, balance and moves on rows after each plan."""
-    from headgate.offline.replay import ReplayOptions
     from headgate.offline.replay import replay as run_replay
     from headgate.offline.replay_owners import read_trace
+    from headgate.offline.replay_planners import ReplayOptions
 
     console = speaker(json_file)
     options = ReplayOptions(planner, window, period, slots, epoch, alpha, seed, strict, split)

@@ -1,11 +1,10 @@
 """Replay: a planner against a recorded stream, without Spark, measured on rows it has not seen.
 
-The first `window` rows are for fitting only. Then come periods of `period` rows, cut into epochs of
-`epoch` rows (the last of a period may be shorter); rows after the last full period are not used. A
-plan made after an epoch or period holds from the next row on, so every figure is about rows
-*after* the plan. `oracle` alone sees the period to come: it is a bound, not a planner.
-
-Planners to compare with register from `headgate-lab` (`headgate.planner.registry`).
+The planner begins with the first row, as the manager of a flow does, and works as it does there
+(`replay_planners`). Rows of the first `window` do not count. Then come periods of `period` rows,
+cut into epochs of `epoch` rows (the last of a period may be shorter); rows after the last full
+period are not used. What is planned after an epoch holds from the next row on, so every figure is
+about rows *after* the plan. `oracle` alone sees the period to come: it is a bound, not a planner.
 """
 
 from __future__ import annotations
@@ -13,176 +12,32 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 
-from headgate.arrays import F64, I32, I64
+from headgate.arrays import F64
 from headgate.errors import HeadgateError
-from headgate.offline.replay_owners import (
-    NO_ENTRY,
-    SKETCH_PAIRS,
-    Epoch,
-    Owners,
-    SplitOwners,
-    Trace,
-    window_graph,
+from headgate.offline.replay_owners import Owners, SplitOwners, Trace
+from headgate.offline.replay_planners import (
+    OWN,
+    Change,
+    Hashed,
+    Planner,
+    ReplayOptions,
+    by_column,
+    make_planner,
 )
-from headgate.planner.incremental import IncrementalPlanner, IncrementalSettings
 from headgate.planner.incremental_placing import compile_kernels
-from headgate.planner.key_graph import KeyGraph, imbalance_of
+from headgate.planner.key_graph import imbalance_of
 from headgate.planner.partition import partition
-from headgate.planner.registry import load, registered, why_unknown
 
-FIRST_PLAN_TRIES = 16
-"""Seeds of the first plan. Its outline stays for the whole run, so it is worth half a second."""
 TRIAL_TRIES = 2
 """Seeds of the plans that are made to choose an anchor."""
 
 Progress = Callable[[int, int], None]
 """Called after every period with periods done and periods in all."""
-
-
-@dataclass(frozen=True)
-class ReplayOptions:
-    """What to replay: see `headgate replay --help`."""
-
-    planner: str
-    window: int
-    period: int
-    slots: int = 6
-    epoch: int = 500
-    alpha: float = 1.03
-    seed: int = 0
-    strict: bool = False
-    split: bool = False
-    keys_max: int = 262_144
-    settings: IncrementalSettings = field(default_factory=IncrementalSettings)
-
-
-# --- planners ---------------------------------------------------------------------------------
-class Change(NamedTuple):
-    """New owners of keys (by number) of one key column; -1 takes an entry away."""
-
-    column: int
-    numbers: I64
-    slots: I32
-
-
-class Planner:
-    """Says which entries to change: for the first window, before each period, after each epoch."""
-
-    def __init__(self, options: ReplayOptions) -> None:
-        self.options = options
-
-    def begin(self, owners: Owners) -> list[Change]:
-        """The plan of the first window."""
-        raise NotImplementedError
-
-    def period(self, owners: Owners, first: int) -> list[Change]:
-        """Called before row `first`, where a period begins; not for the first one."""
-        return []
-
-    def epoch(self, owners: Owners, epoch: Epoch) -> list[Change]:
-        """Called after every epoch that counts."""
-        return []
-
-
-class Hashed(Planner):
-    """Plain hash grouping: no key has an entry."""
-
-    def begin(self, owners: Owners) -> list[Change]:
-        return []
-
-
-class FromScratch(Planner):
-    """Plans a whole window at once; keys outside it lose their entry.
-
-    `once`: the first window is the last. `ahead`: the window is the period to come.
-    """
-
-    def __init__(
-        self,
-        options: ReplayOptions,
-        plan: Callable[[KeyGraph, ReplayOptions], I32],
-        *,
-        once: bool = False,
-        ahead: bool = False,
-    ) -> None:
-        super().__init__(options)
-        self._plan, self._once, self._ahead = plan, once, ahead
-
-    def begin(self, owners: Owners) -> list[Change]:
-        return self._fit(owners, self.options.window)
-
-    def period(self, owners: Owners, first: int) -> list[Change]:
-        return [] if self._once else self._fit(owners, first)
-
-    def _fit(self, owners: Owners, first: int) -> list[Change]:
-        o = self.options
-        rows = (first, first + o.period) if self._ahead else (first - o.window, first)
-        graph = window_graph(owners.trace, *rows)
-        changes = []
-        for k, numbers, slots in _by_column(owners.trace, graph, self._plan(graph, o)):
-            entry = np.full(len(owners.entry[k]), NO_ENTRY, np.int32)
-            entry[numbers] = slots
-            changed = np.flatnonzero(entry != owners.entry[k])
-            changes.append(Change(k, changed, entry[changed]))
-        return changes
-
-
-class Incremental(Planner):
-    """Headgate's own planner, fed as the manager feeds it on Spark: with bounded statistics."""
-
-    planner: IncrementalPlanner
-
-    def begin(self, owners: Owners) -> list[Change]:
-        """One plan from scratch; then the planner observes the window, epoch by epoch."""
-        o = self.options
-        self.planner = IncrementalPlanner(
-            len(owners.trace.keys),
-            o.slots,
-            horizon_rows=o.period,
-            alpha=o.alpha,
-            settings=o.settings,
-            seed=o.seed,
-            keys_max=o.keys_max,
-            pairs_max=SKETCH_PAIRS * o.slots,
-        )
-        epochs = _cut(0, o.window, o.epoch)
-        changes = first_plan(owners, epochs, o, FIRST_PLAN_TRIES)
-        for rows in epochs:
-            self._observe(owners, owners.route(*rows))
-        return changes
-
-    def epoch(self, owners: Owners, epoch: Epoch) -> list[Change]:
-        """What the planner wants changed now, and the entries of keys that it forgot."""
-        self._observe(owners, epoch)
-        keys, changes = owners.trace.keys, []
-        for moves in self.planner.plan():
-            numbers = np.searchsorted(keys[moves.operator].h, moves.h)
-            changes.append(Change(moves.operator, numbers, moves.target))
-        for k, gone in enumerate(self.planner.released()):
-            no_entry = np.full(len(gone), NO_ENTRY, np.int32)
-            changes.append(Change(k, np.searchsorted(keys[k].h, gone), no_entry))
-        return changes
-
-    def _observe(self, owners: Owners, epoch: Epoch) -> None:
-        self.planner.observe(
-            owners.seen_keys(epoch), owners.seen_pairs(epoch), owners.slot_rows(epoch)
-        )
-
-
-def first_plan(
-    owners: Owners, epochs: list[tuple[int, int]], options: ReplayOptions, tries: int
-) -> list[Change]:
-    """Plan from scratch on these rows, and install it."""
-    graph = owners.first_graph(epochs)
-    plan = partition(graph, options.slots, alpha=options.alpha, seed=options.seed, tries=tries)
-    changes = _by_column(owners.trace, graph, plan.slot)
-    _install(owners, changes)
-    return changes
 
 
 def choose_anchor(trace: Trace, options: ReplayOptions) -> int:
@@ -195,34 +50,17 @@ def choose_anchor(trace: Trace, options: ReplayOptions) -> int:
     prices = []
     for anchor in range(len(trace.keys)):
         owners = SplitOwners(trace, options.slots, anchor)
-        first_plan(owners, _cut(0, half, options.epoch), options, TRIAL_TRIES)
+        graph = owners.first_graph(_cut(0, half, options.epoch))
+        tried = partition(
+            graph, options.slots, alpha=options.alpha, seed=options.seed, tries=TRIAL_TRIES
+        )
+        _install(owners, by_column(trace, graph, tried.slot))
         epochs = [owners.route(*rows) for rows in _cut(half, options.window, options.epoch)]
         merges = sum(owners.merge_rows(epoch) for epoch in epochs)
         rows = sum((epoch.slot_rows(options.slots) for epoch in epochs), np.zeros(1))
         full = imbalance_of(np.atleast_2d(rows))[-1]
         prices.append(merges / max(1, options.window - half) + float(full) - 1)
     return int(np.argmin(prices))
-
-
-def _best(graph: KeyGraph, options: ReplayOptions) -> I32:
-    return partition(graph, options.slots, alpha=options.alpha, seed=options.seed).slot
-
-
-PLANNERS: dict[str, Callable[[ReplayOptions], Planner]] = {
-    "hash": Hashed,
-    "headgate": Incremental,
-    "oracle": lambda options: FromScratch(options, _best, ahead=True),
-}
-
-
-def make_planner(options: ReplayOptions) -> Planner:
-    name = options.planner
-    if name in PLANNERS:
-        return PLANNERS[name](options)
-    if name not in registered("replay"):
-        raise HeadgateError(why_unknown(name, PLANNERS, "replay"), planner=name)
-    planner: Planner = load("replay", name)(options)
-    return planner
 
 
 # --- the run ----------------------------------------------------------------------------------
@@ -237,16 +75,17 @@ def replay(
     if options.split:
         owners: Owners = SplitOwners(trace, options.slots, choose_anchor(trace, options))
     else:
-        born_local = options.planner == "headgate" and not options.strict
-        owners = Owners(trace, options.slots, born_local=born_local)
-    for column, seen in zip(trace.keys, owners.seen, strict=True):
-        seen[column.number[: options.window]] = True
+        owners = Owners(trace, options.slots, born_local=options.born_local)
     begun = time.perf_counter()
-    changes = planner.begin(owners)
+    if not isinstance(planner, Hashed):
+        for rows in _cut(0, options.window, options.epoch):
+            _install(owners, planner.epoch(owners, owners.route(*rows)))
     fit_seconds = time.perf_counter() - begun
-    for entry in owners.entry:
-        entry[:] = NO_ENTRY  # a planner may have installed its plan to look at it
-    initial_moves, _ = _install(owners, changes)
+    initial_moves = 0
+    for k, column in enumerate(trace.keys):
+        owners.seen[k][column.number[: options.window]] = True
+        known = np.flatnonzero(owners.seen[k])
+        initial_moves += int(np.count_nonzero(owners.owner(k, known) != owners.home[k][known]))
     records = []
     slowest = 0.0
     for n in range(periods):
@@ -281,7 +120,7 @@ def replay(
         "plan_seconds": sum(record["plan_seconds"] for record in records),
         "initial_moves": initial_moves,
         "initial_plan_seconds": fit_seconds,
-        "settings": asdict(options) | {"settings": options.settings._asdict()},
+        "settings": asdict(options),
         "per_period": records,
     }
     if isinstance(owners, SplitOwners):
@@ -299,11 +138,11 @@ def _run_period(
     moves = adoptions = merge_rows = local = 0
     plan_seconds = []
     total, per_epoch = np.zeros((columns, slots)), []
+    begun = time.perf_counter()
+    moved, _ = _install(owners, planner.period(owners, first))
     if n:
-        begun = time.perf_counter()
-        changes = planner.period(owners, first)
         plan_seconds.append(time.perf_counter() - begun)
-        moves, _ = _install(owners, changes)
+        moves = moved
     for rows in _cut(first, end, options.epoch):
         epoch = owners.route(*rows)
         local += epoch.local_pairs
@@ -342,15 +181,6 @@ def _install(owners: Owners, changes: Iterable[Change]) -> tuple[int, int]:
     return sum(moved for moved, _ in counts), sum(adopted for _, adopted in counts)
 
 
-def _by_column(trace: Trace, graph: KeyGraph, slot: I32) -> list[Change]:
-    """A plan of a graph's vertices as owners of the keys of each column."""
-    changes = []
-    for k, column in enumerate(trace.keys):
-        mine = slice(graph.starts[k], graph.starts[k + 1])
-        changes.append(Change(k, np.searchsorted(column.h, graph.h[mine]), slot[mine]))
-    return changes
-
-
 def _cut(first: int, end: int, step: int) -> list[tuple[int, int]]:
     """Rows as epochs; the last may be shorter."""
     return [(start, min(start + step, end)) for start in range(first, end, step)]
@@ -370,6 +200,11 @@ def _refuse(trace: Trace, options: ReplayOptions) -> int:
         raise HeadgateError(f"alpha is {options.alpha}; max/mean load is never below 1")
     if options.split and (options.planner != "headgate" or options.strict):
         raise HeadgateError("--split is for --planner headgate, and not with --strict")
+    if options.window < options.period and options.planner not in OWN:
+        raise HeadgateError(
+            f"{options.planner!r} plans once a period, and a window of {options.window:,} rows is "
+            f"less than a period of {options.period:,}; give a window of a period at least"
+        )
     periods = (trace.rows - options.window) // options.period
     if periods < 1:
         raise HeadgateError(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -45,6 +46,7 @@ class IncrementalPlacing:
         self._distances: Distances | None = None
         self._expected: float | None = None
         self._flattery = 0.0
+        self._waited = 0.0
         self._moves: dict[str, KeyMoves] = {}
 
     def observe(self, seen: Observation, tables: Mapping[str, RoutingTable]) -> None:
@@ -158,22 +160,24 @@ class IncrementalPlacing:
         ).slot
         if self._distances is None:
             planned = relabel(graph, planned, current, task.slots, task.allowed)
-        if task.allowed is not None:
-            planned = spared(
-                graph,
-                planned,
-                current,
-                task.slots,
-                alpha=task.alpha,
-                distances=self._distances,
-                allowed=task.allowed,
-            )
+        planned = spared(
+            graph,
+            planned,
+            current,
+            task.slots,
+            alpha=task.alpha,
+            distances=self._distances,
+            allowed=task.allowed,
+        )
         rows = self._look_every / seen.epochs * sum(p.rows.sum() for p in seen.pairs.values())
         tolerated = 1.0 + self._planner.tolerance
-        pays, why = _pays(graph, current, planned, task, tolerated, float(rows))
+        pays, why, self._waited = _pays(
+            graph, current, planned, task, tolerated, float(rows), self._waited
+        )
         first, self._looked = not self._looked, True
         if not pays and not first:
             return None
+        self._waited = 0.0
         self._planner.plan()  # what it thought so far is overtaken
         self._moves, self._expected = {}, None
         imbalance = graph.imbalance(planned, task.slots, task.allowed).tolist()
@@ -186,17 +190,33 @@ class IncrementalPlacing:
         )
 
 
-def _pays(
-    graph: KeyGraph, current: I32, planned: I32, task: Task, tolerated: F64, rows: float
-) -> tuple[bool, str]:
-    """Is a plan worth its moves over the next rows, and why, in a line?
+class _Verdict(NamedTuple):
+    """Is a plan worth its moves, why, and what broken balance has cost so far, in rows."""
 
-    It is if the remote rows it saves exceed what its moves cost and balance does not break, or if
-    balance is broken and the plan mends it.
+    pays: bool
+    why: str
+    waited: float
+
+
+def _pays(
+    graph: KeyGraph,
+    current: I32,
+    planned: I32,
+    task: Task,
+    tolerated: F64,
+    rows: float,
+    waited: float,
+) -> _Verdict:
+    """Is a plan worth its moves over the next rows?
+
+    It is if what it saves exceeds what its moves cost, and balance does not break. It saves remote
+    rows; and where balance is broken, what the busiest slot has more than its share. How long that
+    will go on nobody knows: as long again as it has, so a plan waits until what waiting has cost
+    is what its moves cost.
     """
     moves = int((current != planned).sum())
     if not moves:
-        return False, "the plan moves nothing"
+        return _Verdict(False, "the plan moves nothing", waited)
     now = graph.locality(current)
     then = now + KEPT * (graph.locality(planned) - now)
     gain, cost = (then - now) * rows, moves * ROWS_PER_MOVE
@@ -205,15 +225,21 @@ def _pays(
     bound = np.maximum(tolerated, floors(graph, task.slots, task.allowed)) * BROKEN
     was, becomes = float((before / bound).max()), float((after / bound).max())
     mends = was > 1 and becomes - 1 <= max(0.0, (was - 1) / 2)
+    waited = waited + float(before.max() - after.max()) * rows if mends else 0.0
     if not mends and becomes <= max(1.0, was):
-        return gain > cost, (
+        return _Verdict(
+            gain > cost,
             f"locality {now:.2f} -> {then:.2f} for the next {rows:,.0f} rows {saves}; "
-            f"moving {moves:,} keys costs {cost:,.0f}"
+            f"moving {moves:,} keys costs {cost:,.0f}",
+            waited,
         )
     i = int(np.argmax((before if mends else after) / bound))
-    return mends, (
+    return _Verdict(
+        mends and gain + waited > cost,
         f"max/mean load of {graph.operators[i]} {before[i]:.2f} -> {after[i]:.2f} (allowed "
-        f"{bound[i]:.2f}); moving {moves:,} keys costs {cost:,.0f} rows, {saves}"
+        f"{bound[i]:.2f}), which has cost {waited:,.0f} rows; moving {moves:,} keys costs "
+        f"{cost:,.0f} rows, {saves}",
+        waited,
     )
 
 

@@ -5,7 +5,6 @@ planner places, and so how it is made:
 
     headgate.planners.keys      make(name, task: Task) -> Placing
     headgate.planners.units     make(clock=Clock, **own) -> Planner; `own`: settings given for it
-    headgate.planners.replay    make(options: ReplayOptions) -> Planner
 """
 
 from __future__ import annotations
@@ -16,13 +15,12 @@ from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import Any, Literal
 
-Kind = Literal["keys", "units", "replay"]
+Kind = Literal["keys", "units"]
 
 LAB: Mapping[Kind, tuple[str, ...]] = MappingProxyType(
     {
         "keys": ("offline", "online", "online-estimated", "online-kway", "worst-case"),
         "units": ("albic", "cola", "flux", "hash", "milp"),
-        "replay": ("offline", "online", "online-kway", "worst-case"),
     }
 )
 """What `headgate-lab` registers; known here only to say so where it is not installed."""

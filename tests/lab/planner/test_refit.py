@@ -1,8 +1,6 @@
-"""The paper's planners are the same in a running flow and in `headgate replay`."""
+"""A planner is the same in a running flow and in `headgate replay`."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -10,8 +8,8 @@ import pytest
 from tests.scenario.like_replay import chain, schema_of
 
 from headgate import Manager
-from headgate.offline.replay import ReplayOptions, make_planner
 from headgate.offline.replay_owners import NO_ENTRY, Owners, Trace
+from headgate.offline.replay_planners import ReplayOptions, make_planner
 from headgate.routing.table import RoutingTable
 from headgate.testing import ListSource, run
 
@@ -32,21 +30,23 @@ def of_the_manager(rows: dict[str, pa.Array], planner: str, epochs: int) -> list
     each = PERIOD // epochs
     cut = [pa.table(rows).slice(at, each) for at in range(0, PERIOD * PERIODS, each)]
     source = ListSource(schema_of(KEYS), cut)
-    manager = Manager(planner, every=epochs, alpha=1.03)
-    done = run(chain(source, KEYS), slots=SLOTS, manager=manager, check_purity=False)
+    manager = options_of(planner, epochs).manager
+    flow = chain(source, KEYS)
+    done = run(flow, slots=SLOTS, manager=manager, check_purity=False, clock=lambda: 0)
     return [done.coordinator.tables[key] for key in KEYS]
 
 
-def of_the_replay(rows: dict[str, pa.Array], planner: str) -> list[Mapping[int, int]]:
-    """The entries after the last plan that still finds rows to hold for."""
-    trace = Trace.of(rows)
-    options = ReplayOptions(planner, PERIOD, PERIOD, slots=SLOTS, epoch=100)
-    made, owners = make_planner(options), Owners(trace, SLOTS, born_local=False)
-    plans = [made.begin(owners)]
-    for change in plans[0]:
-        owners.install(*change)
-    for n in range(1, PERIODS - 1):
-        for change in made.period(owners, PERIOD * (n + 1)):
+def options_of(planner: str, epochs: int) -> ReplayOptions:
+    return ReplayOptions(planner, PERIOD, PERIOD, slots=SLOTS, epoch=PERIOD // epochs)
+
+
+def of_the_replay(rows: dict[str, pa.Array], planner: str, epochs: int) -> list[dict[int, int]]:
+    """The entries with which the last epoch ran."""
+    trace, options = Trace.of(rows), options_of(planner, epochs)
+    made = make_planner(options)
+    owners = Owners(trace, SLOTS, born_local=options.born_local)
+    for first in range(0, trace.rows - options.epoch, options.epoch):
+        for change in made.epoch(owners, owners.route(first, first + options.epoch)):
             owners.install(*change)
     return [
         {int(h): int(s) for h, s in zip(column.h, entry, strict=True) if s != NO_ENTRY}
@@ -55,14 +55,17 @@ def of_the_replay(rows: dict[str, pa.Array], planner: str) -> list[Mapping[int, 
 
 
 @pytest.mark.parametrize("epochs", [1, 4])
-@pytest.mark.parametrize("planner", ["hash", "offline", "online", "online-kway", "worst-case"])
+@pytest.mark.parametrize(
+    "planner",
+    ["headgate", "hash", "offline", "online", "online-estimated", "online-kway", "worst-case"],
+)
 def test_equal_rows_give_equal_tables_in_a_flow_and_in_replay(planner: str, epochs: int) -> None:
     rows = drawn(seed=len(planner))
 
     tables = of_the_manager(rows, planner, epochs)
 
     pins = [dict(zip(t.pinned_h.tolist(), t.pinned_slots.tolist(), strict=True)) for t in tables]
-    assert pins == of_the_replay(rows, planner)
+    assert pins == of_the_replay(rows, planner, epochs)
     assert bool(pins[0]) == (planner != "hash")
 
 

@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import HeadgateError
-from headgate.offline.replay import ReplayOptions, choose_anchor, replay
+from headgate.offline.replay import choose_anchor, replay
 from headgate.offline.replay_owners import SplitOwners, Trace, read_trace
+from headgate.offline.replay_planners import ReplayOptions
 from strategies import examples
 
 DATA = Path(os.environ.get("HEADGATE_DATA", Path(__file__).parents[4] / "shared" / "data"))
