@@ -58,7 +58,7 @@ class Plant:
         weight = self.rng.pareto(2.0, BUCKETS) + 0.2
         self.share = weight / weight.sum()
         self.epoch = self.now_ms = 0
-        self.coming: tuple[int, int] | None = None
+        self.coming: tuple[int, int, tuple[int, ...]] | None = None
         self.slots: list[int] = []
         self.moved: list[int] = []
         self.busiest: list[float] = []
@@ -83,17 +83,24 @@ class Plant:
             self._install(operator, table)
         self.lines += [str(decision.plan.why)] if decision.plan is not None else []
         if decision.slots is not None:
-            self.coming = (self.epoch + self.delay, decision.slots)
+            self.coming = (self.epoch + self.delay, decision.slots, decision.gone)
         if self.coming is not None and self.coming[0] <= self.epoch:
-            self._resize(self.coming[1])
+            self._resize(*self.coming[1:])
             self.coming = None
 
     def _install(self, operator: str, table: RoutingTable) -> None:
         self.moved[-1] += int((table.bucket_slots != self.tables[operator].bucket_slots).sum())
         self.tables[operator] = table
 
-    def _resize(self, slots: int) -> None:
+    def _resize(self, slots: int, gone: tuple[int, ...]) -> None:
         for operator, table in list(self.tables.items()):
+            stay = [slot for slot in range(table.slots) if slot not in gone]
+            if gone:
+                left = [slot for slot in stay if slot >= slots]
+                name = np.arange(table.slots, dtype=np.int32)
+                free = [slot for slot in gone if slot < slots]
+                name[[*left, *free]] = [*free, *left]
+                self.tables[operator] = table = table.renamed(name, table.slots)
             self._install(operator, table.resized(slots, even=False))
 
     def _observed(self, rows: Any, slots: int) -> tuple[Observed, Any]:

@@ -58,7 +58,10 @@ class Restless:
         }
         slots = rng.randrange(1, 5) if rng.random() < 0.3 else None
         why = PlanFacts(why=f"restless: {sorted(changed)}, {sorted(instances)}")
-        return Decision(changed, why, slots=slots, instances=instances)
+        gone: tuple[int, ...] = ()
+        if slots is not None and slots < now and rng.random() < 0.7:
+            gone = tuple(sorted(rng.sample(range(now), now - slots)))
+        return Decision(changed, why, slots=slots, gone=gone, instances=instances)
 
 
 class RestlessTuner:

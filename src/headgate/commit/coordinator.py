@@ -9,11 +9,12 @@ checkpoint's newest generation goes on (`generation`).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from types import MappingProxyType
 
+from headgate.arrays import I64
 from headgate.commit import faults
 from headgate.commit.changed_state import Changes
 from headgate.commit.checkpoint import Checkpoint, Collector
@@ -26,11 +27,13 @@ from headgate.commit.journal import Journal
 from headgate.commit.manifest import BEFORE, Manifest, epoch_time, next_manifest
 from headgate.commit.planning import Decision, Observed, Planning
 from headgate.commit.publishing import Deliver, SinkCalls
+from headgate.commit.renumbering import Resize, renumbered
 from headgate.commit.routing_in_use import TablesInUse
 from headgate.commit.settings import Settings
 from headgate.commit.side_tables import SideTablesInUse
 from headgate.errors import CustodyMismatch, EngineError, HeadgateError, Overtaken
 from headgate.operator.rows import EpochClock
+from headgate.planner.leaving import new_order
 from headgate.routing.route import Dispatch, Shares
 from headgate.routing.table import RoutingTable
 from headgate.slot.compile import clocks_behind_windows
@@ -74,7 +77,7 @@ class Coordinator:
         self._planning = planning
         self._dispatch: Mapping[str, Dispatch] = {}
         self.slots = settings.slots
-        self._wanted: deque[tuple[int, str, Instances]] = deque(maxlen=1)  # other threads ask
+        self._wanted: deque[Resize] = deque(maxlen=1)  # other threads ask
         self._parallelism: deque[Mapping[str, int]] = deque()  # so do they for this
         self.carry_out: Callable[[Decision], None] = self._resize_as_decided
         self.is_changing: Callable[[], bool] = lambda: False
@@ -146,12 +149,18 @@ class Coordinator:
         return self._routing.tables
 
     def resize(
-        self, slots: int, why: str = "asked for", instances: Instances = MappingProxyType({})
+        self,
+        slots: int,
+        why: str = "asked for",
+        instances: Instances = MappingProxyType({}),
+        gone: Sequence[int] = (),
     ) -> None:
         """Run with so many slots from the next epoch on, and with instances of operators in these
-        of them, if mentioned; state moves with that epoch.
+        of them, if mentioned; state moves with that epoch. Of fewer slots the last ones leave, or
+        those that are named as `gone`: then others take their numbers.
         """
-        self._wanted.append((check_count(slots, "slots=", error=EngineError), why, instances))
+        slots = check_count(slots, "slots=", error=EngineError)
+        self._wanted.append(Resize(slots, why, instances, tuple(gone)))
 
     @property
     def instances(self) -> dict[str, tuple[int, ...]]:
@@ -425,7 +434,7 @@ class Coordinator:
     def _resize_as_decided(self, decision: Decision) -> None:
         """What an engine without executors of its own does about a decision."""
         if decision.slots is not None:
-            self.resize(decision.slots, decision.scaling, decision.instances_then)
+            self.resize(decision.slots, decision.scaling, decision.instances_then, decision.gone)
 
     def _batch(self, chosen: Mapping[str, int]) -> None:
         """Send batches of so many rows from the next epoch on, where the user says nothing."""
@@ -453,17 +462,27 @@ class Coordinator:
         A plan for the old number of slots is void, and one for slots that an operator no longer has
         too.
         """
-        slots, why, instances = self._wanted.pop() if self._wanted else (self.slots, "", {})
-        if slots != self.slots:
-            self.journal.append(ScaleFacts(epoch, self.slots, slots, why))
-            self.slots = slots
-            self._resize(slots)
-            if instances:
-                self._routing.placed.choose(instances)
+        wanted = self._wanted.pop() if self._wanted else Resize(self.slots)
+        if wanted.slots != self.slots:
+            gone = wanted.leaving(self.slots)
+            self.journal.append(ScaleFacts(epoch, self.slots, wanted.slots, wanted.why, gone))
+            if gone is not None:
+                self._renumber(new_order(self.slots, gone))
+            self.slots = wanted.slots
+            self._resize(wanted.slots)
+            if wanted.instances:
+                self._routing.placed.choose(wanted.instances)
                 self._resize()
         while self._parallelism:
             self._routing.placed.ask(self._parallelism.popleft())
             self._resize()
+
+    def _renumber(self, order: I64) -> None:
+        """Slots get other numbers, so that those that leave are the last ones."""
+        self._routing.renumber(order)
+        self._costs.renumber(order)
+        if self.last is not None:
+            self.last = renumbered(self.last, order)
 
     def _resize(self, slots: int | None = None) -> None:
         """Let keys have their owners where operators have their instances, of so many slots."""

@@ -16,7 +16,9 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from headgate.arrays import I64
 from headgate.commit.facts import CostFacts
+from headgate.commit.renumbering import in_order
 from headgate.errors import StateFileError
 from headgate.routing.costs import CostModel, CostSketch, SketchShape
 from headgate.slot.cost_timing import chains
@@ -76,6 +78,13 @@ class CostsInUse:
             if model.instances != slots:
                 self._use(operator, model.resized(slots))
         self.beside_ms = {op: b for op, b in self.beside_ms.items() if len(b) == slots}
+
+    def renumber(self, order: I64) -> None:
+        """Slot `order[i]` is called i from now on."""
+        for operator, model in self.models.items():
+            if model.instances == len(order):
+                self._use(operator, CostModel.of([model.sketch(s) for s in order.tolist()]))
+        self.beside_ms = {op: in_order(ms, order) for op, ms in self.beside_ms.items()}
 
     def observe(
         self, statistics: Iterable[TaskStatistics], slots: int, timings: Sequence[Timing] = ()

@@ -222,7 +222,7 @@ class OutcomeFacts(Facts):
 
 @dataclass(frozen=True)
 class ScaleFacts(Facts):
-    """The number of slots changes with this epoch."""
+    """The number of slots changes with this epoch; `gone` leave, if not the last ones."""
 
     kind = "scale"
 
@@ -230,6 +230,7 @@ class ScaleFacts(Facts):
     before: int
     slots: int
     why: str
+    gone: Sparse[tuple[int, ...]] = None
 
 
 @dataclass(frozen=True)

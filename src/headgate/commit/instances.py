@@ -98,6 +98,10 @@ class InstancesInUse:
         )
         self._tidy()
 
+    def renumber(self, placed: Instances) -> None:
+        """The same instances under other numbers of their slots."""
+        self.slots_of = placed
+
     # --- inside ----------------------------------------------------------------------------
     def _is_global(self, operator: str) -> bool:
         return any(grouping.kind == "global" for grouping in self._groupings[operator])

@@ -43,7 +43,8 @@ class Decision:
 
     `plan` says what was decided and why; None: there is nothing to tell. `outcome` is what came of
     the decision before: promised and achieved. `slots` is how many there should be, if that is to
-    change, and `scaling` why; the engine may need some epochs to get ready for it. `dispatch` is
+    change, and `scaling` why; the engine may need some epochs to get ready for it. Of fewer slots
+    `gone` says which ones leave (none given: the last ones). `dispatch` is
     how rows of some operators find their slots in the plans to come; None: as they did.
     `tuning` has the limit that sources should get, rows of batches, and what a later start should
     begin with. `instances` holds the slots of the operators whose instances change; their tables
@@ -55,6 +56,7 @@ class Decision:
     outcome: OutcomeFacts | None = None
     slots: int | None = None
     scaling: str = "the manager's plan"
+    gone: tuple[int, ...] = ()
     dispatch: Mapping[str, Dispatch] | None = None
     tuning: TuningFacts | None = None
     instances: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -146,7 +148,8 @@ class Planning:
             if self._slots == slots:
                 overtaken = "operators have their instances in other slots by now"
             plan = replace(plan, overtaken=overtaken)
-        return replace(decision, tables={}, plan=plan, slots=None, dispatch=None, instances={})
+        nothing = replace(decision, tables={}, slots=None, gone=(), dispatch=None, instances={})
+        return replace(nothing, plan=plan)
 
     def close(self) -> None:
         if self._thread is not None:

@@ -19,7 +19,9 @@ from types import MappingProxyType
 import numpy as np
 import pyarrow as pa
 
+from headgate.arrays import I64
 from headgate.commit.instances import Instances, InstancesInUse
+from headgate.commit.renumbering import instances_in, names_in
 from headgate.errors import ForeignCheckpoint, UnknownSlot
 from headgate.routing.route import TO_OWNER, Dispatch, Here, Route
 from headgate.routing.table import Moves, RoutingTable, hash_table, moves_between
@@ -216,6 +218,15 @@ class TablesInUse:
             for op, table in self.tables.items()
         }
         self._slots, self._instances = slots, instances
+
+    def renumber(self, order: I64) -> None:
+        """Slot `order[i]` is called i from now on; nothing moves by that."""
+        names = names_in(order)
+        self.tables = {op: t.renamed(names, len(order)) for op, t in self.tables.items()}
+        self._committed = {op: t.renamed(names, len(order)) for op, t in self._committed.items()}
+        self._committed_instances = instances_in(self._committed_instances, order)
+        self._instances = instances_in(self._instances, order)
+        self.placed.renumber(self._instances)
 
     def save(self) -> None:
         """Make the tables of the coming epoch durable and work out what moves with it."""

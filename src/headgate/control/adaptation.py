@@ -6,10 +6,12 @@
     4  apply the plan, if it is worth its moves
 
 Loads are those of the allocation that is *planned*: uneven loads are evened before more slots are
-asked for (section III.A). Slots are numbered, and the last ones leave. A slot that is to leave is
-drained over as many periods as the budget takes, then released without anything to move. What costs
-more to move than a period may would hold its slot for ever; so when nothing else can be taken off,
-one such unit a period moves alone: a drain ends after as many periods as there are units, at most.
+asked for (section III.A). Which slots leave is chosen (`choose_leaving`: slow hosts, whole hosts,
+little state); those that stay are numbered anew when all others have gone. A slot that is to leave
+is drained over as many periods as the budget takes, then released without anything to move. What
+costs more to move than a period may would hold its slot for ever; so when nothing else can be taken
+off, one such unit a period moves alone: a drain ends after as many periods as there are units, at
+most.
 New slots come empty, when the engine has them, and the plan of the period after fills them. Until
 slots that were asked for or released have come or gone, units are planned as ever, but nothing else
 is scaled.
@@ -32,6 +34,7 @@ the limit. Below that rows come first: what evens loads must not cost any; so th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -41,6 +44,7 @@ from headgate.control.policy import joined
 from headgate.control.settings import Scaling
 from headgate.planner.allocation.model import Balance, Situation, far_rows, load_distance
 from headgate.planner.allocation.plan import ROUNDING, Limits, Plan, Planner, describe
+from headgate.planner.leaving import choose_leaving, new_order
 
 HELPS_PCT = 5.0  # more slots must take at least this off the busiest one
 PATIENCE_PERIODS = 10  # for slots that were asked for and did not come
@@ -78,17 +82,18 @@ class MeasuredUnits:
 
 @dataclass(frozen=True)
 class Adapted:
-    """A plan to apply, slots to change to, and why, in one line."""
+    """A plan to apply, slots to change to (which are `gone` then), and why, in one line."""
 
     plan: Plan | None = None
     slots: int | None = None
     why: str = ""
+    gone: tuple[int, ...] = ()
 
 
 class Adaptation:
     """Decides period by period; remembers which slots leave and what it has asked for.
 
-    `leaving` slots at the end are to be emptied under the budget, and then released.
+    The slots `leaving` are to be emptied under the budget, and then released.
     """
 
     def __init__(
@@ -100,31 +105,47 @@ class Adaptation:
     ) -> None:
         self._planner, self._limits, self._balance = planner, limits, balance
         self._watch = None if scaling is None else Watch(scaling)
-        self.leaving = 0
+        self.leaving: tuple[int, ...] = ()
+        self._to_choose = 0
         self._asked: int | None = None
-        self._stays = self._patience = 0
+        self._leave_then: tuple[int, ...] = ()
+        self._patience = 0
         self._given = limits
+
+    @property
+    def is_draining(self) -> bool:
+        return bool(self.leaving or self._to_choose)
+
+    def drain(self, slots: int) -> None:
+        """Choose so many slots in the next period, empty them, and ask for their release."""
+        self._to_choose = slots
 
     def slots_changed(self, slots: int) -> None:
         """The engine runs with another number of slots now; some of them may have to go yet."""
-        self.leaving = slots - self._stays if slots == self._asked else 0
-        self._asked = None
+        self.leaving = self._leave_then if slots == self._asked else ()
+        self._to_choose, self._asked = 0, None
         if self._watch is not None:
             self._watch.begin_anew()
 
     def step(self, measured: MeasuredUnits, *, scale: bool = True) -> Adapted:
         """One turn. The situation says how many slots there are, and which of them leave."""
+        if self._to_choose:
+            self.leaving = self._choose(measured.situation, self._to_choose)
+            self._to_choose = 0
+            measured = replace(measured, situation=marked(measured.situation, self.leaving))
         situation, leaving = measured.situation, self.leaving
         even_pct = max(self._given.distance_max_pct, measured.noise_pct)
         self._limits = replace(self._given, distance_max_pct=even_pct)
-        slots, needed = len(situation.nodes), slots_in_use(situation, leaving)
+        slots, empty = len(situation.nodes), empty_slots(situation, leaving)
+        needed = slots - len(empty)
         if self._asked is not None:
             self._patience -= 1
             self._asked = self._asked if self._patience > 0 else None
         released = ""
         if needed < slots and (self._asked is None or self._asked > needed):
-            self._ask(needed, slots - leaving)
-            released = f"{slots_named(needed, slots)} released: drained, nothing lives there"
+            now = new_order(slots, empty).tolist()
+            self._ask(needed, sorted(now.index(slot) for slot in {*leaving} - {*empty}))
+            released = f"{slots_named(empty)} released: drained, nothing lives there"
         plan = self._planner.plan(situation, self._limits)
         adapted = Adapted(plan)
         if scale and self._watch is not None and measured.timed and self._asked is None:
@@ -132,12 +153,22 @@ class Adaptation:
         if not self._is_worth_applying(marked(situation, self.leaving), adapted.plan):
             adapted = replace(adapted, plan=None)
         if leaving and leaving == self.leaving:
-            adapted = self._draining(adapted, situation, needed)
+            adapted = self._draining(adapted, situation, empty)
         if not released:
             return adapted
-        return replace(adapted, slots=self._asked, why=joined(released, adapted.why))
+        why = joined(released, adapted.why)
+        return replace(adapted, slots=self._asked, why=why, gone=empty)
 
     # --- inside ----------------------------------------------------------------------------
+    def _choose(self, situation: Situation, count: int) -> tuple[int, ...]:
+        """So many slots to do without, those that leave already among them; at least one stays."""
+        nodes, slots = situation.nodes, len(situation.nodes)
+        count = min(count, slots - 1)
+        cost = np.bincount(situation.home, situation.migration_cost, slots)
+        hosts = () if nodes.distances is None else nodes.distances.hosts(np.arange(slots))
+        spent = cost.astype(np.float64)
+        return choose_leaving(spent, nodes.capacity, count, hosts, self.leaving)
+
     def _is_worth_applying(self, situation: Situation, plan: Plan | None) -> bool:
         if plan is None or not plan.migrations:
             return True
@@ -158,9 +189,9 @@ class Adaptation:
             return True
         return saves and then.distance_pct <= max(limit_pct, now.distance_pct) + ROUNDING
 
-    def _draining(self, adapted: Adapted, situation: Situation, needed: int) -> Adapted:
+    def _draining(self, adapted: Adapted, situation: Situation, empty: tuple[int, ...]) -> Adapted:
         """Go on if only what is too big is left, and say how far it has come."""
-        slots, why = len(situation.nodes), ""
+        why = ""
         before = units_left(situation, None, self.leaving)
         if not before:
             return adapted  # released, but still there
@@ -170,18 +201,19 @@ class Adaptation:
             if alone is not None:
                 adapted, why = replace(adapted, plan=alone[0]), alone[1]
         left = units_left(situation, adapted.plan, self.leaving)
-        drained = f"{slots_named(slots - self.leaving, needed)} drained: {left} units are left"
+        going = [slot for slot in self.leaving if slot not in empty]
+        drained = f"{slots_named(going)} drained: {left} units are left"
         return replace(adapted, why=joined(adapted.why, drained, why))
 
     def _scale(self, watch: Watch, measured: MeasuredUnits, plan: Plan, slots: int) -> Adapted:
         """More slots if that takes enough off the busiest one; fewer if they can take the load."""
-        rule, situation, stays = watch.scaling, measured.situation, slots - self.leaving
+        rule, situation, stays = watch.scaling, measured.situation, slots - len(self.leaving)
         loads, nodes = measured.loads_of(plan), situation.nodes
         total, busiest = float(loads @ nodes.capacity / nodes.capacity.mean()), float(loads.max())
         wanted = watch.step(stays, total, busiest)
         facts = f"planned loads: mean {total / stays:.0f} %, busiest {busiest:.0f} %"
         if stays < rule.min_slots:
-            self._ask(wanted, wanted)
+            self._ask(wanted)
             return Adapted(plan, wanted, f"fewer slots than min_slots={wanted}")
         if wanted == stays:
             return Adapted(plan)
@@ -189,9 +221,9 @@ class Adaptation:
         base = measured.base * slots / wanted
         if wanted > stays:
             if self.leaving:
-                facts, self.leaving = f"{self.leaving} slots stay after all; {facts}", 0
+                facts, self.leaving = f"{len(self.leaving)} slots stay after all; {facts}", ()
                 if wanted <= slots:
-                    again = self._planner.plan(marked(situation, 0), self._limits)
+                    again = self._planner.plan(marked(situation, ()), self._limits)
                     return Adapted(again, None, facts)
             more = nodes.grown(wanted)
             wider = self._planner.plan(situation.on(more), unlimited)
@@ -199,23 +231,26 @@ class Adaptation:
             if after > busiest - HELPS_PCT:
                 why = f"more slots would not help: {busiest:.0f} -> {after:.0f} %"
                 return Adapted(plan, None, why)
-            self._ask(wanted, wanted)
+            self._ask(wanted)
             return Adapted(plan, wanted, f"{facts}; with {wanted} slots {after:.0f} %")
         too_many = stays > rule.most  # these go whatever the load
         facts = f"more slots than max_slots={rule.most}" if too_many else facts
-        fewer = marked(situation, slots - wanted)
-        trial = self._planner.plan(fewer, unlimited)
-        busiest = float(((trial.loads + base) / nodes.capacity)[:wanted].max())
-        if max(trial.places) >= wanted or (busiest > rule.high_pct and not too_many):
+        chosen = self._choose(situation, slots - wanted)
+        fewer = marked(situation, chosen)
+        trial, stay = self._planner.plan(fewer, unlimited), fewer.nodes.staying
+        busiest = float(((trial.loads + base) / nodes.capacity)[stay].max())
+        strays = fewer.nodes.leaving[list(trial.places)].any()
+        if strays or (busiest > rule.high_pct and not too_many):
             return Adapted(plan, None, f"{wanted} slots would not do: busiest {busiest:.0f} %")
-        self.leaving = slots - wanted
+        self.leaving = chosen
         watch.begin_anew()
         drain = self._planner.plan(fewer, self._limits)
-        return Adapted(drain, None, f"{facts}; {slots_named(wanted, slots)} drained from now on")
+        return Adapted(drain, None, f"{facts}; {slots_named(chosen)} drained from now on")
 
-    def _ask(self, slots: int, stays: int) -> None:
+    def _ask(self, slots: int, leave_then: Sequence[int] = ()) -> None:
         """Ask for a number of slots, of which some are to leave yet."""
-        self._asked, self._stays, self._patience = slots, stays, PATIENCE_PERIODS
+        self._asked, self._leave_then = slots, tuple(leave_then)
+        self._patience = PATIENCE_PERIODS
 
 
 @dataclass(frozen=True)
@@ -286,23 +321,31 @@ class Watch:
         self._above = self._below = 0
 
 
-def marked(situation: Situation, leaving: int) -> Situation:
-    """The same units, and the last slots leave."""
-    slots = len(situation.nodes)
-    gone = np.arange(slots) >= slots - leaving
+def marked(situation: Situation, leaving: Sequence[int]) -> Situation:
+    """The same units, and these slots leave."""
+    gone = np.zeros(len(situation.nodes), np.bool_)
+    gone[list(leaving)] = True
     return situation.on(replace(situation.nodes, leaving=gone))
 
 
-def slots_in_use(situation: Situation, leaving: int) -> int:
-    """Slots there must be: those that stay, and those that leave up to the last with a unit."""
-    last = int(situation.home.max(initial=-1))
-    return max(len(situation.nodes) - leaving, last + 1)
+def empty_slots(situation: Situation, leaving: Sequence[int]) -> tuple[int, ...]:
+    """Those of the slots that leave which can go now: all if no unit is on any of them.
+
+    Until then those at the end, as nobody gets another number for that.
+    """
+    used = {*np.unique(situation.home).tolist()}
+    if not used & {*leaving}:
+        return tuple(sorted(leaving))
+    first = len(situation.nodes)
+    while first - 1 in leaving and first - 1 not in used:
+        first -= 1
+    return tuple(range(first, len(situation.nodes)))
 
 
-def units_left(situation: Situation, plan: Plan | None, leaving: int) -> int:
+def units_left(situation: Situation, plan: Plan | None, leaving: Sequence[int]) -> int:
     """Units that a plan leaves on slots that are to go."""
     node = situation.home if plan is None else plan.node
-    return int((node >= len(situation.nodes) - leaving).sum())
+    return int(np.isin(node, list(leaving)).sum())
 
 
 def move_alone(
@@ -329,14 +372,14 @@ def move_alone(
     return plan, why
 
 
-def slots_named(first: int, end: int) -> str:
-    """Slots from the first to before the end, as the beginning of a sentence.
+def slots_named(slots: Sequence[int]) -> str:
+    """Slots as the beginning of a sentence.
 
     Examples:
-        >>> slots_named(2, 4)
+        >>> slots_named((2, 3))
         'slots 2, 3 are'
-        >>> slots_named(3, 4)
-        'slot 3 is'
+        >>> slots_named([1])
+        'slot 1 is'
     """
-    names = ", ".join(str(slot) for slot in range(first, end))
-    return f"slot {names} is" if end - first == 1 else f"slots {names} are"
+    names = ", ".join(map(str, slots))
+    return f"slot {names} is" if len(slots) == 1 else f"slots {names} are"

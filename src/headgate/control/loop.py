@@ -105,7 +105,7 @@ class DecisionLoop:
         }
         wanted = self._slots_wanted(proposals, tuning, slots)
         if wanted is not None:
-            decision = replace(decision, slots=wanted.count, scaling=wanted.why)
+            decision = replace(decision, slots=wanted.count, scaling=wanted.why, gone=wanted.gone)
         return _with_tuned_instances(decision)
 
     # --- inside ----------------------------------------------------------------------------
@@ -280,7 +280,7 @@ class _Given:
 
     def propose(self, observed: Sequence[Observed], view: View) -> Proposal:
         said = self._decider.step([self._placeable(epoch) for epoch in observed], view.tables)
-        wanted = None if said.slots is None else Wanted(said.slots, said.scaling)
+        wanted = None if said.slots is None else Wanted(said.slots, said.scaling, said.gone)
         return Proposal(
             said.tables,
             said.dispatch,

@@ -235,11 +235,11 @@ class HeadgatePlacement:
 
     @property
     def is_draining(self) -> bool:
-        return self._places_units and self._units.adaptation.leaving > 0
+        return self._places_units and self._units.adaptation.is_draining
 
     def drain(self, slots: int) -> None:
-        """Empty so many slots at the end, within the budget, then ask for their release."""
-        self._units.adaptation.leaving = slots
+        """Empty so many slots, within the budget, then ask for their release."""
+        self._units.adaptation.drain(slots)
         self._places_units, self._turns_at_rest = True, 0
 
     def slots_changed(self, slots: int) -> None:

@@ -154,27 +154,31 @@ class Period:
         capacity: PlannerSettings,
         cost_per_byte: float,
         *,
-        leaving: int = 0,
+        leaving: Sequence[int] = (),
         distances: Distances | None = None,
         instances: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
         cost_least: float = 0.0,
         costs: UnitCosts | None = None,
         speeds: F64 | None = None,
     ) -> MeasuredUnits:
-        """The situation under these tables; the last `leaving` slots are to be emptied.
+        """The situation under these tables; the slots `leaving` are to be emptied.
 
         `speeds` are those of the slots (default: all 1), `costs` what is known of units.
         """
         index = UnitIndex.of(tables, self.seen.labels)
         slots = next(iter(tables.values())).slots
-        speeds = np.ones(slots) if speeds is None or len(speeds) != slots else speeds
+        then = np.ones(0) if speeds is None else speeds  # of the slots there were
+        speeds = then if len(then) == slots else np.ones(slots)
         rows = index.add_up({op: (k.h, k.rows) for op, k in self.seen.loads.items()})
         state = np.maximum(index.add_up(self.state), STATE_BYTES_MIN)
         traffic = self._traffic(index)
         to_pct = 100.0 / self.wall_ms if self.wall_ms > 0 else 0.0
-        took = {op: float(ms @ speeds[: len(ms)]) for op, ms in self.operator_ms.items()}
+        took = {
+            op: float(ms @ then) if len(ms) == len(then) else float(ms.sum())
+            for op, ms in self.operator_ms.items()
+        }
         in_operators = sum(took.values())
-        spent = (self.task_ms or 0.0) * float(speeds.mean()) or in_operators
+        spent = (self.task_ms or 0.0) * float(then.mean() if len(then) else 1.0) or in_operators
         remote_ms = 0.0  # what is left of tasks beside their operators, per end of such a row
         if self.crossing_rows:
             remote_ms = max(0.0, spent - in_operators) / (2.0 * self.crossing_rows)
@@ -194,7 +198,7 @@ class Period:
         if resource == "time" and timed:
             traffic, base = replace(traffic, remote_load=remote_ms * to_pct), besides / slots
         room = speeds if resource == "time" else np.ones(slots)
-        nodes = Nodes(room, np.arange(slots) >= slots - leaving, distances)
+        nodes = Nodes(room, np.isin(np.arange(slots), list(leaving)), distances)
         load = loads[resource] if timed else rows
         units = Units(tuple(tables), index.operator, load, state, index.names)
         allowed = allowed_slots(tuple(tables), slots, instances)

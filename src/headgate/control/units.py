@@ -144,7 +144,9 @@ class UnitPlacement:
             plan=self._facts(measured, adapted, instances),
             promised={} if plan is None else {"distance_pct": plan.distance_pct},
             achieved=achieved,
-            slots=None if adapted.slots is None else Wanted(adapted.slots, adapted.why),
+            slots=None
+            if adapted.slots is None
+            else Wanted(adapted.slots, adapted.why, adapted.gone),
             instances=instances,
         )
 

@@ -4,7 +4,8 @@ Growing: executors are asked for and each is warmed up as it comes, the new slot
 and epochs without rows are rehearsed on them, all beside the running epochs; only then the slot
 count changes, at an epoch boundary. Shrinking: the slot count changes first, and state moves off
 the leaving slots with that epoch; when it is committed, executors that host no slot any more are
-given back, between two epochs, so that no task of one is lost with them.
+given back, between two epochs, so that no task of one is lost with them. Where chosen slots leave,
+the others keep their hosts.
 
 Executors are ours to change on a Spark standalone cluster. Elsewhere (local mode, dynamic
 allocation, other cluster managers) only slots change. What fails on the way (no executors to be
@@ -30,7 +31,9 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 from headgate.commit.coordinator import Coordinator
 from headgate.commit.facts import ElasticFacts
 from headgate.commit.instances import Instances
+from headgate.commit.renumbering import Resize, in_order
 from headgate.errors import EngineError
+from headgate.planner.leaving import new_order
 from headgate.runtime.engine import SparkEngine
 from headgate.runtime.exchange import (
     TUPLE_TYPE,
@@ -66,18 +69,24 @@ class Elastic:
     def __init__(self, coordinator: Coordinator, engine: SparkEngine) -> None:
         self._coordinator, self._engine = coordinator, engine
         self._lock = threading.Lock()
-        self._wish: tuple[int, str, Instances] | None = None
+        self._wish: Resize | None = None
         self._thread: threading.Thread | None = None
         self._epoch_over = threading.Condition()
         self._closed = False
 
-    def request(self, slots: int, why: str, instances: Instances = MappingProxyType({})) -> None:
+    def request(
+        self,
+        slots: int,
+        why: str,
+        instances: Instances = MappingProxyType({}),
+        gone: Sequence[int] = (),
+    ) -> None:
         """Run with so many slots as soon as can be, and instances of operators in these of them;
-        returns at once.
+        returns at once. Of fewer slots the last ones leave, or those `gone`.
         """
         slots = check_count(slots, "slots=", error=EngineError)
         with self._lock:
-            self._wish = (slots, why, instances)
+            self._wish = Resize(slots, why, instances, tuple(gone))
             if self._thread is None:
                 name = f"headgate-elastic-{self._coordinator.program.graph.name}"
                 self._thread = threading.Thread(target=self._work, name=name, daemon=True)
@@ -107,16 +116,16 @@ class Elastic:
                     self._thread = None
                     return
             try:
-                self._change(*wish)
+                self._change(wish)
             except Exception as problem:
                 if self._closed:
                     continue
-                log.exception("changing to %s slots failed; the flow goes on as it is", wish[0])
+                log.exception("changing to %s slots failed; the flow goes on as it is", wish.slots)
                 reason = f"{type(problem).__name__}: {problem}"[:500]
-                self._coordinator.journal.append(ElasticFacts(wish[0], failed=reason))
+                self._coordinator.journal.append(ElasticFacts(wish.slots, failed=reason))
 
-    def _change(self, slots: int, why: str, instances: Instances) -> None:
-        coordinator, before = self._coordinator, self._coordinator.slots
+    def _change(self, wish: Resize) -> None:
+        coordinator, before, slots = self._coordinator, self._coordinator.slots, wish.slots
         if slots == before:
             return
         facts = ElasticFacts(slots, before)
@@ -124,13 +133,21 @@ class Elastic:
             if slots > before:
                 facts = self._make_room(facts)
                 facts = replace(facts, rehearsed_s=self._rehearse(slots, before))
-            self._engine.anchor(slots)
+            self._engine.anchor(slots, self._homes_of_those_who_stay(wish, before))
         finally:
             self._engine.source_tasks_max = None
-        coordinator.resize(slots, why, instances)
+        coordinator.resize(slots, wish.why, wish.instances, wish.gone)
         if slots < before:
             facts = replace(facts, released=self._release(slots))
         coordinator.journal.append(facts)
+
+    def _homes_of_those_who_stay(self, wish: Resize, before: int) -> tuple[str, ...]:
+        """Where slots stay if some that were chosen leave; empty: as is even over all hosts."""
+        gone = wish.leaving(before)
+        if gone is None:
+            return ()
+        hosts = in_order(self._engine.anchor(before).hosts, new_order(before, gone))
+        return hosts[: wish.slots] if all(hosts) else ()
 
     def _make_room(self, facts: ElasticFacts) -> ElasticFacts:
         """Ask for a core per slot, and warm up the executors that come.

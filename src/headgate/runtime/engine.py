@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -170,9 +170,14 @@ class SparkEngine:
         levels = range(self.program.levels + 1)
         return [level_stage(self._code, self._id, level, reports) for level in levels]
 
-    def anchor(self, slots: int) -> Anchor:
-        """The anchor for this slot count, made again when an executor that holds it has gone."""
+    def anchor(self, slots: int, homes: tuple[str, ...] = ()) -> Anchor:
+        """The anchor for this slot count, made again when an executor that holds it has gone.
+
+        With `homes` it is one on these hosts, and evenness over others does not count.
+        """
         held, known = self._anchors.get(slots, (None, {}))
+        if homes and (held is None or held.hosts != homes):
+            return self._keep(slots, held, homes, live_executors(self.spark))
         if held is not None and self._one_host:
             return held
         live = live_executors(self.spark)
@@ -185,7 +190,13 @@ class SparkEngine:
             if chosen == held.hosts and all(executor in live for executor in holders):
                 self._anchors[slots] = held, live  # executors came that it does not need
                 return held
-        anchor = build_anchor(self.own_session, chosen)
+        return self._keep(slots, held, chosen, live)
+
+    def _keep(
+        self, slots: int, held: Anchor | None, hosts: Sequence[str], live: Mapping[str, str]
+    ) -> Anchor:
+        """A new anchor, in place of the one held."""
+        anchor = build_anchor(self.own_session, hosts)
         if held is not None:
             held.release()
         self._anchors[slots] = anchor, live

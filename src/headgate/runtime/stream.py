@@ -213,7 +213,9 @@ class Epochs:
         While another number of slots is on its way, the user's above all, no other is asked for.
         """
         if decision.slots is not None and not self.elastic.is_changing:
-            self.elastic.request(decision.slots, decision.scaling, decision.instances_then)
+            self.elastic.request(
+                decision.slots, decision.scaling, decision.instances_then, decision.gone
+            )
         tuning = decision.tuning
         if tuning and tuning.settings is not None and self._auto is not None:
             saved = SavedTuning(self._auto.saved.calibration, tuning.settings)

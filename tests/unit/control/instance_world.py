@@ -6,7 +6,7 @@ instances and slots change as it decides, and whatever it decides is checked fir
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -132,6 +132,7 @@ class World:
             owners[lost] = there[np.arange(int(lost.sum())) % len(there)]
             self.tables[operator] = table.with_owners(owners)
         if decision.slots is not None and decision.slots < self.slots:
+            self.renumber(decision.gone or range(decision.slots, self.slots))
             self.slots = decision.slots
             kept = {op: [s for s in own if s < self.slots] for op, own in self.instances.items()}
             assert all(kept.values()), "an operator has lost all of its instances"
@@ -142,6 +143,16 @@ class World:
         after = {op: self.tables[op].route(h) for op, h in self.hashes.items()}
         keys = {op: np.unique(h, return_index=True)[1] for op, h in self.hashes.items()}
         return sum(int((before[op] != after[op])[keys[op]].sum()) for op in keys)
+
+    def renumber(self, gone: Sequence[int]) -> None:
+        """Slots that stay and have a number too high change it with one that leaves."""
+        left, name = self.slots - len(gone), np.arange(self.slots, dtype=np.int32)
+        free = [slot for slot in gone if slot < left]
+        for slot, other in zip((s for s in range(left, self.slots) if s not in gone), free):
+            name[[slot, other]] = other, slot
+        self.tables = {op: table.renamed(name, self.slots) for op, table in self.tables.items()}
+        for operator, own in self.instances.items():
+            self.instances[operator] = tuple(sorted(name[list(own)].tolist()))
 
     def observed(self) -> Observed:
         by_unit = units_of(self.loop)

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.control.adaptation import marked, move_alone, slots_in_use, units_left
+from headgate.control.adaptation import empty_slots, marked, move_alone, units_left
 from headgate.planner.allocation.model import Nodes, Situation, Units
 from headgate.planner.allocation.plan import Limits
 from unit.planner.allocation.clusters import situations
@@ -35,19 +35,29 @@ def test_what_the_budget_pays_for_is_no_business_of_it() -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(situation=situations(leaving=False), leaving=st.integers(0, 3), budget=st.integers(0, 4))
-def test_slots_in_use_are_those_that_stay_and_those_with_units(situation, leaving, budget):
+@given(
+    situation=situations(leaving=False),
+    leaving=st.sets(st.integers(0, 5)),
+    budget=st.integers(0, 4),
+)
+def test_slots_can_go_once_no_unit_is_on_them(situation, leaving, budget):
     """And what moves alone is one unit, off a slot that leaves, onto one that stays."""
     slots = len(situation.nodes)
-    leaving = min(leaving, slots - 1)
-    stays = slots - leaving
-    used = {*range(stays), *situation.home.tolist()}
-    assert slots_in_use(situation, leaving) == max(used) + 1
+    leaving = tuple(slot for slot in sorted(leaving) if slot < slots)[: slots - 1]
+    home = situation.home.tolist()
+    can_go = empty_slots(situation, leaving)
+    assert {*can_go} <= {*leaving} - {*home}
+    if not {*leaving} & {*home}:
+        assert can_go == leaving
+    else:
+        wait = {*range(slots)} - {*can_go}
+        assert wait == {*range(len(wait))} and max(wait) not in {*leaving} - {*home}
     found = move_alone(marked(situation, leaving), Limits(budget), "milp", "total")
-    behind = np.flatnonzero((situation.home >= stays) & (situation.migration_cost > budget))
-    assert (found is None) == (not len(behind))
+    behind = [u for u, s in enumerate(home) if s in leaving]
+    behind = [u for u in behind if situation.migration_cost[u] > budget]
+    assert (found is None) == (not behind)
     if found is not None:
         (unit,) = np.flatnonzero(found[0].node != situation.home)
-        assert unit in behind and found[0].node[unit] < stays
+        assert unit in behind and found[0].node[unit] not in leaving
         before = units_left(replace(situation), None, leaving)
         assert units_left(situation, found[0], leaving) == before - 1

@@ -71,19 +71,22 @@ def units_of_two(planner: str, instances: Instances, slots: int = 3) -> World:
     return world
 
 
-def draining(instances: Instances, leaving: int) -> World:
+def draining(instances: Instances, leaving: int, which: tuple[int, ...] = ()) -> World:
     settings = hg.Manager(migration_seconds_max=60.0, alpha=1.1)
     task = task_of(program(), settings, SLOTS)
     units = UnitPlacement(("a", "b"), settings)
     placing = HeadgatePlacement(KeyPlacement(task, settings), units)
     world = World(DecisionLoop(placing=placing), SLOTS, instances, ROWS, SLOW)
     placing.drain(leaving)
+    if which:
+        units.adaptation.drain(0)
+        units.adaptation.leaving = which
     world.run(8)
     return world
 
 
 def test_instances_in_slots_that_leave_are_emptied_if_one_stays() -> None:
-    world = draining({"b": (1, 3)}, leaving=2)
+    world = draining({"b": (1, 3)}, 2, which=(2, 3))
 
     assert (world.slots, world.instances) == (2, {"b": (1,)})
     assert not any(decision.instances for decision in world.decisions)
@@ -91,12 +94,22 @@ def test_instances_in_slots_that_leave_are_emptied_if_one_stays() -> None:
 
 
 def test_an_operator_all_of_whose_slots_leave_gets_others() -> None:
-    world = draining({"a": (0, 1, 2), "b": (2, 3)}, leaving=2)
+    world = draining({"a": (0, 1, 2), "b": (2, 3)}, 2, which=(2, 3))
 
     assert world.slots == 2 and world.slots_of("b") == (0, 1)
     asked = [decision.instances for decision in world.decisions if decision.instances]
     assert asked == [{"b": (0, 1)}], "once: then it has them"
     assert any("b gets its instances in slots 0, 1: all it has leave" in why for why in world.why)
+
+
+def test_slots_with_least_state_leave_and_others_take_their_numbers() -> None:
+    """Slots 1 and 3 have both operators: they stay, and 3 becomes 0."""
+    world = draining({"b": (1, 3)}, 2)
+
+    assert world.slots == 2 and world.slots_of("b") == (0, 1)
+    (released,) = [decision for decision in world.decisions if decision.slots]
+    assert released.gone == (0, 2)
+    assert any("slots 0, 2 are drained" in why for why in world.why)
 
 
 def test_fewer_slots_are_thought_of_though_an_operator_is_only_in_the_last() -> None:

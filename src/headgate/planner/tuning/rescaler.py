@@ -35,10 +35,14 @@ class Load:
 
 @dataclass(frozen=True)
 class Wanted:
-    """How many slots (or instances, or rows per epoch) there should be, and why, in one line."""
+    """How many slots (or instances, or rows per epoch) there should be, and why, in one line.
+
+    `gone` are the slots that leave, if it matters which ones; none given: the last ones.
+    """
 
     count: int
     why: str
+    gone: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
