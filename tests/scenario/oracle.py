@@ -212,7 +212,7 @@ def ordered(rng: random.Random, epochs: int = 4, rows: int = 40) -> Case:
 def windows(
     rng: random.Random, epochs: int = 4, rows: int = 30, *, k: int = 2, quiet: Sequence[int] = ()
 ) -> Case:
-    """The top items of every city and minute, with rows that come late; none in `quiet` epochs."""
+    """The top items of every city and minute, and rows that come late; none in `quiet` epochs."""
     size, delay = timedelta(minutes=1), timedelta(seconds=30)
     data = []
     for epoch in range(epochs):
@@ -230,7 +230,8 @@ def windows(
     def declare(_flow: hg.Flow, sources: dict[str, Any]) -> dict[str, Any]:
         cities = sources["posts"].key_by("city").process(hg.Count(emit="rows"), name="cities")
         top = hg.TopK("tag", k=k, window=hg.Tumbling("1 minute", time="ts"))
-        return {"top": cities.key_by("city").process(top, name="top")}
+        told = cities.key_by("city").process(top, name="top")
+        return {"top": told, "late": told.late()}
 
     held: dict[tuple[str, datetime], Counter[str]] = defaultdict(Counter)
     cities: Counter[str] = Counter()
@@ -239,11 +240,14 @@ def windows(
     latest: datetime | None = None
     expected = []
     for given in data:
+        late = []
         for row in given:
             cities[row["city"]] += 1
             start = row["ts"] - (row["ts"] - START) % size
             if used is None or start + size > used:
                 held[row["city"], start][row["tag"]] += 1
+            else:
+                late.append(row)
         closed = [w for w in held if watermark is not None and w[1] + size <= watermark]
         output = []
         for city, start in closed:
@@ -265,7 +269,7 @@ def windows(
                     "top": bag(state),
                     "cities": bag({"city": c, "count": n} for c, n in cities.items()),
                 },
-                {"top": bag(output)},
+                {"top": bag(output), "late": bag(late)},
             )
         )
     keys = {

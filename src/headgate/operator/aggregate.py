@@ -25,6 +25,7 @@ from headgate.operator.rows import (
     SomeKeys,
     partial_schema,
 )
+from headgate.operator.totals import Totals
 from headgate.operator.window import (
     CHANGE,
     INSERT,
@@ -215,6 +216,9 @@ class PerKey(StatefulOperator):
         passes_on = self.emit in ("rows", "running")
         return own | (wanted & set(rows.names)) if passes_on else own
 
+    def passes(self, rows: pa.Schema) -> set[str]:
+        return set(rows.names) if self.emit in ("rows", "running") else set()
+
     def process(self, rows: KeyedRows, state: StateSession, clock: EpochClock) -> Output:
         if self.window is None:
             return self.fold(rows, rows.groups, state)
@@ -236,7 +240,10 @@ class PerKey(StatefulOperator):
                 groups = rows.sub_groups(names, columns)
             held = state.read(groups)
             self.window.before(held)
+            touched = Totals.touched(self, groups, state, clock)
             output = self.fold(rows, groups, state)
+            if touched is not None:
+                touched.follow()
             good = _taken(groups, output)
             if good is None or good.any():
                 self.window.note(times, groups, held, state, good)
@@ -277,7 +284,10 @@ class PerKey(StatefulOperator):
         groups = partials.groups
         held = state.read(groups)
         self.window.before(held)
+        touched = Totals.touched(self, groups, state, clock)
         output = self.merge(partials, groups, state)
+        if touched is not None:
+            touched.follow()
         good = _taken(groups, output)
         if good is None or good.any():
             self.window.absorb(partials, groups, held, state, good)
@@ -305,6 +315,14 @@ class PerKey(StatefulOperator):
     @property
     def by_clock(self) -> bool:
         return self.window is not None and self.window.by_clock
+
+    def late_by(self, side: int = 0) -> tuple[str, ...]:
+        time = None if self.window is None else self.window.time_column
+        return () if time is None else (time,)
+
+    def is_late(self, times_us: I64, clock: EpochClock) -> Bools:
+        assert self.window is not None
+        return self.window.is_late(self.window.starts_of(times_us), times_us, clock)
 
     @property
     def wants_dead_letters(self) -> bool:

@@ -34,10 +34,10 @@ from headgate.operator.join_state import (
     side_schema,
     take_out,
 )
-from headgate.operator.joins import us_of
+from headgate.operator.joins import refused_late, us_of
 from headgate.operator.panes import groups_of
 from headgate.operator.rows import EpochClock, KeyedRows
-from headgate.operator.window import CHANGE, DELETE, FOREVER
+from headgate.operator.window import CHANGE, DELETE, FOREVER, Late
 from headgate.state.layout import StateSchema
 from headgate.state.rows import StateRows
 from headgate.state.session import StateSession
@@ -57,6 +57,8 @@ class AsOf(StatefulOperator):
     how: How = "inner"
     times: tuple[str, str] = ("", "")
     deletes: bool = False
+    late: Late = "drop"
+    lateness_us: int = 0
 
     def state_fields(self, rows: pa.Schema, key: Sequence[str]) -> StateFields:
         return StateFields(INDEX)
@@ -77,7 +79,20 @@ class AsOf(StatefulOperator):
         return self.sides.output(rows, self.how)
 
     def held_from(self, watermark_us: int) -> int | None:
-        return watermark_us
+        return watermark_us - self.lateness_us
+
+    def late_by(self, side: int = 0) -> tuple[str, ...]:
+        return (self.times[LEFT],) if side == LEFT else ()
+
+    def is_late(self, times_us: I64, clock: EpochClock) -> Bools:
+        before = clock.behind(self.lateness_us).previous_watermark_us
+        if before is None:
+            return np.zeros(len(times_us), np.bool_)
+        return np.asarray(times_us < before)
+
+    @property
+    def wants_dead_letters(self) -> bool:
+        return self.late == "dead_letters"
 
     def why_not_mergeable(self, rows: pa.Schema, key: Sequence[str]) -> str:
         return "rows of a key have to meet those of the other side in one place"
@@ -90,14 +105,14 @@ class AsOf(StatefulOperator):
     def process(self, rows: KeyedRows, state: StateSession, clock: EpochClock) -> Output:
         side = np.asarray(rows.column(SIDE))
         times, valid = self._times(rows.batch, side)
-        late = np.zeros(len(rows), np.bool_)
-        if clock.previous_watermark_us is not None:
-            late = valid & (side == LEFT) & (times < clock.previous_watermark_us)
+        late = valid & (side == LEFT) & self.is_late(times, clock)
         kept = valid & ~late
         nulls = null_rows(rows.batch, rows.key)
         if nulls is not None:
             kept &= ~nulls | ((side == LEFT) & (self.how == "left"))
         dead = dict.fromkeys(np.flatnonzero(~valid).tolist(), "no event time: it is null")
+        if self.late == "dead_letters" and late.any():
+            dead |= refused_late(late, clock.behind(self.lateness_us))
         chosen = np.flatnonzero(kept)
         if len(chosen):
             some = rows if len(chosen) == len(rows) else rows.take(chosen)
@@ -118,6 +133,7 @@ class AsOf(StatefulOperator):
     def finish(
         self, state: StateSession, clock: EpochClock, carry: pa.RecordBatch | None = None
     ) -> pa.RecordBatch | None:
+        clock = clock.behind(self.lateness_us)
         mark = FOREVER if clock.input_ends else clock.watermark_us
         if mark is None or mark == clock.previous_watermark_us:
             return None

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import pyarrow as pa
 
-from headgate.arrays import I64
+from headgate.arrays import I64, Bools
 from headgate.errors import DeclarationError, SchemaMismatch
 from headgate.operator.rows import EpochClock, KeyedRows, Partials
 from headgate.operator.timers import FiredTimers
@@ -138,6 +139,13 @@ class StatefulOperator:
         """Input columns that must arrive if consumers want `wanted` of the output; default all."""
         return set(rows.names)
 
+    def passes(self, rows: pa.Schema) -> set[str]:
+        """Input columns that `process` puts out as they came, with each row's origin; default none.
+
+        Those that it does not need for itself may be null on the way: their values wait elsewhere.
+        """
+        return set()
+
     def process(
         self, rows: KeyedRows, state: StateSession, clock: EpochClock
     ) -> Output | pa.RecordBatch | None:
@@ -189,6 +197,18 @@ class StatefulOperator:
     def by_clock(self) -> bool:
         """Does it act by processing time? Then an idle stream ticks for it."""
         return self.ttl is not None
+
+    def late_by(self, side: int = 0) -> tuple[str, ...]:
+        """Input columns of times by which rows are late, so that they are dropped; default: none.
+
+        The first one decides, as `is_late` says; rows that lack one of them are bad, not late. Of
+        an operator that joins two inputs, those of a side. It makes `stream.late()` possible.
+        """
+        return ()
+
+    def is_late(self, times_us: I64, clock: EpochClock) -> Bools:
+        """Which rows with these times are dropped as late: by these and the clock alone."""
+        return np.zeros(len(times_us), np.bool_)
 
     @property
     def wants_dead_letters(self) -> bool:

@@ -92,14 +92,15 @@ class Deduplicate(StatefulOperator):
         own = {*key} if self.time is None else {*key, self.time}
         return own | (wanted & set(rows.names))
 
+    def passes(self, rows: pa.Schema) -> set[str]:
+        return set(rows.names)
+
     def process(self, rows: KeyedRows, state: StateSession, clock: EpochClock) -> Output:
         if self.time is None:
             return self._first_of(rows, None, state)
         times, valid = event_times(rows.column(self.time))
         there = np.ones(len(rows), np.bool_) if valid is None else valid
-        fits, before = there, clock.previous_watermark_us
-        if before is not None:
-            fits = fits & (times > before)
+        fits = there & ~self.is_late(times, clock)
         why = f"no event time: column {self.time!r} is null"
         dead = dict.fromkeys(np.flatnonzero(~there).tolist(), why)
         kept = np.flatnonzero(fits)
@@ -111,6 +112,15 @@ class Deduplicate(StatefulOperator):
             return Output(dead=dead, late=late)
         origins = kept if passed.origins is None else kept[passed.origins]
         return Output(passed.batch, origins, dead, late)
+
+    def late_by(self, side: int = 0) -> tuple[str, ...]:
+        return () if self.time is None else (self.time,)
+
+    def is_late(self, times_us: I64, clock: EpochClock) -> Bools:
+        before = clock.previous_watermark_us
+        if before is None:
+            return np.zeros(len(times_us), np.bool_)
+        return np.asarray(times_us <= before)
 
     def _first_of(self, rows: KeyedRows, times: I64 | None, state: StateSession) -> Output:
         if not len(rows):

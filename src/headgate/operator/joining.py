@@ -12,7 +12,7 @@ from headgate.errors import DeclarationError, SchemaMismatch
 from headgate.operator.as_of import AsOf
 from headgate.operator.fixed_windows import FixedWindow
 from headgate.operator.joins import Join, Within
-from headgate.operator.window import CHANGE, Window
+from headgate.operator.window import CHANGE, Late, Window
 from headgate.state.layout import layout_of
 from headgate.topology.arguments import check_choice, duration_us, positive_us
 from headgate.topology.joining import LEFT, RIGHT, Asked, How, Sides, sides_of, words_of
@@ -32,6 +32,7 @@ def join_operator(
     `event_times` are the columns by which the sources of each side measure event time.
     """
     check_choice(asked.how, f"{WHO}: how", get_args(How))
+    check_choice(asked.late, f"{WHO}: late", get_args(Late))
     _check_kind(asked)
     if asked.as_of:
         return _as_of(asked, schemas, keys, event_times)
@@ -46,7 +47,8 @@ def join_operator(
     _check_held(sides, schemas)
     sides = Sides(sides.keys, sides.names, (frozenset(own[LEFT]), frozenset(own[RIGHT])))
     keep_us = None if asked.ttl is None else positive_us(asked.ttl)
-    return Join(sides, asked.how, within, asked.window, names, keep_us)
+    lateness_us = duration_us(asked.allowed_lateness or timedelta(0))
+    return Join(sides, asked.how, within, asked.window, names, keep_us, asked.late, lateness_us)
 
 
 def _as_of(
@@ -68,7 +70,8 @@ def _as_of(
     deletes = CHANGE.name in told.names and told.field(CHANGE.name).type == CHANGE.type
     own = frozenset({right, CHANGE.name} if deletes else {right})
     sides = Sides(sides.keys, sides.names, (frozenset({left}), own))
-    return AsOf(sides, asked.how, (left, right), deletes)
+    lateness_us = duration_us(asked.allowed_lateness or timedelta(0))
+    return AsOf(sides, asked.how, (left, right), deletes, asked.late, lateness_us)
 
 
 def _check_kind(asked: Asked) -> None:
@@ -92,6 +95,11 @@ def _check_kind(asked: Asked) -> None:
         raise DeclarationError(
             f"{WHO} got times=, and compares none; give within= or window=, or leave it out"
         )
+    if not timed and (asked.late != "drop" or asked.allowed_lateness is not None):
+        raise DeclarationError(
+            f"{WHO}: a join without within=, window= or as_of= does not go by event time, so no "
+            "row is late; leave out late= and allowed_lateness="
+        )
     window = asked.window
     if window is None:
         return
@@ -99,10 +107,13 @@ def _check_kind(asked: Asked) -> None:
         what = "a Window" if isinstance(window, Window) else repr(window)
         raise DeclarationError(
             f"{WHO}: window= takes Tumbling(size, time='ts') or Sliding(size, slide, time='ts') "
-            f"in event time, without allowed_lateness=; not {what}"
+            f"in event time; not {what}. allowed_lateness= is given to the join itself"
         )
     if window.late != "drop":
-        raise DeclarationError(f"{WHO}: late rows of a join are dropped; leave out late=")
+        raise DeclarationError(
+            f"{WHO}: give late= to the join itself, not to its window: join(..., "
+            "late='dead_letters')"
+        )
 
 
 def _time_names(

@@ -7,6 +7,7 @@ its later row comes, wherever rows come from and however they are cut into epoch
 An **interval join** (`within`) and a **window join** (`window`) go by event time. A row is late if
 its time (its window's end) was passed by the watermark of the epoch before. A row leaves the state
 when no row that is not late can meet it; of an outer side it is put out then, if it never met one.
+With `allowed_lateness` all of that goes by a watermark that much earlier.
 A **regular join** has no such end: it holds all rows, or those of the last `ttl` of processing
 time. Its outer rows are put out at once, and taken back when a partner comes: the column `change`
 says "insert" or "delete".
@@ -41,7 +42,17 @@ from headgate.operator.join_state import (
     take_out,
 )
 from headgate.operator.rows import EpochClock, Groups, KeyedRows
-from headgate.operator.window import BOUNDS, CHANGE, DELETE, FOREVER, INSERT, START, TIMESTAMP
+from headgate.operator.window import (
+    BOUNDS,
+    CHANGE,
+    DELETE,
+    FOREVER,
+    INSERT,
+    START,
+    TIMESTAMP,
+    Late,
+    iso_of,
+)
 from headgate.state.layout import StateSchema
 from headgate.state.rows import StateRows
 from headgate.state.session import StateSession
@@ -73,6 +84,8 @@ class Join(StatefulOperator):
     window: FixedWindow | None = None
     times: tuple[str | None, str | None] = (None, None)
     keep_us: int | None = field(default=None)
+    late: Late = "drop"
+    lateness_us: int = 0
 
     # Declaration --------------------------------------------------------------------------------
 
@@ -128,11 +141,29 @@ class Join(StatefulOperator):
         return schema.append(CHANGE) if self.tells else schema
 
     def held_from(self, watermark_us: int) -> int | None:
+        watermark_us -= self.lateness_us
         if self.window is not None:
             return self.window.first_open(watermark_us)
         if self.within is None:
             return None
         return watermark_us - max(self.within.high_us, -self.within.low_us, 0)
+
+    def late_by(self, side: int = 0) -> tuple[str, ...]:
+        own = self.times[side]
+        until = self.within.until if self.within is not None and side == LEFT else None
+        return tuple(name for name in (own, until) if name is not None)
+
+    def is_late(self, times_us: I64, clock: EpochClock) -> Bools:
+        before = clock.behind(self.lateness_us).previous_watermark_us
+        if before is None:
+            return np.zeros(len(times_us), np.bool_)
+        if self.window is None:
+            return np.asarray(times_us < before)
+        return ~self.window.is_open(self.window.starts_of(times_us), times_us, before)
+
+    @property
+    def wants_dead_letters(self) -> bool:
+        return self.late == "dead_letters"
 
     def why_not_mergeable(self, rows: pa.Schema, key: Sequence[str]) -> str:
         return "rows of a key have to meet those of the other side in one place"
@@ -154,9 +185,11 @@ class Join(StatefulOperator):
         times, kept, dead, late = np.zeros(len(rows), np.int64), np.ones(len(rows), np.bool_), {}, 0
         if self.timed:
             times, valid = self._times(rows.batch, side)
-            kept = valid & ~self._is_late(times, clock)
-            late = int(np.count_nonzero(valid & ~kept))
+            missed = valid & self.is_late(times, clock)
+            kept, late = valid & ~missed, int(np.count_nonzero(missed))
             dead = dict.fromkeys(np.flatnonzero(~valid).tolist(), "no event time: it is null")
+            if late and self.late == "dead_letters":
+                dead |= refused_late(missed, clock.behind(self.lateness_us))
         nulls = null_rows(rows.batch, rows.key)
         if nulls is not None:  # they meet nothing; of an outer side they are rows all the same
             kept &= ~nulls | np.array([self.is_outer(s) for s in _BOTH])[side]
@@ -183,6 +216,7 @@ class Join(StatefulOperator):
         if not self.timed:
             self._expire(state, clock)
             return None
+        clock = clock.behind(self.lateness_us)
         below = FOREVER if clock.input_ends else clock.watermark_us
         if below is None or below == clock.previous_watermark_us:
             return None
@@ -344,19 +378,11 @@ class Join(StatefulOperator):
                     valid[mine] &= there[mine]
         return times, valid
 
-    def _is_late(self, times: I64, clock: EpochClock) -> Bools:
-        before = clock.previous_watermark_us
-        if before is None:
-            return np.zeros(len(times), np.bool_)
-        if self.window is None:
-            return np.asarray(times < before)
-        return ~self.window.is_open(self.window.starts_of(times), times, before)
-
     def _in_windows(self, rows: I64, times: I64, clock: EpochClock) -> tuple[I64, I64]:
         """Rows, once for each open window that they are in, and the starts of these windows."""
         assert self.window is not None
         at, start = times[rows], self.window.grid.start_of(times[rows])
-        before = clock.previous_watermark_us
+        before = clock.behind(self.lateness_us).previous_watermark_us
         least = -FOREVER if before is None else self.window.first_open(before)
         found, starts = [], []
         while len(rows):
@@ -380,6 +406,14 @@ class _Call:
     times: I64
     starts: I64 | None
     groups: Groups
+
+
+def refused_late(missed: Bools, clock: EpochClock) -> dict[int, str]:
+    """Late rows as dead letters; the clock is that by which the join lets rows go."""
+    assert clock.previous_watermark_us is not None
+    mark = iso_of(clock.previous_watermark_us)
+    why = f"late: the join had let go of its time when the watermark was at {mark}"
+    return dict.fromkeys(np.flatnonzero(missed).tolist(), why)
 
 
 def us_of(column: pa.Array) -> tuple[I64, Bools | None]:

@@ -10,7 +10,7 @@ holds (`StatefulOperator.absorb`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -40,6 +40,17 @@ class EpochClock:
     previous_watermark_us: int | None = None
     previous_now_ms: int | None = None
     input_ends: bool = False
+
+    def behind(self, us: int) -> EpochClock:
+        """The clock of somebody whose watermark is so much earlier."""
+        if not us:
+            return self
+        now, before = self.watermark_us, self.previous_watermark_us
+        return replace(
+            self,
+            watermark_us=None if now is None else now - us,
+            previous_watermark_us=None if before is None else before - us,
+        )
 
 
 class Groups:

@@ -76,6 +76,7 @@ class Window:
     sub_key: ClassVar[pa.Schema] = SUB_KEY
     bounded: ClassVar[tuple[pa.Field, ...]] = BOUNDS
     needs_merge: ClassVar[bool] = False  # results are made of several state rows
+    keeps_totals: ClassVar[bool] = False  # of panes, beside them: see `totals.py`
     wants_touched: ClassVar[bool] = False  # `finish` has to know which rows an epoch touched
     late: Late = field(default="drop", kw_only=True, repr=False)
     allowed_lateness: str | timedelta | None = field(default=None, kw_only=True, repr=False)
@@ -197,16 +198,23 @@ class Window:
         if valid is not None:
             why = f"no event time: column {self.time_column!r} is null"
             kept, dead = valid, dict.fromkeys(np.flatnonzero(~valid).tolist(), why)
-        if clock.previous_watermark_us is not None:
-            mark = clock.previous_watermark_us - self.lateness_us
-            missed = kept & ~self.is_open(starts, times, mark)
-            late = int(np.count_nonzero(missed))
-            if late:
-                kept = kept & ~missed
-                if self.late == "dead_letters":
-                    why = f"late: its window was emitted when the watermark was at {_iso(mark)}"
-                    dead |= dict.fromkeys(np.flatnonzero(missed).tolist(), why)
+        missed = kept & self.is_late(starts, times, clock)
+        late = int(np.count_nonzero(missed))
+        if late:
+            kept = kept & ~missed
+            if self.late == "dead_letters":
+                assert clock.previous_watermark_us is not None
+                mark = iso_of(clock.previous_watermark_us - self.lateness_us)
+                why = f"late: its window was emitted when the watermark was at {mark}"
+                dead |= dict.fromkeys(np.flatnonzero(missed).tolist(), why)
         return Placed(starts, times, kept, dead, late)
+
+    def is_late(self, starts: I64, times: I64, clock: EpochClock) -> Bools:
+        """Which rows came too late: their window was over in the epoch before."""
+        before = clock.previous_watermark_us
+        if before is None or self.by_clock:
+            return np.zeros(len(times), np.bool_)
+        return ~self.is_open(starts, times, before - self.lateness_us)
 
     def held_from(self, watermark_us: int) -> int | None:
         """See `StatefulOperator.held_from`."""
@@ -219,7 +227,7 @@ def event_times(column: pa.Array) -> tuple[I64, Bools | None]:
     return to_words(column.cast(pa.timestamp("us", timezone), safe=False))
 
 
-def _iso(time_us: int) -> str:
+def iso_of(time_us: int) -> str:
     return str(np.datetime64(time_us, "us"))
 
 

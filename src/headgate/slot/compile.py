@@ -21,6 +21,7 @@ from headgate.slot.program import ORDER, Program, arriving, is_ordered, usual_di
 from headgate.topology.expressions import Columns, Condition
 from headgate.topology.files import Files
 from headgate.topology.graph import STATELESS, FlowGraph, Node
+from headgate.topology.late import LateRows
 from headgate.topology.lookup import Lookup
 
 _PICKLER = "_headgate_cloudpickle"
@@ -105,7 +106,7 @@ def _prune(graph: FlowGraph) -> tuple[dict[int, tuple[str, ...]], dict[int, set[
 def _only(node: Node, wanted: set[str], given: pa.Schema) -> Node:
     """A stateless operator that makes no column that nobody wants, if it is one that can tell."""
     function = node.spec.function
-    if isinstance(function, Condition):
+    if isinstance(function, Condition | LateRows):
         return replace(node, schema=given)
     if isinstance(function, Lookup):
         function = function.only(given, wanted)

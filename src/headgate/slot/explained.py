@@ -9,6 +9,7 @@ from html import escape
 from headgate.slot.program import Program
 from headgate.topology.expressions import Columns, Condition
 from headgate.topology.graph import FlowGraph, Node
+from headgate.topology.late import LateRows
 from headgate.topology.lookup import Lookup
 from headgate.topology.text import plain_text, without_addresses
 
@@ -93,6 +94,8 @@ def _what(node: Node) -> str:
     function = node.spec.function
     if isinstance(function, Condition):
         return f"filter {function.text}"
+    if isinstance(function, LateRows):
+        return f"rows late for {function.of}"
     if isinstance(function, Columns):
         made = [f"{c.field.name} = {c.text}" for c in function.columns if c.expression is not None]
         return f"columns {', '.join(made or function.schema.names)}"

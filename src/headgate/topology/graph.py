@@ -15,6 +15,7 @@ import pyarrow as pa
 from headgate.errors import CyclicFlow, DeclarationError, UnknownName
 from headgate.topology.arguments import check_choice, check_count
 from headgate.topology.expressions import Columns, Condition
+from headgate.topology.late import LateRows
 from headgate.topology.lookup import Lookup
 
 GroupingKind = Literal["fields", "shuffle", "cost", "local", "all", "global"]
@@ -125,7 +126,7 @@ class StatelessSpec:
 
     def needs(self, columns: Iterable[str], wanted: Iterable[str]) -> set[str]:
         """Which of the input's columns it takes to make the wanted ones."""
-        if isinstance(self.function, Condition):
+        if isinstance(self.function, Condition | LateRows):
             return {*wanted, *self.function.reads}
         if isinstance(self.function, Columns | Lookup):
             return self.function.needs(wanted)

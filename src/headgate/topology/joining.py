@@ -38,6 +38,8 @@ class Asked:
     times: Any = None
     ttl: Any = None
     suffixes: Any = None
+    late: Any = "drop"
+    allowed_lateness: Any = None
 
 
 @dataclass(frozen=True)

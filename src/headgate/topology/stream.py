@@ -28,7 +28,8 @@ from headgate.topology.graph import (
     StatelessSpec,
     check_parallelism,
 )
-from headgate.topology.joining import Asked, How
+from headgate.topology.joining import LEFT, Asked, How
+from headgate.topology.late import SIDES, late_rows
 from headgate.topology.lookup import LookupHow, check_output, lookup_of
 from headgate.topology.outlets import Outlets
 from headgate.topology.schema import (
@@ -354,6 +355,8 @@ class Stream(Outlets):
         times: str | tuple[str, str] | None = None,
         ttl: str | timedelta | None = None,
         suffixes: tuple[str, str] | None = None,
+        late: Literal["drop", "dead_letters"] = "drop",
+        allowed_lateness: str | timedelta | None = None,
         name: str | None = None,
         parallelism: int | None = None,
     ) -> Stream:
@@ -376,11 +379,16 @@ class Stream(Outlets):
         is null. An outer row is put out when its partner can no longer come; of a regular join at
         once, and again with `change="delete"` when a partner comes.
 
+        A row that the watermark has passed is late and dropped, or a dead letter with
+        `late="dead_letters"`; `late("left")` of the result is a stream of them. With
+        `allowed_lateness` the join goes by a watermark that much earlier: rows are held longer, and
+        outer rows and those of `as_of` wait longer.
+
         The output has the key columns once, under their names on the left, then the other columns
         of left and right; `suffixes` tell apart those that both have. Neither side is ever folded
         in place: a join is not mergeable.
         """
-        asked = Asked(how, as_of, within, window, times, ttl, suffixes)
+        asked = Asked(how, as_of, within, window, times, ttl, suffixes, late, allowed_lateness)
         sides = (self, other)
         check_joined(sides)
         keys = (self.grouping.key, other.grouping.key)
@@ -398,6 +406,34 @@ class Stream(Outlets):
         for side, stream in enumerate(sides):
             self.flow._connect(stream.producers, node, stream.grouping, side)
         return Stream(self.flow, (node,), schema)
+
+    def late(
+        self, side: Literal["left", "right"] | None = None, *, name: str | None = None
+    ) -> Stream:
+        """The rows that come too late for the operator that this stream is of, as they came to it.
+
+        Those it drops and counts: behind a window of event time, `order_by=`, a join that goes by
+        event time (`late("left")`, `late("right")`). They come in the epoch in which they are
+        dropped, without a key, and are no different from any other rows; a window of event time
+        behind them would find most of them late again.
+        """
+        self._refuse_dead_letters()
+        if len(self.producers) != 1 or self.grouping != LOCAL:
+            raise DeclarationError(
+                "late() belongs right behind process(...) or join(...), before union or key_by"
+            )
+        node = self.flow._nodes[self.producers[0]]
+        inputs = [edge for edge in self.flow._edges if edge.consumer == node.id]
+        chosen = SIDES.get(side or "left", LEFT)
+        mine = [edge for edge in inputs if edge.side == chosen]
+        grouping = mine[0].grouping if mine else LOCAL
+        late = late_rows(node, side, grouping.key if grouping.nulls == "drop" else ())
+        producers = tuple(edge.producer for edge in mine)
+        schema = merged([self.flow._nodes[producer].schema for producer in producers])
+        stem = f"{node.name}_late" if side is None else f"{node.name}_late_{side}"
+        return Stream(self.flow, producers, schema)._into(
+            "filter", name or stem, schema, StatelessSpec(late)
+        )
 
     # --- inside ----------------------------------------------------------------------------
     def _grouped(self, grouping: Grouping) -> Stream:
