@@ -15,9 +15,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from tests.scenario.random_joins import JOINS, LOOKUPS, as_rows, draw_keys, joined, looked_up
 
 import headgate as hg
-from headgate.testing import ListSource
+from headgate.testing import ListSource, ManualClock
 
 Row = dict[str, Any]
 WIDE = "i bigint, a bigint, b string, c date, v bigint, t timestamp, f double, y binary"
@@ -170,14 +171,23 @@ class Step:
     grouping: str = "local"
     key: tuple[str, ...] = ()
     nulls: Any = "key"
+    right_key: tuple[str, ...] = ()
 
     @property
     def has_state(self) -> bool:
-        return self.what not in STATELESS and self.what != "union"
+        return not {self.what} & {*STATELESS, *LOOKUPS, "union"}
+
+    @property
+    def spreads(self) -> bool:
+        """Is it an operator whose rows are sent? A lookup leaves a key to what follows it."""
+        if self.what in LOOKUPS:
+            return self.grouping == "shuffle"
+        return self.grouping != "local" and self.what != "union"
 
     def __str__(self) -> str:
         streams = " + ".join(f"s{number}" for number in self.of)
-        by = f"key_by{self.key} nulls={self.nulls}" if self.key else self.grouping
+        by = f"key_by{self.key}{self.right_key or ''} nulls={self.nulls}"
+        by = by if self.key else self.grouping
         return f"{self.name}: {streams} {by} -> {self.what}"
 
 
@@ -210,11 +220,19 @@ class Recipe:
 
     @property
     def sinks(self) -> list[str]:
-        ends = [f"out-{step.name}" for step in self.steps if step.what in ENDING]
+        ends = [f"out-{s.name}" for s in self.steps if s.what in ENDING or s.what in JOINS]
         return [*ends, "dead"] if self.dead_letters else ends
 
-    def declare(self, epochs: list[list[list[Row]]], ways: Mapping[str, str]) -> hg.Flow:
-        """The flow on these rows (by epoch and source); `ways` says how operators get theirs."""
+    def declare(
+        self,
+        epochs: list[list[list[Row]]],
+        ways: Mapping[str, str],
+        clock: Callable[[], int] = ManualClock(),  # noqa: B008
+    ) -> hg.Flow:
+        """The flow on these rows (by epoch and source); `ways` says how operators get theirs.
+
+        Side tables are as of the clock.
+        """
         flow = hg.Flow("random")
         streams = [
             flow.source(
@@ -225,16 +243,22 @@ class Recipe:
             for number in range(self.sources)
         ]  # fmt: skip
         for step in self.steps:
-            streams.append(self._declared(step, streams, ways.get(step.name, "hash")))
+            streams.append(self._declared(step, streams, ways.get(step.name, "hash"), clock))
         if self.dead_letters:
             flow.dead_letters().to_memory("dead")
         return flow
 
-    def _declared(self, step: Step, streams: list[Any], way: str) -> Any:
+    def _declared(self, step: Step, streams: list[Any], way: str, clock: Callable[[], int]) -> Any:
         stream = streams[step.of[0]]
         if step.what == "union":
             return stream.union(streams[step.of[1]])
+        if step.what in JOINS:
+            pairs = joined(stream, streams[step.of[1]], step, way)
+            pairs.to_memory(f"out-{step.name}")
+            return as_rows(pairs)
         stream = _grouped(stream, step)
+        if step.what in LOOKUPS:
+            return looked_up(stream, step.what, step.name, clock)
         if step.what in STATELESS:
             return STATELESS[step.what](stream, step.name)
         if step.what == "counts as rows":
@@ -276,9 +300,23 @@ def _draw_step(
 ) -> tuple[Step | None, Branch]:
     of = _some(rng, known)
     branch, mine = known[of], frozenset({len(known)})
-    kind = rng.choice(["passing", "passing", "stateless", "stateless", "counts", "union"])
+    kind = rng.choice(
+        [
+            "passing",
+            "passing",
+            "stateless",
+            "stateless",
+            "counts",
+            "union",
+            "join",
+            "join",
+            "lookup",
+        ]
+    )
+    other = rng.randrange(len(known))
+    if kind == "join":
+        return _draw_join(rng, recipe, name, (of, other), known)
     if kind == "union":
-        other = rng.randrange(len(known))
         if branch.makers & known[other].makers:
             return None, branch
         apart = not branch.sources & known[other].sources
@@ -294,9 +332,25 @@ def _draw_step(
     if kind == "passing":
         what = _choice(rng, PASSING, branch)
         return _keyed(rng, Step(name, what, (of,), "key")), made
-    allowed = [what for what in STATELESS if "fails" not in what or recipe.dead_letters]
     grouping = rng.choice(["local", "shuffle", "global", "key", "key", "key"])
+    if kind == "lookup":
+        return _keyed(rng, Step(name, rng.choice([*LOOKUPS]), (of,), grouping)), made
+    allowed = [what for what in STATELESS if "fails" not in what or recipe.dead_letters]
     return _keyed(rng, Step(name, rng.choice(allowed), (of,), grouping)), made
+
+
+def _draw_join(
+    rng: random.Random, recipe: Recipe, name: str, of: tuple[int, int], known: list[Branch]
+) -> tuple[Step | None, Branch]:
+    branches = [known[number] for number in of]
+    what = rng.choice([*JOINS])
+    if "as of" in what and not branches[1].in_order:
+        what = "join(within)"
+    key, right_key = draw_keys(rng)
+    nulls = rng.choice(["key", "key", "drop"])
+    step = Step(name, what, of, "key", key, nulls, right_key)
+    sources = branches[0].sources | branches[1].sources
+    return step, Branch(frozenset({len(known)}), sources, in_order=False)
 
 
 def _some(rng: random.Random, known: list[Branch]) -> int:

@@ -111,7 +111,7 @@ def _draw_parallelism(rng: random.Random, recipe: Recipe, slots: int) -> dict[st
     return {
         step.name: 1 if step.grouping == "global" else rng.randint(1, slots)
         for step in recipe.steps
-        if step.grouping != "local" and step.of and rng.random() < share and step.what != "union"
+        if rng.random() < share and step.spreads
     }
 
 
@@ -119,9 +119,9 @@ def run_plainly(recipe: Recipe, epochs: Epochs, times: list[int], partitions: in
     """In one slot, every operator by its key, nothing that is decided while it runs."""
     clock = ManualClock()
     done = run(
-        recipe.declare(epochs, {}), slots=1, partitions=partitions, buckets=BUCKETS, clock=clock,
-        before_epoch=lambda epoch: setattr(clock, "now_ms", times[epoch]), check_purity=False,
-        input_ends=True, sharing="distinct",
+        recipe.declare(epochs, {}, clock), slots=1, partitions=partitions, buckets=BUCKETS,
+        clock=clock, before_epoch=lambda epoch: setattr(clock, "now_ms", times[epoch]),
+        check_purity=False, input_ends=True, sharing="distinct",
     )  # fmt: skip
     outcome = Outcome()
     outcome.add(done, 0)
@@ -139,7 +139,7 @@ def run_start_by_start(
 ) -> Outcome:
     outcome, clock, first = Outcome(), ManualClock(), 0
     for start in starts:
-        flow = recipe.declare(epochs[: start.until], start.ways)
+        flow = recipe.declare(epochs[: start.until], start.ways, clock)
         program = compile_flow(flow.graph())
         case = Case("random", {}, {}, lambda flow, sources: {}, [], keys_of(recipe, epochs))
         manager: Any = None
