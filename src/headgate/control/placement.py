@@ -45,6 +45,7 @@ def task_of(
         memory_epochs=settings.tuning.memory_epochs,
         seed=settings.tuning.seed,
         racks=racks or {},
+        distance_costs=settings.tuning.distance_costs,
     )
 
 

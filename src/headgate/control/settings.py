@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from headgate.errors import DeclarationError, UnknownSlot
 from headgate.planner.allocation.model import Balance
+from headgate.planner.distance import CLASSES
 from headgate.planner.placing import OWN
 from headgate.planner.registry import registered, why_unknown
 from headgate.routing.table import RoutingTable
@@ -143,6 +144,10 @@ class PlannerSettings:
         host_speeds: How fast hosts are, by name, where 1 is a plain one: of units, a slot on a host
             of speed 2 gets twice the load. A host that is not named then has 1. By default tasks
             measure it, and hosts within a quarter of each other count as alike.
+        distance_costs: What a row costs that leaves its slot, as `{"host": 1, "rack": 2,
+            "elsewhere": 4}` (the default): to a slot of the same host, to another host of the rack,
+            to another rack. Only their proportion counts, so the seconds that a megabyte takes will
+            do, as measured on your network.
         planner_seconds: What a plan of units may take; epochs go on meanwhile. A solver may
             overstay it a little.
         migration_units_max: Units that one plan may move (the paper's limit in key groups), besides
@@ -163,6 +168,7 @@ class PlannerSettings:
     slot_state_bytes: float | None = None
     slot_bytes_per_second: float | None = None
     host_speeds: Mapping[str, float] = field(default_factory=dict)
+    distance_costs: Mapping[str, float] = field(default_factory=dict)
     planner_seconds: float = 1.0
     migration_units_max: int | None = None
     load_distance_max_pct: float | None = None
@@ -189,6 +195,13 @@ class PlannerSettings:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise DeclarationError(f"{name}={value}; give more than 0, or None")
+        if given := dict(self.distance_costs):
+            costs = [given.get(name, 0.0) for name in CLASSES[1:]]
+            if set(given) != set(CLASSES[1:]) or not 0 < costs[0] <= costs[1] <= costs[2]:
+                raise DeclarationError(
+                    f"distance_costs={given}; give host, rack and elsewhere, above 0, none below "
+                    "the one before"
+                )
         for host, speed in self.host_speeds.items():
             if not speed > 0:
                 raise DeclarationError(f"host_speeds of {host!r} is {speed}; give more than 0")

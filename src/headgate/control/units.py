@@ -119,7 +119,9 @@ class UnitPlacement:
             self.settings.tuning,
             self._cost.per_byte,
             leaving=self.adaptation.leaving,
-            distances=Distances.of(hosts, self._racks) if len(hosts) == slots else None,
+            distances=Distances.of(hosts, self._racks, self.settings.tuning.distance_costs)
+            if len(hosts) == slots
+            else None,
             instances=view.instances,
             cost_least=self.settings.migration_seconds_least,
             costs=self._unit_costs,

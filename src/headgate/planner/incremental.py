@@ -289,6 +289,11 @@ class IncrementalPlanner:
         if wrong:
             raise HeadgateError(f"an incremental planner with {wrong}", slots=self.slots)
 
+    def use_nearness(self, nearness: F64 | None) -> None:
+        """From now on this much of a row is saved: slots have come to other hosts."""
+        self._nearness = np.empty((0, 0)) if nearness is None else np.ascontiguousarray(nearness)
+        self._refuse()
+
     def _take_keys(self, operator: int, seen: SeenKeys, fade: float) -> None:
         if not len(seen.h):
             return

@@ -43,6 +43,7 @@ class IncrementalPlacing:
         self._looked = False
         self._last_ms: int | None = None
         self._planner: IncrementalPlanner | None = None
+        self._hosts: tuple[str, ...] = ()
         self._distances: Distances | None = None
         self._expected: float | None = None
         self._flattery = 0.0
@@ -111,8 +112,6 @@ class IncrementalPlacing:
     def _planner_for(self, seen: Observation) -> IncrementalPlanner:
         if self._planner is None:
             task = self._task
-            if len(set(seen.hosts)) > 1 and len(seen.hosts) == task.slots:
-                self._distances = Distances.of(seen.hosts, task.racks or None)
             rows = max(1.0, seen.rows / seen.epochs)
             self._planner = IncrementalPlanner(
                 len(task.operators),
@@ -121,10 +120,22 @@ class IncrementalPlacing:
                 alpha=task.alpha,
                 seed=task.seed,
                 keys_max=max(8, task.pins_max),
-                nearness=None if self._distances is None else self._distances.nearness,
                 allowed=task.allowed,
             )
+        self._measure_distances(self._planner, seen.hosts)
         return self._planner
+
+    def _measure_distances(self, planner: IncrementalPlanner, hosts: tuple[str, ...]) -> None:
+        """Slots may come to other hosts at any time; the plans that follow heed it."""
+        task = self._task
+        if hosts == self._hosts or len(hosts) != task.slots:
+            return
+        several = len(set(hosts)) > 1
+        self._hosts, self._look_in = hosts, 0
+        self._distances = (
+            Distances.of(hosts, task.racks or None, task.distance_costs) if several else None
+        )
+        planner.use_nearness(None if self._distances is None else self._distances.nearness)
 
     def _seen_keys(self, name: str, seen: Observation, table: RoutingTable) -> SeenKeys:
         loads = seen.loads.get(name)
@@ -172,7 +183,7 @@ class IncrementalPlacing:
         rows = self._look_every / seen.epochs * sum(p.rows.sum() for p in seen.pairs.values())
         tolerated = 1.0 + self._planner.tolerance
         pays, why, self._waited = _pays(
-            graph, current, planned, task, tolerated, float(rows), self._waited
+            graph, current, planned, task, tolerated, float(rows), self._waited, self._distances
         )
         first, self._looked = not self._looked, True
         if not pays and not first:
@@ -206,19 +217,23 @@ def _pays(
     tolerated: F64,
     rows: float,
     waited: float,
+    distances: Distances | None = None,
 ) -> _Verdict:
     """Is a plan worth its moves over the next rows?
 
     It is if what it saves exceeds what its moves cost, and balance does not break. It saves remote
-    rows; and where balance is broken, what the busiest slot has more than its share. How long that
-    will go on nobody knows: as long again as it has, so a plan waits until what waiting has cost
-    is what its moves cost.
+    rows, and of those that stay remote what they travel less far; and where balance is broken, what
+    the busiest slot has more than its share. How long that will go on nobody knows: as long again
+    as it has, so a plan waits until what waiting has cost is what its moves cost.
     """
     moves = int((current != planned).sum())
     if not moves:
         return _Verdict(False, "the plan moves nothing", waited)
-    now = graph.locality(current)
-    then = now + KEPT * (graph.locality(planned) - now)
+    now, then = (
+        graph.locality(x) if distances is None else distances.worth(graph.u, graph.v, graph.w, x)
+        for x in (current, planned)
+    )
+    then = now + KEPT * (then - now)
     gain, cost = (then - now) * rows, moves * ROWS_PER_MOVE
     saves = f"{'saves' if gain >= 0 else 'adds'} {abs(gain):,.0f} remote rows"
     before, after = (graph.imbalance(x, task.slots, task.allowed) for x in (current, planned))

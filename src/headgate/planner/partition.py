@@ -18,7 +18,7 @@ import numpy as np
 
 from headgate.arrays import F64, I32, I64, Bools
 from headgate.errors import HeadgateError
-from headgate.planner.distance import COSTS, Distances
+from headgate.planner.distance import Distances
 from headgate.planner.first_cut import Quality, first_cut
 from headgate.planner.instances import instance_counts
 from headgate.planner.key_graph import FREE, KeyGraph, floors, imbalance_of
@@ -104,7 +104,7 @@ def partition(
         over = float((found.imbalance / np.maximum(alpha, found.floor)).max(initial=1.0))
         cost = -found.locality
         if distances is not None:
-            cost = float(found.weight_by_distance @ COSTS)
+            cost = float(found.weight_by_distance @ distances.costs)
         value = max(over, 1 + 2 * SLACK), cost
         if best is None or value < best[0]:
             best = value, found

@@ -102,7 +102,7 @@ class Task:
     """What a planner has to place, and within which limits.
 
     `instances` are the slots of operators that have an instance in some slots only; their keys must
-    not be placed elsewhere.
+    not be placed elsewhere. `distance_costs` are what a row costs by class of distance, if given.
     """
 
     operators: tuple[str, ...]
@@ -116,6 +116,7 @@ class Task:
     seed: int
     racks: Mapping[str, str] = field(default_factory=dict)
     instances: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    distance_costs: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
     def allowed(self) -> Bools | None:
