@@ -25,7 +25,6 @@ from headgate.operator.rows import (
     SomeKeys,
     partial_schema,
 )
-from headgate.operator.totals import Totals
 from headgate.operator.window import (
     CHANGE,
     INSERT,
@@ -216,9 +215,6 @@ class PerKey(StatefulOperator):
         passes_on = self.emit in ("rows", "running")
         return own | (wanted & set(rows.names)) if passes_on else own
 
-    def passes(self, rows: pa.Schema) -> set[str]:
-        return set(rows.names) if self.emit in ("rows", "running") else set()
-
     def process(self, rows: KeyedRows, state: StateSession, clock: EpochClock) -> Output:
         if self.window is None:
             return self.fold(rows, rows.groups, state)
@@ -240,10 +236,7 @@ class PerKey(StatefulOperator):
                 groups = rows.sub_groups(names, columns)
             held = state.read(groups)
             self.window.before(held)
-            touched = Totals.touched(self, groups, state, clock)
             output = self.fold(rows, groups, state)
-            if touched is not None:
-                touched.follow()
             good = _taken(groups, output)
             if good is None or good.any():
                 self.window.note(times, groups, held, state, good)
@@ -284,10 +277,7 @@ class PerKey(StatefulOperator):
         groups = partials.groups
         held = state.read(groups)
         self.window.before(held)
-        touched = Totals.touched(self, groups, state, clock)
         output = self.merge(partials, groups, state)
-        if touched is not None:
-            touched.follow()
         good = _taken(groups, output)
         if good is None or good.any():
             self.window.absorb(partials, groups, held, state, good)
