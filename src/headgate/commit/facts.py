@@ -108,7 +108,7 @@ class CostFacts:
     rows: tuple[int, ...]
     speed: tuple[float, ...] | None = None
     sketches_sent: int = 0
-    beside_ms: tuple[float, ...] | None = None
+    beside_ms: Sparse[tuple[float, ...]] = None
 
 
 @dataclass(frozen=True)
