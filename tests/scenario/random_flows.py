@@ -118,6 +118,12 @@ ENDING: dict[str, Callable[[], Any]] = {
     "Aggregate": joint,
     "Aggregate(window)": lambda: joint(window=MINUTE),
     "Aggregate(sliding)": lambda: joint(window=hg.Sliding("1 minute", "20 seconds", time="t")),
+    "Aggregate(sliding, sums)": lambda: hg.Aggregate(
+        n=hg.Count(),
+        large=hg.Sum("v", where=pc.field("v") > 4),
+        some=hg.Count("v"),
+        window=hg.Sliding("50 seconds", "5 seconds", time="t"),
+    ),
     "Last(v, by i)": lambda: hg.Last("v", by="i"),
     "Update(total)": lambda: hg.Update(total, output="k bigint", rows_as="dicts"),
     "Count(window)": lambda: hg.Count(window=MINUTE),

@@ -30,6 +30,8 @@ from headgate.commit.changed_state import (
 from headgate.commit.described import parse_type
 from headgate.commit.manifest import Manifest
 from headgate.errors import DeclarationError, ForeignCheckpoint, IncompatibleFlow, UnknownName
+from headgate.operator.totals import TOTALS
+from headgate.slot.held_back import table_of
 from headgate.slot.program import Kept, Program
 from headgate.state.widening import widens
 
@@ -58,7 +60,7 @@ class Carried:
             return {
                 name: value
                 for name, value in named(by_operator).items()
-                if name.partition("@")[0] not in self.begins
+                if self.begins.isdisjoint((name, name.partition("@")[0]))
             }
 
         return replace(
@@ -166,6 +168,8 @@ class _Comparison:
                 continue
             problems += found
             kept |= mine
+            if told != after and TOTALS in told.get("tables", {}):
+                begins.add(table_of(name, TOTALS))  # they follow from panes, and are made anew
         problems += self._sinks()
         if problems:
             raise IncompatibleFlow(
@@ -199,7 +203,7 @@ class _Comparison:
                 yield f"{what} of {name!r} was {old[what]}, is now {new[what]}"
         parts = {name: (old["state"], new["state"])}
         for part, told in old.get("tables", {}).items():
-            if f"{before}@{part}" in self.empty:
+            if part == TOTALS or table_of(before, part) in self.empty:
                 continue
             if part not in new.get("tables", {}):
                 yield f"{name!r} has no {part} state now, and rows of it are kept"

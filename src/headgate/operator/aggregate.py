@@ -25,6 +25,7 @@ from headgate.operator.rows import (
     SomeKeys,
     partial_schema,
 )
+from headgate.operator.totals import Totals
 from headgate.operator.window import (
     CHANGE,
     INSERT,
@@ -236,7 +237,10 @@ class PerKey(StatefulOperator):
                 groups = rows.sub_groups(names, columns)
             held = state.read(groups)
             self.window.before(held)
+            touched = Totals.touched(self, groups, state, clock)
             output = self.fold(rows, groups, state)
+            if touched is not None:
+                touched.follow()
             good = _taken(groups, output)
             if good is None or good.any():
                 self.window.note(times, groups, held, state, good)
@@ -277,7 +281,10 @@ class PerKey(StatefulOperator):
         groups = partials.groups
         held = state.read(groups)
         self.window.before(held)
+        touched = Totals.touched(self, groups, state, clock)
         output = self.merge(partials, groups, state)
+        if touched is not None:
+            touched.follow()
         good = _taken(groups, output)
         if good is None or good.any():
             self.window.absorb(partials, groups, held, state, good)

@@ -54,6 +54,9 @@ class Counted(Accumulator):
     def type_of(self, kind: pa.DataType) -> pa.DataType:
         return pa.int64()
 
+    def adds_up(self, kind: pa.DataType) -> bool:
+        return True
+
     def add(self, fold: Fold, kept: pa.Field, values: Any) -> Any:
         valid = None if values is None else valid_mask(values)
         return fold.spread(fold.held[kept.name]) + fold.count(valid)
@@ -81,6 +84,9 @@ class Total(Accumulator):
 
     def exact(self, kind: pa.DataType) -> bool:
         return not pa.types.is_floating(kind)
+
+    def adds_up(self, kind: pa.DataType) -> bool:
+        return self.exact(kind)
 
     def add(self, fold: Fold, kept: pa.Field, values: Any) -> Any:
         words, valid = to_words(values)
@@ -116,6 +122,9 @@ class FloatTotal(Accumulator):
 
     def exact(self, kind: pa.DataType) -> bool:
         return bool(pa.types.is_integer(kind) and kind.bit_width <= 32)
+
+    def adds_up(self, kind: pa.DataType) -> bool:
+        return self.exact(kind)
 
     def add(self, fold: Fold, kept: pa.Field, values: Any) -> Any:
         return fold.sum(float_words(values)[0], fold.held[kept.name])

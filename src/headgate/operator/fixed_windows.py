@@ -3,7 +3,8 @@
 A tumbling window is one state row per key. A sliding one is made of *panes* as long as the largest
 common divisor of size and slide, one state row each, so a row is folded once however many windows
 it is in. Panes are read when a window closes, all that the closing windows need, once for all of
-them; an epoch in which none closes reads nothing. A pane goes when its last window has closed.
+them, or only those that come and go, where they can be subtracted (`totals.py`); an epoch in which
+none closes reads nothing. A pane goes when its last window has closed.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from headgate.operator.changes import Told, of_results, seen_now
 from headgate.operator.grid import Grid
 from headgate.operator.panes import Ranges, groups_of, runs, with_values
 from headgate.operator.rows import EpochClock, Groups
+from headgate.operator.totals import TOTALS, Totals
 from headgate.operator.window import END, FOREVER, START, TIMESTAMP, Window
 from headgate.state.rows import StateRows
 from headgate.state.session import StateSession
@@ -111,17 +113,17 @@ class FixedWindow(Window):
             return told
         if high is None or low == high:
             return None
-        rows = self._held_before(state, high)
+        rows = self.held_before(state, high)
         if not len(rows):
             return None
-        batch = of_results(operator, self._windows(operator, rows, low, high).results)
+        batch = of_results(operator, self.windows(operator, rows, low, high).results)
         if not self.needs_merge:
             state.remove_rows(rows)
         else:
             state.remove_rows(rows.take(np.flatnonzero(rows[START] < high)))
         return batch
 
-    def _held_before(self, state: StateSession, high: int) -> StateRows:
+    def held_before(self, state: StateSession, high: int) -> StateRows:
         """All rows that windows before `high` may hold."""
         if high == FOREVER:
             return state.all()
@@ -131,9 +133,7 @@ class FixedWindow(Window):
         """Where the last window ends that starts before `high`."""
         return high
 
-    def _windows(
-        self, operator: PerKey, rows: StateRows, low: int | None, high: int | None
-    ) -> Told:
+    def windows(self, operator: PerKey, rows: StateRows, low: int | None, high: int | None) -> Told:
         """The windows that these rows make, starting from `low` on and before `high`."""
         chosen = rows.take(np.argsort(rows[START], kind="stable"))
         starts, ones = chosen[START], np.arange(len(chosen))
@@ -160,14 +160,14 @@ class FixedWindow(Window):
         low = None if before is None else self.first_open(before)
         closing = not operator.early and low != high
         if closing:
-            rows = self._held_before(state, high or 0)
+            rows = self.held_before(state, high or 0)
         elif touched is not None:
             rows = self._held_of(state, touched)
         else:
             return None
         if not len(rows):
             return None
-        told = self._windows(operator, rows, None, None if operator.early else high)
+        told = self.windows(operator, rows, None, None if operator.early else high)
         is_touched, is_new = told.since(clock.epoch)
         new = ~told.has(~is_new)
         hit = told.has(is_touched)
@@ -223,10 +223,12 @@ class Tumbling(FixedWindow):
 class Sliding(FixedWindow):
     """Windows of a fixed `size`, one every `slide`, so that they overlap.
 
-    A row costs as much as with `Tumbling`; a window costs a state row for every pane (the largest
-    common divisor of size and slide) when it closes. `offset`, `timezone`, `late` and
-    `allowed_lateness` as in `Tumbling`. A row is late when the last window that it is in was
-    emitted; until then it counts for the windows that are left.
+    A row costs as much as with `Tumbling`. What is made of exact sums and counts (`Count`; `Sum` of
+    integers and decimals; `Mean` of integers up to 32 bits) keeps a total per key, so that a window
+    costs the panes (of the largest common divisor of size and slide) that are new in it, and those
+    that go. With other aggregates, and where changes are told, it costs a state row for each of its
+    panes. `offset`, `timezone`, `late` and `allowed_lateness` as in `Tumbling`. A row is late when
+    the last window that it is in was emitted; until then it counts for the windows that are left.
 
     Examples:
         >>> Sliding("1 hour", "1 minute", time="ts").slide_us
@@ -234,6 +236,7 @@ class Sliding(FixedWindow):
     """
 
     needs_merge: ClassVar[bool] = True
+    keeps_totals: ClassVar[bool] = True
     slide: str | timedelta = field(default="")
 
     def __init__(
@@ -270,8 +273,34 @@ class Sliding(FixedWindow):
         offset_us = duration_us(self.offset or timedelta(0))
         return Grid(gcd(self.size_us, self.slide_us), offset_us, self.timezone)
 
+    @cached_property
+    def panes_per_window(self) -> int:
+        """At most, also where the clocks are put back."""
+        return 2 * self.size_us // self.panes.step_us
+
     def starts_of(self, times: I64) -> I64:
         return self.panes.start_of(times)
+
+    def starts_between(self, low: int, high: int, most: int) -> I64 | None:
+        """The starts of windows from `low` on and before `high`; None if they are too many."""
+        found, start = list[int](), self._start_of(high - 1)
+        while start >= low:
+            found.append(start)
+            start = self._start_of(start - 1)
+            if len(found) > most:
+                return None
+        return np.array(found[::-1], np.int64)
+
+    def entered(self, low: int) -> int:
+        """Where the last window ends that starts before `low`."""
+        return self._panes_until(low)
+
+    def finish(
+        self, operator: PerKey, state: StateSession, clock: EpochClock, touched: Groups | None
+    ) -> pa.RecordBatch | None:
+        if TOTALS in state.beside:
+            return Totals(operator, self, state, clock).close()
+        return super().finish(operator, state, clock, touched)
 
     def _panes_until(self, high: int) -> int:
         return int(self.ends_of(self.grid.start_of(np.array([high - 1])))[0])
@@ -279,9 +308,7 @@ class Sliding(FixedWindow):
     def _held_of(self, state: StateSession, touched: Groups) -> StateRows:
         return state.of_routes(np.unique(touched.route))
 
-    def _windows(
-        self, operator: PerKey, rows: StateRows, low: int | None, high: int | None
-    ) -> Told:
+    def windows(self, operator: PerKey, rows: StateRows, low: int | None, high: int | None) -> Told:
         groups, at = groups_of(rows, START), rows[START]
         order = np.lexsort((at, groups.codes))
         rows, codes, at = rows.take(order), groups.codes[order], at[order]

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Any, ClassVar, TypeAlias, get_args
 
 import numpy as np
@@ -23,11 +24,13 @@ from headgate.arrays import Bools
 from headgate.errors import DeclarationError
 from headgate.operator.aggregate import PerKey
 from headgate.operator.arithmetic import Fold
-from headgate.operator.base import Emit, Output
+from headgate.operator.base import Emit, Output, state_schema
 from headgate.operator.panes import Ranges, Singles, held_of, with_values
 from headgate.operator.rows import Groups, KeyedRows, Partials
+from headgate.operator.totals import TOTALS, totals_schema
 from headgate.operator.where import check_where, masks_of, read_by
 from headgate.operator.window import Window
+from headgate.state.layout import StateSchema
 from headgate.state.rows import Held, StateRows
 from headgate.state.session import StateSession
 from headgate.topology.arguments import check_choice
@@ -53,6 +56,10 @@ class Accumulator:
     def exact(self, kind: pa.DataType) -> bool:
         """Is the outcome the same, to the last bit, in whatever order values and partials come?"""
         return True
+
+    def adds_up(self, kind: pa.DataType) -> bool:
+        """Is it a sum of exact numbers, of which some can be taken away again?"""
+        return False
 
     def add(self, fold: Fold, kept: pa.Field, values: Any) -> Any:
         """The column `kept`, with the values of an input column added."""
@@ -97,6 +104,14 @@ class Measuring(PerKey):
                     "'changes' or 'rows'",
                     operator=who,
                 )
+
+    def beside(self, rows: pa.Schema, key: Sequence[str]) -> dict[str, StateSchema]:
+        window = self.window
+        if window is None or not window.keeps_totals or self.tells or self.ttl is not None:
+            return {}
+        if not all(measure.adds_up(rows) for measure in self.measures.values()):
+            return {}
+        return {TOTALS: totals_schema(state_schema(self, rows, key))}
 
     def reads(self) -> set[str]:
         return {name for measure in self.measures.values() for name in measure.own_reads()}
@@ -196,7 +211,7 @@ class Measure(Measuring):
     pyarrow) go into the value; a key is there, with the value of no rows, once any row of it came.
     """
 
-    parts: ClassVar[Parts]  # state columns; the first has the result's type
+    parts: ClassVar[Parts] = MappingProxyType({})  # state columns; the first: the result's type
     exact = True  # merge only where that changes no bit
     runs: ClassVar[bool] = True  # has it a result after every row, for `emit="running"`?
     joins: ClassVar[bool] = True  # can it share a row of state with others?
@@ -256,6 +271,11 @@ class Measure(Measuring):
         if self.column is None:
             return pa.null()
         return column_of(rows, self.column, type(self).__name__).type
+
+    def adds_up(self, rows: pa.Schema) -> bool:
+        """See `Accumulator.adds_up`."""
+        kind = self._input_type(rows)
+        return bool(self.parts) and all(part.adds_up(kind) for part in self.parts.values())
 
     def result_type(self, rows: pa.Schema) -> pa.DataType:
         return self.kept(rows)[0].type

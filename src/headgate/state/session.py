@@ -14,7 +14,7 @@ was wrong then, counts as touched when the sweep finds it.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -26,6 +26,7 @@ from headgate.errors import SchemaMismatch
 from headgate.state.columns import FixedColumn, PrivateMemory
 from headgate.state.layout import TOUCHED, KeyBatch, Mask, Positions, RowLayout, StateSchema, Values
 from headgate.state.rows import Held, RowIds, StateRows, in_units, sorted_order
+from headgate.state.scan import Scan, positions_within
 from headgate.state.seals import EMPTY, REMOVED, WarmCopyDamaged
 from headgate.state.session_logs import ChangeLog, Finder, key_values
 from headgate.state.state_file import Chain, Task, chain_id
@@ -133,6 +134,22 @@ class StateSession:
         self, column: str, below: int | float, at_least: int | float | None = None
     ) -> StateRows:
         """Live rows whose fixed-width column is in the range; nulls are not."""
+        kept = self._compared(column)
+        hit = self._is_live() & (kept.data < below)
+        if at_least is not None:
+            hit &= kept.data >= at_least
+        if kept.valid is not None:
+            hit &= kept.valid
+        return self._rows_at(np.flatnonzero(hit))
+
+    def scan(self, column: str, spans: Sequence[tuple[int, int]]) -> Scan:
+        """Live rows whose int64 column, never null, is in a span, its end not included."""
+        data = self._compared(column).data
+        pos = self._live_of(positions_within(data, spans))
+        return Scan(data[pos], pos, self._rows_at)
+
+    def _compared(self, column: str) -> FixedColumn:
+        """A column of numbers, to be compared as a whole."""
         self._make_ready()
         kept = self._table.columns[self._layout.find(column).name]
         if not isinstance(kept, FixedColumn) or kept.layout.kind != "number":
@@ -143,12 +160,7 @@ class StateSession:
             )
         clock = set() if self._expired_at is None else {TOUCHED}
         self._table.seals.check_scanned({kept.layout.name, *clock})
-        hit = self._is_live() & (kept.data < below)
-        if at_least is not None:
-            hit &= kept.data >= at_least
-        if kept.valid is not None:
-            hit &= kept.valid
-        return self._rows_at(np.flatnonzero(hit))
+        return kept
 
     def least(self, column: str) -> int | None:
         """The least value of a fixed-width column; None if there is none. Scans the rows held."""
@@ -349,6 +361,12 @@ class StateSession:
         if self._expired_at is not None:
             live &= self._touched_ms() > self._expired_at
         return live
+
+    def _live_of(self, pos: Positions) -> Positions:
+        """Those of these positions that have a live row."""
+        check = self._table.check[pos]
+        pos = pos[(check != EMPTY) & (check != REMOVED)]
+        return pos if self._expired_at is None else pos[~self._is_expired(pos)]
 
     def _touched_ms(self) -> Any:
         """When each row of the table was written last."""

@@ -13,6 +13,7 @@ import pickle
 import re
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
@@ -81,6 +82,8 @@ class Slot:
         self._folder = tempfile.TemporaryDirectory(dir=MEMORY)
         self._store = StateStore(Storage.at(self._folder.name), warm_dir=None, buckets=16)
         self.chain: Chain = ()
+        self._beside = operator.beside(rows, key)
+        self._chains: dict[str, Chain] = dict.fromkeys(self._beside, ())
         self._epoch = 0
         self._watermark_us: int | None = None
         self._now_ms: int | None = None
@@ -102,7 +105,10 @@ class Slot:
         partials: list[pa.RecordBatch] = []
         for level, calls in enumerate(levels):
             operator = pickle.loads(pickle.dumps(self.operator))
-            with self._open(level, epoch.now_ms, operator.ttl) as state:
+            with ExitStack() as opened:
+                state = opened.enter_context(self._open(level, epoch.now_ms, operator.ttl))
+                for part in self._beside:
+                    state.beside[part] = opened.enter_context(self._open_beside(part, level))
                 if partials:
                     output = self._absorb(operator, partials, state, clock)
                     result.dead_partials += len(output.dead)
@@ -132,6 +138,7 @@ class Slot:
                         self._keep(result, finished)
                         result.finished += finished.to_pylist()
                 self.chain = state.commit()
+                self._chains = {p: session.commit() for p, session in state.beside.items()}
         self._epoch += 1
         self._watermark_us, self._now_ms = epoch.watermark_us, epoch.now_ms
         return result
@@ -139,7 +146,11 @@ class Slot:
     def held(self) -> list[dict[str, Any]]:
         """What the state holds now."""
         with self._open(99, 0, None) as state:
-            return state.all().batch().to_pylist()
+            rows: list[dict[str, Any]] = state.all().batch().to_pylist()
+        for part in self._beside:
+            with self._open_beside(part, 99) as beside:
+                rows += beside.all().batch().to_pylist()
+        return rows
 
     def _absorb(
         self, operator: StatefulOperator, parts: list[pa.RecordBatch], state: Any, clock: EpochClock
@@ -164,6 +175,12 @@ class Slot:
         return self._store.open(
             "op", 0, self.schema, self.chain,
             epoch=self._epoch, level=level, now_ms=now_ms, ttl_ms=ttl_ms,
+        )  # fmt: skip
+
+    def _open_beside(self, part: str, level: int) -> Any:
+        return self._store.open(
+            f"op@{part}", 0, self._beside[part], self._chains[part],
+            epoch=self._epoch, level=level, now_ms=0,
         )  # fmt: skip
 
     def _checked(self, output: Output | pa.RecordBatch | None, batch: pa.RecordBatch) -> Output:

@@ -53,11 +53,13 @@ def key_tuple(kind: str, number: int) -> tuple[Any, ...]:
 
 numbers = st.lists(st.integers(0, 25), unique=True, max_size=12)
 cells = st.one_of(st.none(), st.integers(-5, 5))
+spans = st.lists(st.tuples(st.integers(-3, 9), st.integers(-3, 30)), max_size=2)
 actions = st.one_of(
     st.tuples(st.just("write"), numbers, cells, st.sampled_from(["n", "s", "ns"])),
     st.tuples(st.just("read"), numbers),
     st.tuples(st.just("remove"), numbers),
     st.tuples(st.just("select"), st.integers(-5, 5)),
+    st.tuples(st.just("scan"), spans),
     st.tuples(st.sampled_from(["mark", "rollback", "release", "commit", "abandon"])),
 )
 
@@ -152,6 +154,16 @@ class Machine:
         self.session.remove_rows(rows)
         for number in want:
             del self.truth[number]
+
+    def scan(self, spans: list[tuple[int, int]]) -> None:
+        column = {"int": "k", "text": None, "sub": "at"}[self.kind]
+        if column is None:
+            return
+        found = self.session.scan(column, spans)
+        want = [k for k in self.live() if any(low <= k < high for low, high in spans)]
+        assert sorted(found.values.tolist()) == sorted(want)
+        odd = found.rows(np.flatnonzero(found.values % 2))
+        assert sorted(odd[column].tolist()) == sorted(k for k in want if k % 2)
 
     def mark(self) -> None:
         self.session.mark()
