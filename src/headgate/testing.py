@@ -156,7 +156,7 @@ def run(
     for node in sources:
         if not isinstance(node.spec.frame, ListSource | Files):
             raise DeclarationError(
-                f"source {node.name!r} is neither a ListSource nor Files; run() needs those"
+                f"source {node.own_name!r} is neither a ListSource nor Files; run() needs those"
             )
     program = compile_flow(graph)
     check_travels(program)

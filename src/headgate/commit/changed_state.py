@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal, get_args
 
 from headgate.commit.described import parse_type
 from headgate.slot.program import Kept
@@ -16,15 +16,34 @@ from headgate.state.layout import Stored
 from headgate.state.widening import widens
 
 Json = Mapping[str, Any]
+Kind = Literal["operator", "source", "sink"]
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What a start says about how its flow has changed (see `Options`)."""
+    """What a start says about how its flow has changed (see `Options`).
+
+    A name stands for an operator, a source or a sink, whichever there is; "operator:name" and so on
+    say which.
+    """
 
     drop_state: Collection[str] = ()
     renamed: Mapping[str, str] = field(default_factory=dict)
     reset: Collection[str] = ()
+
+    def names_of(self, kind: Kind) -> dict[str, str]:
+        """What operators or sources are called now, by their old names."""
+        told = {old: new for old, new in self.renamed.items() if old.startswith(f"{kind}:")}
+        plain = {old: new for old, new in self.renamed.items() if old == bare(old)}
+        return plain | {bare(old): new for old, new in told.items()}
+
+    def drops(self, kind: Kind) -> frozenset[str]:
+        """The operators or sinks that may go."""
+        return frozenset(
+            bare(name)
+            for name in self.drop_state
+            if name.startswith(f"{kind}:") or name == bare(name)
+        )
 
     def now(self, name: str, owner: str) -> str:
         """What is called `name` in the state of an operator, as the flow calls it now."""
@@ -47,6 +66,27 @@ class Changes:
 
 
 NOTHING = Changes()
+
+
+def bare(name: str) -> str:
+    """A name without what says of which kind it is.
+
+    Examples:
+        >>> bare("source:orders"), bare("orders")
+        ('orders', 'orders')
+    """
+    kind, colon, rest = name.partition(":")
+    return rest if colon and kind in get_args(Kind) else name
+
+
+def said(kind: Kind, name: str, others: Collection[str]) -> str:
+    """How `drop_state` is to name it, if others have the same name.
+
+    Examples:
+        >>> said("sink", "counts", ["counts"]), said("sink", "counts", [])
+        ('sink:counts', 'counts')
+    """
+    return f"{kind}:{name}" if name in others else name
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
+from headgate.commit.changed_state import said
 from headgate.commit.checkpoint import Checkpoint
 from headgate.commit.manifest import Manifest
 from headgate.errors import ForeignCheckpoint, IncompatibleFlow
@@ -190,11 +191,12 @@ def spark_names(
     names: Iterable[str], known: Mapping[str, str], renamed: Mapping[str, str]
 ) -> dict[str, str]:
     """What sources are called in Spark's checkpoint, for good; those that are gone too."""
-    found = dict(known)
+    found, names = dict(known), list(names)
     for name in names:
         if name in found:
             continue
-        old = next((o for o, n in renamed.items() if n == name and o in found), None)
+        was = (old for old, new in renamed.items() if new == name and old not in names)
+        old = next((old for old in was if old in found), None)
         plain = re.sub(r"[^A-Za-z0-9_]", "_", name)
         taken = set(found.values())
         fresh = (plain if not n else f"{plain}_{n}" for n in range(len(found) + 1))
@@ -228,9 +230,10 @@ def check_sinks(
         if same or not rows or name in dropped or place.is_marked(last.epoch, name):
             continue
         is_now = f"is a {now[name]} now" if name in now else "is gone"
+        mine = said("sink", name, last.describe.get("operators", ()))
         changes.append(
             f"sink {name!r} {is_now}, and {rows} rows of epoch {last.epoch} are committed for it "
-            f"and not delivered (start with drop_state=[{name!r}] if they may be lost)"
+            f"and not delivered (start with drop_state=[{mine!r}] if they may be lost)"
         )
     if changes:
         raise IncompatibleFlow(

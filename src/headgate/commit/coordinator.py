@@ -87,7 +87,7 @@ class Coordinator:
         self.identity = checkpoint.keys()
         self.journal = Journal(checkpoint.journal, settings.keep_journal)
         last = checkpoint.last_manifest()
-        check_sinks(checkpoint, last, program, settings.drop_state)
+        check_sinks(checkpoint, last, program, changes.drops("sink"))
         check(last)
         self._side_tables = SideTablesInUse(
             program,
@@ -111,7 +111,7 @@ class Coordinator:
             self.journal,
             self.generation,
             found=(self.last or BEFORE).epoch,
-            may_lose=settings.drop_state,
+            may_lose=changes.drops("sink"),
         )
         self._settled = self.last is None
         self._observed: Observed | None = None  # what the manager gets when the sinks are done

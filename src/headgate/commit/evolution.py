@@ -24,8 +24,11 @@ from headgate.commit.changed_state import (
     Changes,
     Columns,
     Json,
+    Kind,
     Several,
     aggregates_of,
+    bare,
+    said,
 )
 from headgate.commit.described import parse_type
 from headgate.commit.manifest import Manifest
@@ -108,10 +111,11 @@ def evolve(
     `empty` are state tables without a file.
     """
     sinks = () if stored is None else stored.get("sinks", ())
-    for name in changes.drop_state:
-        if name in declared["operators"] and name not in sinks:
+    for told in changes.drop_state:
+        name = told.removeprefix("operator:")
+        if name in declared["operators"] and (name not in sinks or told != name):
             raise DeclarationError(
-                f"drop_state names {name!r}, which the flow still has: its state would be kept. "
+                f"drop_state names {told!r}, which the flow still has: its state would be kept. "
                 "Leave it out; or, to begin from nothing, give the operator another name=",
                 operator=name,
             )
@@ -131,6 +135,7 @@ def evolve(
             found=stored["flow"],
             wanted=declared["flow"],
         )
+    _check_kinds(stored, declared, changes)
     carried = _Comparison(stored, declared, uri, changes, offers or {}, empty).carried()
     _check_names(stored, declared, changes, dropped)
     return carried
@@ -154,11 +159,13 @@ class _Comparison:
             name = names.get(before, before)
             after = self.declared["operators"].get(name)
             if after is None:
-                if before not in self.changes.drop_state:
+                if before not in self.changes.drops("operator"):
+                    old = said("operator", before, self.stored.get("sources", ()))
+                    its_name = said("operator", before, self.stored.get("sinks", ()))
                     problems.append(
                         f"operator {before!r} is gone and its state with it (if it has another "
-                        f"name now: renamed={{{before!r}: 'its name'}}; start with "
-                        f"drop_state=[{before!r}] if its state may go)"
+                        f"name now: renamed={{{old!r}: 'its name'}}; start with "
+                        f"drop_state=[{its_name!r}] if its state may go)"
                     )
                 continue
             mine: dict[str, Kept] = {}
@@ -183,12 +190,8 @@ class _Comparison:
 
     def _renamed(self, what: str) -> dict[str, str]:
         """Operators or sources that have another name now."""
-        before, after = self.stored.get(what, ()), self.declared.get(what, ())
-        return {
-            old: new
-            for old, new in self.changes.renamed.items()
-            if old in before and old not in after and new in after and new not in before
-        }
+        pairs = self.changes.names_of(_WHERE[what])
+        return {old: pairs[old] for old in _fits(pairs, self.stored, self.declared, what)}
 
     def _operator(
         self, before: str, name: str, old: Json, new: Json, kept: dict[str, Kept]
@@ -241,6 +244,61 @@ class _Comparison:
                     )
 
 
+_WHERE: Mapping[str, Kind] = {
+    "operators": "operator",
+    "stateless": "operator",
+    "sources": "source",
+}
+
+
+_AMONG = {
+    "operator:": "operators",
+    "source:": "sources",
+    "sink:": "operators and sources (a sink that is called otherwise is another sink)",
+}
+
+
+def _fits(pairs: Mapping[str, str], stored: Json, declared: Json, what: str) -> list[str]:
+    """Old names of operators or sources that are gone while the new ones have come."""
+    before, after = stored.get(what, ()), declared.get(what, ())
+    return [
+        old
+        for old, new in pairs.items()
+        if old in before and old not in after and new in after and new not in before
+    ]
+
+
+def _check_kinds(stored: Json, declared: Json, changes: Changes) -> None:
+    """A name that could be that of an operator, and of a source or a sink, must say which."""
+    plain = {old: new for old, new in changes.renamed.items() if old == bare(old)}
+    by_kind = {what: {*_fits(plain, stored, declared, what)} for what in _WHERE}
+    for old in (by_kind["operators"] | by_kind["stateless"]) & by_kind["sources"]:
+        new = plain[old]
+        raise DeclarationError(
+            f"renamed says that {new!r} was {old!r}, and both an operator and a source were called "
+            f"so: say which with {{'operator:{old}': {new!r}}} or {{'source:{old}': {new!r}}}, or "
+            "give both",
+            operator=old,
+        )
+    for what, kind in _WHERE.items():
+        fits = _fits(changes.names_of(kind), stored, declared, what)
+        news = [changes.names_of(kind)[old] for old in fits]
+        if twice := sorted({new for new in news if news.count(new) > 1}):
+            raise DeclarationError(
+                f"renamed says that {twice[0]!r} was {' and '.join(map(repr, fits))}: only one of "
+                f"these {kind}s can be called so now",
+                operator=twice[0],
+            )
+    operators, sinks = stored["operators"], stored.get("sinks", ())
+    for name in changes.drop_state:
+        if name in operators and name not in declared["operators"] and name in sinks:
+            raise DeclarationError(
+                f"drop_state names {name!r}, which is an operator that is gone, and a sink: say "
+                f"which may lose what it has with 'operator:{name}' or 'sink:{name}', or give both",
+                operator=name,
+            )
+
+
 def _check_names(stored: Json, declared: Json, changes: Changes, dropped: Collection[str]) -> None:
     """Whatever a start names must be there; it may say again what has been done before."""
     operators, sinks = stored["operators"], stored.get("sinks", {})
@@ -250,28 +308,39 @@ def _check_names(stored: Json, declared: Json, changes: Changes, dropped: Collec
         for name in (*(c for c, _ in told["state"]["values"]), *aggregates_of(told["settings"]))
     ]
     known = [*operators, *sinks]
+    kinds = [f"operator:{name}" for name in operators] + [f"sink:{name}" for name in sinks]
     for name in changes.drop_state:
-        if name not in known and name not in columns and name not in dropped:
+        if name not in (*known, *kinds, *columns, *dropped):
             raise UnknownName(
                 f"drop_state names {name!r}, but the checkpoint holds no such operator or sink; "
                 f"it holds {', '.join(known) or 'none'}",
                 name=name,
                 known=known,
             )
-    words = {*operators, *stored.get("stateless", ()), *stored.get("sources", ())}
+    names: Mapping[str, set[str]] = {
+        "operator:": {*operators, *stored.get("stateless", ())},
+        "source:": {*stored.get("sources", ())},
+        "sink:": set(),
+    }
+    words = set().union(*names.values())
     for told in operators.values():
         words |= {*_words(told), *aggregates_of(told["settings"])}
     for old, new in changes.renamed.items():
-        old_word, new_word = (name.rpartition(".")[2] for name in (old, new))
-        if words.isdisjoint((old, old_word, new, new_word)):
+        kind = old.removesuffix(bare(old))
+        whole = {bare(old), new}
+        parts = whole if kind else whole | {name.rpartition(".")[2] for name in whole}
+        if names.get(kind, words).isdisjoint(parts):
             raise UnknownName(
                 f"renamed says that {new!r} was {old!r}, but the checkpoint knows neither among "
-                "its operators, sources, columns and functions",
+                f"its {_AMONG.get(kind, 'operators, sources, columns and functions')}",
                 name=old,
-                known=sorted(words),
+                known=sorted(names.get(kind, words)),
             )
-        for what in ("operators", "sources"):
-            both = old in declared[what] and new in declared[what]
+    for what in ("operators", "sources"):
+        pairs = changes.names_of(_WHERE[what])
+        elsewhere = {o for w in _WHERE if w != what for o in _fits(pairs, stored, declared, w)}
+        for old, new in pairs.items():
+            both = old in declared[what] and new in declared[what] and old not in elsewhere
             if both and old in stored[what] and new not in stored[what]:
                 raise DeclarationError(
                     f"renamed says that {new!r} was {old!r}, but the flow still has {old!r}: which "

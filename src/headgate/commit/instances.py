@@ -43,6 +43,7 @@ class InstancesInUse:
         groupings = {
             node.name: [edge.grouping for edge in self._graph.inputs(node.id)]
             for node in self._graph.nodes
+            if node.kind != "sink"
         }
         self._groupings = {
             op: found for op, found in groupings.items() if any(g.kind != "local" for g in found)

@@ -187,7 +187,7 @@ def watermark_after(
     for node in program.sources:
         if node.spec.event_time is None:
             continue
-        time = sources.get(node.name, SourceTime())
+        time = sources.get(node.own_name, SourceTime())
         if time.silent_epochs >= node.spec.idle_after:
             continue
         if time.latest_us is None:
@@ -223,12 +223,12 @@ def _source_times(
     """`silent`: an epoch without rows of a source counts as a silent one."""
     times = {}
     for node in program.sources:
-        old = before.sources.get(node.name, SourceTime())
-        latest = total.event_time.get(node.name)
+        old = before.sources.get(node.own_name, SourceTime())
+        latest = total.event_time.get(node.own_name)
         if latest is not None and old.latest_us is not None:
             latest = max(latest, old.latest_us)
-        epochs = 0 if total.source_rows.get(node.name) else old.silent_epochs + silent
-        times[node.name] = SourceTime(old.latest_us if latest is None else latest, epochs)
+        epochs = 0 if total.source_rows.get(node.own_name) else old.silent_epochs + silent
+        times[node.own_name] = SourceTime(old.latest_us if latest is None else latest, epochs)
     return times
 
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headgate.commit import faults
+from headgate.commit.changed_state import said
 from headgate.commit.checkpoint import Checkpoint
 from headgate.commit.facts import DamageFacts
 from headgate.commit.journal import Journal
@@ -118,12 +119,13 @@ class SinkCalls:
                 damaged[str(file["name"])] = reason
         if damaged and sink not in self.may_lose:
             name, reason = next(iter(damaged.items()))
+            mine = said("sink", sink, [node.name for node in self.program.stateful])
             more = f" (and {len(damaged) - 1} more)" if len(damaged) > 1 else ""
             raise StateFileError(
                 f"file {name}{more} with rows of epoch {epoch} for sink {sink!r}, committed and "
                 f"not yet delivered, cannot be used: {reason}. None of the epoch's rows were given "
                 f"to the sink. Bring the file back from a copy of {uri}, or start with "
-                f"drop_state=[{sink!r}] if the rows of damaged files may be lost",
+                f"drop_state=[{mine!r}] if the rows of damaged files may be lost",
                 operator=sink,
                 sink=sink,
                 epoch=epoch,

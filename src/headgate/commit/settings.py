@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 
+from headgate.commit.changed_state import bare
 from headgate.commit.journal import KEEP_RECORDS
 from headgate.errors import DeclarationError, EngineError
 from headgate.planner.tuning.cost_model import Calibration
@@ -36,10 +37,11 @@ class Options:
             "off": none).
         buckets: Hash buckets per operator; a power of two, fixed for the life of a checkpoint.
         drop_state: Names of operators that are gone and whose state may be forgotten, and of sinks
-            that are gone and whose undelivered rows may be. May stay at later starts.
+            that are gone and whose undelivered rows may be; "operator:name" and "sink:name" say
+            which. May stay at later starts.
         renamed: What has another name now, `{"old": "new"}`: operators, sources, columns of keys,
-            inputs and state ("operator.column" for those of one operator), functions of `Update`.
-            May stay at later starts.
+            inputs and state ("operator.column" for those of one operator), functions of `Update`;
+            "operator:old" and "source:old" say which. May stay at later starts.
         reset: Names of operators that begin from nothing if their state cannot follow a change of
             the flow; those whose state can, keep it. So it may stay at later starts.
         keep_manifests: How many epochs back the checkpoint can be read.
@@ -100,8 +102,17 @@ def _check_renamed(renamed: object) -> None:
             f"renamed={renamed!r}; it takes old names with their new ones, such as "
             "{'counts': 'per_user'}"
         )
-    twice = sorted({new for new in renamed.values() if list(renamed.values()).count(new) > 1})
-    chained = sorted(set(renamed) & set(renamed.values()))
+    if told := [new for new in renamed.values() if new != bare(new)]:
+        raise DeclarationError(
+            f"renamed={dict(renamed)!r}: of which kind it is, is said with the old name; give "
+            f"{bare(told[0])!r} as the new one"
+        )
+    # An operator and a source may both have had one name, and may both come to have one.
+    kinds = [old.removesuffix(bare(old)) for old in renamed]
+    olds = {*zip(kinds, map(bare, renamed), strict=True)}
+    news = [*zip(kinds, renamed.values(), strict=True)]
+    twice = sorted({name for kind, name in news if news.count((kind, name)) > 1})
+    chained = sorted(name for _, name in olds.intersection(news))
     if twice or chained:
         raise DeclarationError(
             f"renamed={dict(renamed)!r}: {', '.join(twice or chained)} is there twice. To exchange "

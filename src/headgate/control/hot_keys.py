@@ -72,6 +72,7 @@ class HotKeys:
         self._producers = {
             node.name: [nodes[edge.producer].name for edge in program.graph.inputs(node.id)]
             for node in nodes
+            if node.kind != "sink"
         }
         self.slots_changed(slots)
 
@@ -235,7 +236,7 @@ def operators_that_hold_rows(program: Program) -> dict[str, frozenset[str]]:
             found[node.id] = frozenset({node.name})
         else:
             found[node.id] = frozenset().union(*(found[edge.producer] for edge in inputs))
-    return {node.name: found[node.id] for node in program.order}
+    return {node.name: found[node.id] for node in program.order if node.kind != "sink"}
 
 
 def foldable(program: Program) -> tuple[str, ...]:

@@ -136,6 +136,22 @@ def _alike(one: EpochFacts, other: EpochFacts) -> bool:
     return same and one.instances == other.instances
 
 
+def _names(program: Program) -> dict[int, str]:
+    """Every node's name, in which a sink differs from an operator or a source of its name."""
+    others = {node.name for node in program.graph.nodes if node.kind != "sink"}
+    return {
+        n.id: f"{n.name} (sink)" if n.kind == "sink" and n.name in others else n.name
+        for n in program.graph.nodes
+    }
+
+
+def _rows(node: Node, epoch: EpochFacts) -> int:
+    if node.kind == "source":
+        return epoch.source_rows.get(node.own_name, 0)
+    counted = epoch.sink_rows if node.kind == "sink" else epoch.operator_rows
+    return counted.get(node.name, 0)
+
+
 class _View:
     """The flow's graph with what was counted on it."""
 
@@ -143,12 +159,14 @@ class _View:
         self, program: Program, seen: Sequence[EpochFacts], given: Mapping[str, int]
     ) -> None:
         self._program, self._seen, self._given = program, seen, given
-        self._nodes = {node.name: node for node in program.graph.nodes}
+        self._names = _names(program)
+        self._nodes = {self._names[node.id]: node for node in program.graph.nodes}
         self._folded = {
             n.name for n in program.stateful if program.graph.key_grouping(n.id) == "partial"
         } | set(seen[-1].split)
-        counts = [{**e.operator_rows, **e.source_rows, **e.sink_rows} for e in seen]
-        self._rows = {n: float(sum(count.get(n, 0) for count in counts)) for n in self._nodes}
+        self._rows = {
+            n: float(sum(_rows(node, e) for e in seen)) for n, node in self._nodes.items()
+        }
         self._at_source = self._in_source_tasks()
 
     @property
@@ -190,10 +208,11 @@ class _View:
         graph, found = self._program.graph, set[str]()
         for node in self._program.order:
             inputs = graph.inputs(node.id)
-            before = all(graph.nodes[e.producer].name in found for e in inputs)
+            before = all(self._names[e.producer] in found for e in inputs)
             early = self._program.rows_level.get(node.id) == 0
-            if node.kind == "source" or early or (node.name in self._folded and inputs and before):
-                found.add(node.name)
+            name = self._names[node.id]
+            if node.kind == "source" or early or (name in self._folded and inputs and before):
+                found.add(name)
         return found
 
     def _fixed(self, node: Node) -> int | None:
@@ -201,11 +220,11 @@ class _View:
         kinds = {e.grouping.kind for e in self._program.graph.inputs(node.id)}
         if "global" in kinds:
             return 1
-        return self._given.get(node.name, node.parallelism)
+        return self._given.get(self._names[node.id], node.parallelism)
 
     def _is_everywhere(self, node: Node) -> bool:
         kinds = {e.grouping.kind for e in self._program.graph.inputs(node.id)}
-        return node.name in self._folded or "all" in kinds
+        return self._names[node.id] in self._folded or "all" in kinds
 
     def _times(self, name: str) -> _OperatorTimes:
         """An operator's seconds per source row, on cores and waiting, and those of an instance."""
@@ -249,10 +268,9 @@ class _View:
     def _streams(self) -> list[Stream]:
         graph, found = self._program.graph, []
         for edge in graph.edges:
-            producer, consumer = graph.nodes[edge.producer].name, graph.nodes[edge.consumer].name
-            known = [
-                e.edges[name] for e in self._seen if (name := edge_name(graph, edge)) in e.edges
-            ]
+            producer, consumer = self._names[edge.producer], self._names[edge.consumer]
+            name, sink = edge_name(graph, edge), graph.nodes[edge.consumer].kind == "sink"
+            known = [] if sink else [e.edges[name] for e in self._seen if name in e.edges]
             crossed, remote = float(sum(c.rows for c in known)), sum(c.remote_rows for c in known)
             if not known:  # in a task rows are not counted: of several inputs each gets its part
                 crossed = self._rows[consumer] / len(graph.inputs(edge.consumer))

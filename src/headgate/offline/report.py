@@ -329,12 +329,15 @@ def _loads(epochs: Sequence[EpochFacts]) -> dict[str, list[int]]:
 # --- the flow ---------------------------------------------------------------------------------
 def _diagram(describe: Mapping[str, Any], epochs: Sequence[EpochFacts]) -> str:
     """Sources left, sinks right, and on each edge the rows that it carried."""
-    notes = dict.fromkeys(describe["sources"], "source")
-    notes |= dict.fromkeys(describe["stateless"], "stateless")
+    notes, shown = dict.fromkeys(describe["stateless"], "stateless"), dict[str, str]()
     for name, operator in describe["operators"].items():
         kind, key = operator["settings"].get("operator", "stateful"), ", ".join(operator["key"])
         notes[name] = f"{kind} by {key or 'one key'}"
-    notes |= {name: f"{kind} sink" for name, kind in describe["sinks"].items()}
+    ends = [(name, "source", "source") for name in describe["sources"]]
+    ends += [(name, "sink", f"{kind} sink") for name, kind in describe["sinks"].items()]
+    for name, kind, note in ends:  # edges tell them apart from an operator, or a source, so
+        inside = f"{name} ({kind})" if name in notes else name
+        notes[inside], shown[inside] = note, name
     edges = [(edge["producer"], edge["consumer"]) for edge in describe["edges"]]
     column = dict.fromkeys(notes, 0)
     for _ in notes:  # the longest way from a source; a flow has no cycles, so this ends
@@ -356,7 +359,7 @@ def _diagram(describe: Mapping[str, Any], epochs: Sequence[EpochFacts]) -> str:
             (x1, y1), (x2, y2) = place[producer], place[consumer]
             arrow = {"arrowstyle": "-|>", "color": page.SERIES[-1], "linewidth": 1.2}
             axes.annotate("", (x2 - 0.77, y2), (x1 + 0.77, y1), arrowprops=arrow)
-            above, below = _carried(f"{producer}->{consumer}", consumer, epochs)
+            above, below = _carried(f"{producer}->{consumer}", shown.get(consumer), epochs)
             middle = ((x1 + x2) / 2, (y1 + y2) / 2)
             axes.annotate(above, middle, (0, 4), textcoords="offset points", ha="center", size=9)
             axes.annotate(below, middle, (0, -12), textcoords="offset points", ha="center", size=9)
@@ -364,7 +367,8 @@ def _diagram(describe: Mapping[str, Any], epochs: Sequence[EpochFacts]) -> str:
             stateful = name in describe["operators"]
             box = _rounded(x, y, page.SERIES[0] if stateful else page.GRID)
             axes.add_patch(box)
-            axes.text(x, y + 0.04, page.cut(name, 18), ha="center", va="bottom", weight="bold")
+            title = page.cut(shown.get(name, name), 18)
+            axes.text(x, y + 0.04, title, ha="center", va="bottom", weight="bold")
             axes.text(x, y - 0.04, page.cut(notes[name], 24), ha="center", va="top", size=9)
         axes.set_axis_off()
         centre = 2.5 * (len(members) - 1) / 2
@@ -382,12 +386,15 @@ def _rounded(x: float, y: float, ink: str) -> FancyBboxPatch:
     )
 
 
-def _carried(edge: str, consumer: str, epochs: Sequence[EpochFacts]) -> tuple[str, str]:
-    """How many rows went along an edge, and which share of them stayed in their slot."""
+def _carried(edge: str, sink: str | None, epochs: Sequence[EpochFacts]) -> tuple[str, str]:
+    """How many rows went along an edge, perhaps to a sink, and which share stayed in their slot."""
+    if sink is not None:
+        rows = sum(epoch.sink_rows.get(sink, 0) for epoch in epochs)
+        return (f"{short(rows)} rows" if rows else ""), ""
     facts = [epoch.edges[edge] for epoch in epochs if edge in epoch.edges]
-    local, remote = sum(f.local_rows for f in facts), sum(f.remote_rows for f in facts)
-    rows = local + remote or sum(epoch.sink_rows.get(consumer, 0) for epoch in epochs)
+    local = sum(f.local_rows for f in facts)
+    rows = local + sum(f.remote_rows for f in facts)
     if not rows:
         return "", ""
     between = any(f.between_slots for f in facts)
-    return f"{short(rows)} rows", f"{local / (local + remote):.0%} stay" if between else ""
+    return f"{short(rows)} rows", f"{local / rows:.0%} stay" if between else ""

@@ -68,7 +68,7 @@ def read_sources(
     if it does (`runtime/named_sources.py`).
     """
     frames = [
-        _frame(spark, node, rows_per_epoch, names.get(node.name))
+        _frame(spark, node, rows_per_epoch, names.get(node.own_name))
         for node in graph.of_kind("source")
     ]
     if len({frame.isStreaming for frame in frames}) > 1:
@@ -143,19 +143,19 @@ def _frame(
         frame = given(spark)
     if not hasattr(frame, "isStreaming"):
         raise DeclarationError(
-            f"source {node.name!r} gave a {type(frame).__name__}, not a DataFrame"
+            f"source {node.own_name!r} gave a {type(frame).__name__}, not a DataFrame"
         )
     found = {field.name: field.type for field in from_spark_json(frame.schema.jsonValue())}
     for wanted in node.schema:
         if wanted.name not in found:
             raise DeclarationError(
-                f"source {node.name!r} declares column {wanted.name!r}, but the DataFrame has "
+                f"source {node.own_name!r} declares column {wanted.name!r}, but the DataFrame has "
                 f"{', '.join(found)}",
                 column=wanted.name,
             )
         if found[wanted.name] != wanted.type:
             raise DeclarationError(
-                f"source {node.name!r}: column {wanted.name!r} is declared {wanted.type}, the "
+                f"source {node.own_name!r}: column {wanted.name!r} is declared {wanted.type}, the "
                 f"DataFrame has {found[wanted.name]}",
                 column=wanted.name,
             )

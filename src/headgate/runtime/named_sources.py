@@ -16,6 +16,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from headgate.commit.changed_state import Changes
 from headgate.commit.checkpoint import Checkpoint
 from headgate.commit.continuity import spark_names
 from headgate.errors import IncompatibleFlow
@@ -33,7 +34,7 @@ def names_for_spark(
     """What Spark's checkpoint is to call the flow's sources; empty if offsets go by position."""
     sources = graph.of_kind("source")
     setting = _setting(spark)
-    others = [n.name for n in sources if not isinstance(n.spec.frame, Files | Kafka)]
+    others = [n.own_name for n in sources if not isinstance(n.spec.frame, Files | Kafka)]
     can_be_named = setting is not None and (setting == "true" or not others)
     planned = place.spark_sources() is not None
     if planned and place.names_sources() and not can_be_named:
@@ -45,7 +46,8 @@ def names_for_spark(
         )
     if not (place.names_sources() if planned else can_be_named):
         return {}
-    return spark_names([node.name for node in sources], place.spark_names(), renamed)
+    mine = Changes(renamed=renamed).names_of("source")
+    return spark_names([node.own_name for node in sources], place.spark_names(), mine)
 
 
 def _setting(spark: SparkSession) -> str | None:
@@ -65,4 +67,4 @@ def naming(spark: SparkSession, names: Collection[str]) -> Iterator[None]:
 
 def come_back(graph: FlowGraph) -> list[str]:
     """Sources that go on where they were after having been gone: Spark logs the files it read."""
-    return [n.name for n in graph.of_kind("source") if isinstance(n.spec.frame, Files)]
+    return [n.own_name for n in graph.of_kind("source") if isinstance(n.spec.frame, Files)]

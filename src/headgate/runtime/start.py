@@ -13,6 +13,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from headgate.commit.changed_state import Changes
 from headgate.commit.checkpoint import Checkpoint
 from headgate.commit.continuity import check_sources, check_start, spark_query_id
 from headgate.commit.coordinator import Coordinator
@@ -122,8 +123,9 @@ def start_flow(
     def check(last: Manifest | None) -> None:
         if streaming:
             check_start(place, last, spark_query_id(place.storage))
-            sources = [node.name for node in program.sources]
-            check_sources(place, sources, options.renamed, come_back(graph))
+            sources = [node.own_name for node in program.sources]
+            renamed = Changes(renamed=options.renamed).names_of("source")
+            check_sources(place, sources, renamed, come_back(graph))
 
     coordinator = Coordinator(
         program,

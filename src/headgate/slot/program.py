@@ -289,7 +289,7 @@ class Program:
             "stateless": [
                 n.name for n in self.graph.nodes if n.kind in ("map", "filter", "flat_map")
             ],
-            "sources": [n.name for n in self.sources],
+            "sources": [n.own_name for n in self.sources],
             "sinks": {n.name: n.spec.kind for n in self.sinks},
             "published_columns": {
                 n.name: [[f.name, str(f.type)] for f in n.schema]

@@ -337,7 +337,7 @@ def _take_in(task: Task, source: Node, chunk: pa.RecordBatch) -> None:
     if ORDER in task.program.lineage:
         first = (task.producer << 40) + sum(seen.values())
         lineage[ORDER] = first + np.arange(batch.num_rows, dtype=np.int64)
-    seen[source.name] = seen.get(source.name, 0) + batch.num_rows
+    seen[source.own_name] = seen.get(source.own_name, 0) + batch.num_rows
     with task.guard(source, batch):
         _note_event_time(task, source, batch)
     _note_ages(task, source, batch)
@@ -358,8 +358,8 @@ def _note_event_time(task: Task, source: Node, batch: pa.RecordBatch) -> None:
         kind = pa.timestamp("us", getattr(latest.type, "tz", None))
         in_us = latest.cast(options=pc.CastOptions(kind, allow_time_truncate=True))
         latest_us = in_us.cast(pa.int64()).as_py()
-        before = task.control.event_time.get(source.name, latest_us)
-        task.control.event_time[source.name] = max(before, latest_us)
+        before = task.control.event_time.get(source.own_name, latest_us)
+        task.control.event_time[source.own_name] = max(before, latest_us)
 
 
 def _note_ages(task: Task, source: Node, batch: pa.RecordBatch) -> None:

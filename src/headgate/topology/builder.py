@@ -27,6 +27,7 @@ from headgate.topology.graph import (
     Node,
     SourceSpec,
     check_event_time,
+    told_apart,
     with_parallelism,
     without_needless_shuffles,
 )
@@ -129,7 +130,7 @@ class FlowBuilder:
                     "the flow has none: add flow.dead_letters().to_memory('dead'), or another sink",
                     operator=node.name,
                 )
-        nodes = with_parallelism(self._nodes, self._edges, parallelism)
+        nodes = told_apart(with_parallelism(self._nodes, self._edges, parallelism))
         edges = without_needless_shuffles(nodes, self._edges)
         return FlowGraph(self.name, nodes, edges, self._dead_letters)
 
@@ -143,17 +144,19 @@ class FlowBuilder:
         parallelism: int | None = None,
         order_by: str | None = None,
     ) -> int:
-        taken = {n.name for n in self._nodes if (n.kind == "sink") == (kind == "sink")}
-        if name is None:
+        what = {"source": "a source", "sink": "a sink"}
+        mine = what.get(kind, "an operator")
+        taken = {n.name for n in self._nodes if what.get(n.kind, "an operator") == mine}
+        if name is None:  # state belongs to it, so it stays what it was when sources counted
+            others = {n.name for n in self._nodes if (n.kind == "sink") == (kind == "sink")}
             stem = kind if kind != "stateful" else type(spec).__name__.lower()
             if isinstance(getattr(spec, "function", None), Lookup):
                 stem = "lookup"
-            name = next(n for i in count(1) if (n := f"{stem}_{i}") not in taken)
+            name = next(n for i in count(1) if (n := f"{stem}_{i}") not in others)
         check_name(name, kind)
         if name in taken:
-            what = "a sink" if kind == "sink" else "an operator or a source"
             raise NameClash(
-                f"flow {self.name!r} already has {what} called {name!r}; choose another name=",
+                f"flow {self.name!r} already has {mine} called {name!r}; choose another name=",
                 name=name,
             )
         node = Node(len(self._nodes), name, kind, schema, spec, key, parallelism, order_by)

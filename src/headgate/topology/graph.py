@@ -158,7 +158,8 @@ class Node:
     """One operator, source or sink; `schema` is what it puts out (a sink: what it takes).
 
     `parallelism` is how many slots are to have an instance of it (None: nobody said). `order_by`
-    is the column of event times by which a stateful operator gets the rows of a key.
+    is the column of event times by which a stateful operator gets the rows of a key. `called` is
+    what the user calls a source that shares its name with an operator (`told_apart`).
     """
 
     id: int
@@ -169,6 +170,12 @@ class Node:
     key: tuple[str, ...] = ()
     parallelism: int | None = None
     order_by: str | None = None
+    called: str = ""
+
+    @property
+    def own_name(self) -> str:
+        """Its name among those of its kind, which checkpoints know sources by."""
+        return self.called or self.name
 
     @property
     def holds_back(self) -> bool:
@@ -268,6 +275,22 @@ def with_parallelism(
     counts = {name: check_parallelism(name, n, groupings[name]) for name, n in given.items()}
     return tuple(
         replace(node, parallelism=counts.get(node.name, node.parallelism)) for node in nodes
+    )
+
+
+def told_apart(nodes: Iterable[Node]) -> tuple[Node, ...]:
+    """The nodes; a source that shares its name with an operator is "name (source)" inside.
+
+    No operator can be called so. Checkpoints know sources by their own names: an operator that
+    comes or goes does not rename them.
+    """
+    nodes = tuple(nodes)
+    operators = {node.name for node in nodes if node.kind not in ("source", "sink")}
+    return tuple(
+        replace(node, name=f"{node.name} (source)", called=node.name)
+        if node.kind == "source" and node.name in operators
+        else node
+        for node in nodes
     )
 
 

@@ -69,6 +69,16 @@ def test_what_was_decided_is_kept_by_who_decides_and_forgotten_otherwise() -> No
     assert InstancesInUse(program(), 4, stored).all()["second"] == (0, 1, 2, 3)
 
 
+def test_a_sink_of_an_operators_name_is_not_in_its_way() -> None:
+    flow = hg.Flow("f")
+    rows = flow.source(ListSource("k string", []), name="same")
+    rows.key_by("k").process(hg.Count(), name="same").to_memory("same")
+    placed = InstancesInUse(compile_flow(flow.graph()), 2)
+
+    placed.ask({"same": 1})
+    assert {*placed.all()} == {"same"} and len(placed.all()["same"]) == 1
+
+
 def test_what_cannot_be_asked_for() -> None:
     used = InstancesInUse(program(), 4)
     with pytest.raises(UnknownName, match="those are kept, first, second, all"):

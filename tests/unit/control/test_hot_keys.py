@@ -16,7 +16,7 @@ from headgate import Count, Flow
 from headgate.commit.facts import EpochFacts, PlanFacts
 from headgate.commit.planning import Decides, Decision, Observed
 from headgate.commit.routing_in_use import TableFiles, TablesInUse
-from headgate.control.hot_keys import HotKeys, HotKeySettings
+from headgate.control.hot_keys import HotKeys, HotKeySettings, operators_that_hold_rows
 from headgate.control.loop import STATISTICS_BYTES, DecisionLoop, plan_with
 from headgate.control.policy import Proposal, View
 from headgate.control.settings import Manager
@@ -315,3 +315,13 @@ def test_consumers_that_share_batches_may_be_folded_in_some_epochs() -> None:
         assert {row[key]: row["count"] for row in done.state(key)} == truth
     is_shared = [any("shared" in name for name in r["batches"]) for r in done.records]
     assert is_shared[0] and not is_shared[1] and is_shared[-1]
+
+
+def test_a_sink_is_not_taken_for_the_operator_of_its_name() -> None:
+    flow = Flow("f")
+    rows = flow.source(ListSource("k string", []), name="rows")
+    rows.key_by("k").process(Count(), name="same").to_memory("out")
+    rows.to_memory("same")
+
+    found = operators_that_hold_rows(compile_flow(flow.graph()))
+    assert found == {"rows": frozenset(), "same": frozenset({"same"})}

@@ -67,6 +67,47 @@ def test_rows_and_times_per_operator_come_from_the_journal(journal):
     assert stream.row_bytes >= 8
 
 
+def model_of(source, operator, sink, timed):
+    """A flow's model, where its source, operator and sink are called so, and timed as so."""
+    epochs = [[{"a": i % 20} for i in range(400)] for _ in range(6)]
+    flow = hg.Flow("one")
+    rows = flow.source(ListSource("a bigint", epochs), name=source)
+    few = rows.filter_rows(lambda row: row["a"] < 5, name="few")
+    few.key_by("a").process(hg.Count(), name=operator).to_memory(sink)
+    rows.to_memory("all")
+    told = [
+        replace(
+            facts,
+            operator_ms={"few": (1.0, 1.0), operator: (2.0, 2.0), timed: (10.0, 10.0)},
+            operator_cpu_ms={},
+            operator_wait_ms={},
+            now_ms=1_000 * number,
+            engine=EngineFacts(plan_ms=50.0, job_ms=650.0),
+        )
+        for number, facts in enumerate(epochs_of(run(flow, slots=2).journal))
+    ]
+    return measure_flow(compile_flow(flow.graph()), told, COSTS, cores=2).model.flow
+
+
+def test_a_source_and_a_sink_of_an_operators_name_have_rows_and_costs_of_their_own():
+    found = model_of("same", "same", "same", "same (source)")
+    plain = model_of("in", "counts", "out", "in")
+
+    called = {"in": "same (source)", "counts": "same", "out": "same (sink)"}
+    assert found.rate_in == {called.get(n, n): rate for n, rate in plain.rate_in.items()}
+    for name, step in plain.step.items():
+        mine = called.get(name, name)
+        assert found.step[mine] == replace(step, name=mine)
+    ends = {
+        (called.get(s.producer, s.producer), called.get(s.consumer, s.consumer)): s
+        for s in plain.streams
+    }
+    for stream in found.streams:
+        same = ends.pop((stream.producer, stream.consumer))
+        assert stream == replace(same, producer=stream.producer, consumer=stream.consumer)
+    assert not ends
+
+
 def test_the_model_gives_back_the_epochs_it_was_made_from(journal):
     program, told = journal
     found = measure_flow(program, told, COSTS, cores=2)

@@ -158,8 +158,34 @@ def test_two_operators_of_one_name_clash() -> None:
     with pytest.raises(NameClash) as caught:
         rows.process(Count(), name="same")
     assert caught.value.name == "same"
+    with pytest.raises(NameClash, match="an operator called 'same'"):
+        rows.map(never, "a string", name="same")
+
+
+def test_two_sources_of_one_name_clash() -> None:
+    flow = stream(name="same").flow
+
     with pytest.raises(NameClash, match="a source called 'same'"):
-        rows.flow.source(ListSource("k string", []), name="same")
+        flow.source(ListSource("k string", []), name="same")
+
+
+@pytest.mark.parametrize("source_first", [True, False])
+def test_a_source_may_be_called_as_an_operator(source_first: bool) -> None:
+    flow = Flow("f")
+    name = "same" if source_first else "other"
+    rows = flow.source(ListSource("k string", []), name=name).filter("k > ''", name="same")
+    if not source_first:
+        rows = rows.union(flow.source(ListSource("k string", []), name="same"))
+    rows.to_memory("same")
+
+    graph = flow.graph()
+    assert graph.node("same").kind == "filter"
+    found = graph.node("same (source)")
+    assert (found.kind, found.own_name) == ("source", "same")
+    assert graph.of_kind("sink")[0].own_name == "same"
+    assert compile_flow(graph).describe()["sources"] == [
+        n.own_name for n in graph.of_kind("source")
+    ]
 
 
 def test_sinks_have_names_of_their_own() -> None:
