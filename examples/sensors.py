@@ -42,13 +42,7 @@ def save(means, epoch):
 #        .merge(means.alias("new"), "old.sensor = new.sensor")
 #        .whenMatchedUpdateAll().whenNotMatchedInsertAll().execute())
 #
-# Kafka has no such memory: send the epoch along, and let readers drop what they have seen.
-#
-#   def save(means, epoch):
-#       (means.selectExpr("cast(sensor as string) as key",
-#                         f"to_json(struct(*, {epoch} as epoch)) as value")
-#        .write.format("kafka").option("kafka.bootstrap.servers", "…")
-#        .option("topic", "means").save())
+# Into Kafka, each epoch in one transaction: examples/turnover.py.
 
 flow = hg.Flow("sensors")
 (

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.mock_kafka import mock_broker
 from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
@@ -52,7 +53,8 @@ def test_the_demo_ends_with_a_checked_result_and_a_report(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "example", ["wordcount", "trends", "cards", "sensors", "linear_road", "sentiment"]
+    "example",
+    ["wordcount", "trends", "cards", "sensors", "auctions", "trades", "linear_road", "sentiment"],
 )
 def test_an_example_runs_from_its_file(example: str, tmp_path: Path) -> None:
     target = f"{ROOT / 'examples' / example}.py:flow"
@@ -62,6 +64,38 @@ def test_an_example_runs_from_its_file(example: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     epochs = json.loads((tmp_path / "f.json").read_text())["epochs"]
     assert sum(epoch["rows"] for epoch in epochs) > 0
+
+
+@pytest.mark.slow
+def test_the_example_with_kafka_sends_every_epoch_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kafka = pytest.importorskip(
+        "confluent_kafka", reason="it needs confluent-kafka: pip install 'headgate[kafka]'"
+    )
+    target = f"{ROOT / 'examples' / 'turnover.py'}:flow"
+    orders = [b'{"country": "%s", "cents": %d}' % (b"at" if i % 2 else b"de", i) for i in range(9)]
+    with mock_broker() as broker:
+        monkeypatch.setenv("KAFKA_SERVERS", broker)
+        quiet = {"bootstrap.servers": broker, "log_level": 0}
+        for more in (orders[:5], [*orders[5:], b"no order"], []):
+            producer = kafka.Producer(quiet)
+            for order in more:
+                producer.produce("orders", order)
+            assert producer.flush(30) == 0
+            done = headgate(tmp_path, "run", target, "--slots", "2", "--once")
+            assert done.returncode == 0, done.stderr
+
+        reader = kafka.Consumer({**quiet, "group.id": "test", "isolation.level": "read_committed"})
+        reader.assign([kafka.TopicPartition("turnover", n, 0) for n in range(4)])
+        found = []
+        while len(found) < 4 and (message := reader.poll(10)) is not None:
+            found.append((message.key(), json.loads(message.value())["cents"]))
+        extra = reader.poll(1)
+        reader.close()
+
+    assert sorted(found) == [(b"at", 4), (b"at", 16), (b"de", 6), (b"de", 20)]
+    assert extra is None, "an epoch was sent twice"
 
 
 def test_an_error_of_user_code_is_one_panel(tmp_path: Path) -> None:
