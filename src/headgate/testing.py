@@ -41,7 +41,7 @@ from headgate.errors import DeclarationError, HeadgateError
 from headgate.routing.table import RoutingTable
 from headgate.slot.compile import check_travels, compile_flow
 from headgate.slot.file_rows import files_of, read_pieces
-from headgate.slot.plan import Control, EpochPlan
+from headgate.slot.plan import WARM_OFF, Control, EpochPlan
 from headgate.slot.program import Program, ttl_ms
 from headgate.slot.sink_files import with_folder_columns
 from headgate.slot.slot_task import run_slot_task
@@ -227,7 +227,7 @@ class LocalEngine:
     ) -> EpochResult:
         store = StateStore(
             Storage.at(plan.storage_uri),
-            warm_dir=plan.warm_dir,
+            warm_dir=None if plan.warm_dir == WARM_OFF else plan.warm_dir,
             buckets=plan.buckets,
             strong_digests=plan.signed,
             identity=plan.identity,

@@ -252,3 +252,14 @@ def test_rows_of_every_kind_of_sink_can_be_asked_for(kind: str, tmp_path: Path) 
 
     assert [row["a"] for row in run_quickly(flow).rows("sink")] == [1, 2]
     assert not out.exists()
+
+
+def test_a_run_without_warm_copies_makes_no_folder_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    done = run(counting([[{"k": 1}], [{"k": 1}]]), warm_dir="off")
+
+    assert done.state("op") == [{"k": 1, "count": 2}]
+    assert [*tmp_path.iterdir()] == []

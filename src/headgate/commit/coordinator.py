@@ -39,7 +39,7 @@ from headgate.routing.table import RoutingTable
 from headgate.slot.compile import clocks_behind_windows
 from headgate.slot.held_back import is_due
 from headgate.slot.levels import levels_of
-from headgate.slot.plan import Control, EpochPlan, batching_of
+from headgate.slot.plan import WARM_OFF, Control, EpochPlan, batching_of
 from headgate.slot.program import Program
 from headgate.slot.unit_times import rows_of_parts
 from headgate.topology.arguments import check_count
@@ -324,7 +324,7 @@ class Coordinator:
             at_work=(),
             ends={},
             chains={},
-            warm_dir="off",
+            warm_dir=WARM_OFF,
             statistics_bytes=0,
             unit_statistics=frozenset(),
             part_rows={},

@@ -35,7 +35,7 @@ from headgate.routing.costs import CostModel
 from headgate.routing.route import Route
 from headgate.runtime.exchange import Stage, slot_labels
 from headgate.slot.file_rows import files_of, read_pieces, read_whole
-from headgate.slot.plan import EpochPlan
+from headgate.slot.plan import WARM_OFF, EpochPlan
 from headgate.slot.program import Program
 from headgate.slot.report import Counted, Report, moment, this_machine
 from headgate.slot.slot_task import run_slot_task
@@ -45,7 +45,6 @@ from headgate.state.storage import Storage
 from headgate.state.store import StateStore
 from headgate.topology.files import Piece
 
-WARM_OFF = "off"
 PLAN_PROPERTY = "headgate.plan"
 INPUT_PROPERTY = "headgate.input"
 OWNER = "headgate.owner"  # the file that names the JVM a local folder belongs to

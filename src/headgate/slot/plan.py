@@ -32,6 +32,7 @@ _ADDED = (
     *("sent", "received", "edges", "batches", "loads", "away_rows", "merge_rows", "estimated_us"),
     *("merge_bytes", "moved", "late", "dead", "source_rows", "ages"),
 )
+WARM_OFF = "off"  # the warm folder of who wants none
 Scheme = Literal["auto", "distinct", "shared"]
 BatchRows = int | Mapping[str, int] | None
 
