@@ -21,15 +21,26 @@ CONF = {
     "spark.executor.extraJavaOptions": QUICK_JVM,
     "spark.ui.showConsoleProgress": "false",
 }
+DYNAMIC = {
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.dynamicAllocation.initialExecutors": str(MANY),
+    "spark.dynamicAllocation.minExecutors": str(FEW),
+    "spark.dynamicAllocation.maxExecutors": str(MANY),
+    "spark.dynamicAllocation.schedulerBacklogTimeout": "3600s",  # the flow asks, nobody else
+}
 OPTIONS = {"rows": 2_000, "slots": [FEW, MANY], "warmup": 0, "epochs": 2, "seed": 5}
 
 
-@pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+@pytest.fixture(
+    scope="module", params=[{}, pytest.param(DYNAMIC, marks=pytest.mark.slow)], ids=["", "dynamic"]
+)
+def told(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
     """What the flow's driver saw: 2 slots on 2 executors, 3 on 3, and back, fed all the time."""
     folder = tmp_path_factory.mktemp("elastic")
     script = elastic_driver.__file__
-    with NamespaceCluster(hosts=MANY, conf=CONF, env=DAEMONS) as cluster:
+    with NamespaceCluster(hosts=MANY, conf={**CONF, **request.param}, env=DAEMONS) as cluster:
         done = cluster.run(script, json.dumps(OPTIONS), str(folder), timeout=PATIENCE_S)
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     assert lines, done.stderr[-3000:]

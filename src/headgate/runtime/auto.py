@@ -38,7 +38,6 @@ from headgate.control.settings import Scaling
 from headgate.control.tuner import SavedTuning, Tuner, load_tuning, read_calibration, save_tuning
 from headgate.errors import DeclarationError, EngineError
 from headgate.planner.tuning.cost_model import Calibration, EngineCosts, Probe, fit, same_engine
-from headgate.runtime.elastic import are_ours_to_change
 from headgate.runtime.engine import EPOCH_CONF
 from headgate.runtime.exchange import (
     Anchor,
@@ -54,6 +53,7 @@ from headgate.runtime.exchange import (
     tasks_at_once,
     with_conf,
 )
+from headgate.runtime.executors import are_ours_to_change
 from headgate.runtime.worker import task_partition
 from headgate.slot.plan import BatchRows, edge_name
 from headgate.slot.program import Program

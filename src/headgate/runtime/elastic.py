@@ -7,9 +7,8 @@ the leaving slots with that epoch; when it is committed, executors that host no 
 given back, between two epochs, so that no task of one is lost with them. Where chosen slots leave,
 the others keep their hosts.
 
-Executors are ours to change on a Spark standalone cluster. Elsewhere (local mode, dynamic
-allocation, other cluster managers) only slots change. What fails on the way (no executors to be
-had, say) is in the journal; the flow goes on.
+On clusters executors are ours to change (`executors`). In local mode only slots change. What fails
+on the way (no executors to be had, say) is in the journal; the flow goes on.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from headgate.commit.coordinator import Coordinator
@@ -46,6 +45,14 @@ from headgate.runtime.exchange import (
     rows_on_hosts,
     slot_labels,
 )
+from headgate.runtime.executors import (
+    are_ours_to_change,
+    ask_for,
+    cores_in,
+    enough_for,
+    give_back,
+    is_dynamic,
+)
 from headgate.runtime.worker import PLAN_PROPERTY, pack_plan, warming_stage
 from headgate.slot.plan import EpochPlan
 from headgate.slot.wire import anchor_row
@@ -55,6 +62,7 @@ log = logging.getLogger("headgate")
 
 WAIT_FOR_EXECUTORS_S = 120.0  # for each round of them; they take seconds to come
 LOOK_FOR_EXECUTORS_S = 0.05  # between two looks, each a few py4j calls
+ASK_AGAIN_S = 1.0  # where Spark's dynamic allocation asks for other numbers meanwhile
 TAKEN_WITHIN_S = 3.0  # to give new executors their first task; then an epoch may begin anyway
 LOOK_FOR_TASKS_S = 0.005  # between two looks; an epoch waits for this
 # What the JVM compiles comes in steps: play again while a round takes under 0.7 of the one before.
@@ -160,18 +168,24 @@ class Elastic:
         spark, started = self._engine.spark, time.monotonic()
         live = executors(spark)
         if not are_ours_to_change(spark) or not live:
-            return replace(facts, cores=_cores(live))
-        self._engine.source_tasks_max = _cores(live)
+            return replace(facts, cores=cores_in(live))
+        self._engine.source_tasks_max = cores_in(live)
         warm_up = WarmUp(self._engine, self._coordinator.rehearsal(facts.slots))
         known = before = {executor.id for executor in live}
         warmed: list[tuple[float, bool]] = []
         wanted = -(-facts.slots // live[0].cores)
         while len(live) < wanted:
             total = min(wanted, len(live) + max(1, len(live) // 2))
-            _ask_for(spark, total)
+            total = ask_for(spark, total)
+            if total <= len(live):
+                break  # there may be no more
             until, warming = time.monotonic() + WAIT_FOR_EXECUTORS_S, []
+            again = time.monotonic() + ASK_AGAIN_S
             while len(live) < total and time.monotonic() < until:
                 time.sleep(LOOK_FOR_EXECUTORS_S)
+                if is_dynamic(spark) and time.monotonic() > again:
+                    ask_for(spark, total)  # its manager asks too: for fewer, as tasks end
+                    again = time.monotonic() + ASK_AGAIN_S
                 live = executors(spark)
                 new = [executor for executor in live if executor.id not in known]
                 if new:
@@ -183,7 +197,7 @@ class Elastic:
                 break  # no executor comes any more
         return replace(
             facts,
-            cores=_cores(live),
+            cores=cores_in(live),
             ready_s=round(time.monotonic() - started, 2),
             arrived=tuple(executor.name for executor in live if executor.id not in before),
             warmed_s=tuple(round(seconds, 2) for seconds, _ in warmed),
@@ -227,60 +241,10 @@ class Elastic:
             return ()
         with self._engine.between_epochs:
             slots_on = Counter(self._engine.anchor(slots).hosts)
+            self._engine.forget_anchors_but(slots)  # they would keep executors that idle
             stay = enough_for(slots_on, executors(self._engine.spark))
             leaving = give_back(self._engine.spark, stay)
         return tuple(executor.name for executor in leaving)
-
-
-# --- executors of a standalone cluster ------------------------------------------------------
-def are_ours_to_change(spark: SparkSession) -> bool:
-    """Can this flow ask for executors and give them back?"""
-    conf = spark.sparkContext.getConf()
-    dynamic = conf.get("spark.dynamicAllocation.enabled", "false") == "true"
-    return str(spark.sparkContext.master).startswith("spark://") and not dynamic
-
-
-def give_back(spark: SparkSession, needed: Iterable[Executor]) -> list[Executor]:
-    """End all executors but these, if they are ours; returns those that go."""
-    if not are_ours_to_change(spark):
-        return []
-    stay = {executor.id for executor in needed}
-    leaving = [executor for executor in executors(spark) if executor.id not in stay]
-    if leaving:
-        context: Any = spark.sparkContext
-        ids = context._jvm.java.util.ArrayList()
-        for executor in leaving:
-            ids.add(executor.id)
-        context._jsc.sc().killExecutors(context._jvm.PythonUtils.toSeq(ids))
-    return leaving
-
-
-def enough_for(slots_on: Mapping[str, int], live: Iterable[Executor]) -> list[Executor]:
-    """The first executors of each host that have a core for each of its slots.
-
-    Examples:
-        >>> live = [Executor("0", "a", 2), Executor("1", "a", 2), Executor("2", "b", 2)]
-        >>> [executor.id for executor in enough_for({"a": 2}, live)]
-        ['0']
-    """
-    room = dict(slots_on)
-    stay = []
-    for executor in live:
-        if room.get(executor.host, 0) > 0:
-            room[executor.host] -= executor.cores
-            stay.append(executor)
-    return stay
-
-
-def _ask_for(spark: SparkSession, total: int) -> None:
-    """The total is absolute: a relative request counts from the last total asked for."""
-    context: Any = spark.sparkContext
-    nowhere = context._jvm.PythonUtils.toScalaMap(context._jvm.java.util.HashMap())
-    context._jsc.sc().requestTotalExecutors(total, 0, nowhere)
-
-
-def _cores(live: Iterable[Executor]) -> int:
-    return sum(executor.cores for executor in live)
 
 
 # --- executors are warm before rows depend on them ------------------------------------------

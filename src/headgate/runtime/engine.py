@@ -203,6 +203,14 @@ class SparkEngine:
         self._homes = anchor.hosts
         return anchor
 
+    def forget_anchors_but(self, slots: int) -> None:
+        """Let go of what is cached for other slots; if they come back it is made again."""
+        for other in [count for count in self._anchors if count != slots]:
+            self._anchors.pop(other)[0].release()
+        hosts = self.anchor(slots).hosts
+        for part in [part for part, (_, on) in list(self._parts.items()) if on != hosts]:
+            self._parts.pop(part)[0].release()
+
     def _levels(self, plan: EpochPlan) -> int:
         return len(plan.at_work) or self.program.levels
 

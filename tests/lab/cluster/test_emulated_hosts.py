@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +16,21 @@ from headgate_lab.cluster.namespaces import ClusterError, pids_in, remove_leftov
 pytestmark = pytest.mark.cluster
 
 ADDRESSES = {"left": "198.51.100.21", "right": "198.51.100.22"}
+LISTENS = """
+import socket, sys
+with socket.create_server((sys.argv[1], 7777)) as door:
+    print("ready", flush=True)
+    with door.accept()[0] as other:
+        while other.recv(65536):
+            pass
+"""
+SENDS = """
+import socket, sys
+with socket.create_connection((sys.argv[1], 7777), timeout=30) as other:
+    other.sendall(bytes(10_000))
+    other.shutdown(socket.SHUT_WR)
+    other.recv(1)
+"""
 
 
 @pytest.fixture
@@ -56,6 +72,31 @@ def test_what_runs_keeps_its_pid_and_ends_with_the_hosts(hosts: EmulatedHosts) -
     assert not any(pids_in(name) for name in names)
     assert not set(names) & set(quota_names())
     assert not hosts.folder("left").exists()
+
+
+def test_only_what_leaves_a_rack_is_on_its_trunk_wherever_hosts_are_plugged_in() -> None:
+    addresses = {name: f"198.51.100.{30 + i}" for i, name in enumerate("abc")}
+    hosts = EmulatedHosts(addresses, racks={"a": "left", "b": "left", "c": "right"}, trunk_mbit=100)
+
+    def carried(one: str, other: str) -> int:
+        """Bytes out of the rack `left` while one host sends another 10,000."""
+        before, listens = hosts.bytes_from_rack("left"), [sys.executable, "-c", LISTENS]
+        with subprocess.Popen(
+            hosts.inside(other, [*listens, addresses[other]]), stdout=subprocess.PIPE, text=True
+        ) as listener:
+            assert listener.stdout is not None and listener.stdout.readline() == "ready\n"
+            output(hosts, one, [sys.executable, "-c", SENDS, addresses[other]])
+        return hosts.bytes_from_rack("left") - before
+
+    try:
+        hosts.build()
+        near, far = carried("a", "b"), carried("a", "c")
+        hosts.move_to_racks({"b": "right", "c": "left"})
+        apart, together = carried("a", "b"), carried("a", "c")
+    finally:
+        hosts.close([])
+    assert max(near, together) < 1_000
+    assert min(far, apart) > 10_000
 
 
 def test_quotas_of_a_dead_run_are_removed(quotas: None) -> None:

@@ -20,8 +20,8 @@ from pyspark.sql import SparkSession
 from headgate.demo import write_epochs
 from headgate.flow import Flow
 from headgate.operator import Count
-from headgate.runtime.elastic import are_ours_to_change, give_back
 from headgate.runtime.exchange import executors
+from headgate.runtime.executors import are_ours_to_change, give_back
 from headgate.runtime.query import FlowQuery
 from headgate_lab.streams import correlated_pairs
 

@@ -57,6 +57,8 @@ class NamespaceCluster:
             leaves them unthrottled.
         host_cpus: Cores' worth of time for each worker host, so that what one does is not felt by
             the others; None lets all share what the machine has. Needs cgroups (`host_cpu`).
+        racks: Rack of each worker host, by name; driver and master are in none.
+        trunk_mbit: Rate of the trunk between a rack and all others, each way.
         conf: Further Spark settings for every driver program.
         env: Further environment of every process, executors and Python workers included.
         start_timeout: Seconds that the Workers have to register.
@@ -70,6 +72,8 @@ class NamespaceCluster:
         link_mbit: int | None = None,
         *,
         host_cpus: float | None = None,
+        racks: Mapping[str, str] | None = None,
+        trunk_mbit: int | None = None,
         conf: Mapping[str, str] | None = None,
         env: Mapping[str, str] | None = None,
         start_timeout: float = 300.0,
@@ -88,6 +92,8 @@ class NamespaceCluster:
             {_DRIVER: self.driver_ip, _MASTER: self.master_ip, **self.hosts},
             link_mbit={} if link_mbit is None else dict.fromkeys([_DRIVER, *self.hosts], link_mbit),
             cpus={} if host_cpus is None else dict.fromkeys(self.hosts, host_cpus),
+            racks=racks,
+            trunk_mbit=trunk_mbit,
         )
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         self._drivers: list[subprocess.Popen[str]] = []
@@ -200,6 +206,14 @@ class NamespaceCluster:
     def bytes_sent(self, host: str) -> int:
         """Bytes that a host (or the driver) has sent over its link since the cluster began."""
         return self._emulated.bytes_sent(host)
+
+    def bytes_from_rack(self, rack: str) -> int:
+        """Bytes that a rack has sent over its trunk since the cluster began."""
+        return self._emulated.bytes_from_rack(rack)
+
+    def move_to_racks(self, racks: Mapping[str, str]) -> None:
+        """Plug hosts into other racks, of those there are, while all runs."""
+        self._emulated.move_to_racks(racks)
 
     def wait_for_workers(self, count: int, timeout: float = 300.0) -> None:
         """Return once the master counts exactly `count` Workers alive."""
