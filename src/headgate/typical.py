@@ -10,3 +10,4 @@ MESSAGE_S = 20e-6  # n: a batch tuple, at its sender and its receiver together
 BYTE_S = 16e-9  # s: a byte of it
 LEVEL_S = 0.09  # a round of tasks
 TASK_S = 0.1  # of a core, for each task
+PARK_BYTES = 256  # of columns of a row that nobody reads on the way: from here on a file is cheaper

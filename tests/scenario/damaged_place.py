@@ -211,6 +211,7 @@ class Place:
         assert compaction.run(LAST + STAGING_GRACE_EPOCHS, 0.0)
         compaction.run(LAST + STAGING_GRACE_EPOCHS, 1e12)
         save_tuning(at.checkpoint.storage, TUNING)
+        at.checkpoint.parked.write(f"e{LAST:09d}-{0:016x}.arrow", b"not yet cleared away")
         self.root.rename(self.kept)
         paths = sorted(self.kept.rglob("*"))
         names = {str(path.relative_to(self.kept)): path for path in paths}
@@ -290,6 +291,7 @@ class Place:
             found = sum((_parquet(storage.read(file.name)) for file in files), start=Counter())
             assert found == EXPECTED.closed, sink
         assert load_tuning(at.checkpoint.storage) in (None, TUNING)
+        assert not at.checkpoint.parked.list()
 
     def _state(self, at: Coordinator) -> dict[str, Counter[Any]]:
         assert at.last is not None

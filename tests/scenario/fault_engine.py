@@ -2,7 +2,8 @@
 
 Tasks are killed between two file writes and run again; run twice with either output used; run
 again long after the epoch is over (a zombie). Epochs are given up after some level. What is
-shuffled is lost, doubled or changed. The driver dies at any crash point, or inside a write.
+shuffled is lost, doubled or changed; columns that wait in files are lost or changed there. The
+driver dies at any crash point, or inside a write.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class Faults:
     zombie: float = 0.2
     abort: float = 0.1
     tamper: float = 0.1
+    spoil: float = 0.1
     tamper_level: int | None = None  # only what this level sent
     zombies: list[Attempt] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
@@ -118,8 +120,24 @@ class FaultyEngine(LocalEngine):
         if level == self.levels(plan):
             return arrived
         arrived = arrived if spared else self._tampered(arrived)
+        if plan.parking_uri and not spared:
+            self._spoil(Storage.at(plan.parking_uri))
         self.faults.raise_the_dead(0.2)
         return arrived
+
+    def _spoil(self, parked: Storage) -> None:
+        """A file of columns that wait for their readers is gone, or is another."""
+        names = parked.list()
+        if not names or not self.faults.happens(self.faults.spoil, "a parked file is spoilt"):
+            return
+        name, how = self.random.choice(names), self.random.choice(["lose", "change", "cut"])
+        data = bytearray(parked.read(name))
+        parked.delete(name)
+        if how != "lose":
+            at = self.random.randrange(len(data))
+            data[at] ^= 1
+            with open(f"{parked.uri}/{name}", "wb") as file:  # not a write that may be killed
+                file.write(data if how == "change" else data[:at])
 
     def _tampered(self, moving: list[BatchTuple]) -> list[BatchTuple]:
         only = self.faults.tamper_level

@@ -20,6 +20,7 @@ KINDS = {
     "cost model": ("checkpoint/costs/*", ON),
     "tuning": ("checkpoint/tuning.json", ON),
     "journal": ("checkpoint/journal/*", ON),
+    "parked": ("checkpoint/parked/*", ON),
     "sink": (f"checkpoint/sinks/*/{NOW}", STOP),
     "delivered": ("checkpoint/sinks/*", ON),
     "staged table": (f"checkpoint/tables/*/_headgate/*/{NOW}", STOP),

@@ -109,6 +109,46 @@ def chain(rng: random.Random, epochs: int = 4, rows: int = 40, *, empty: bool = 
     )
 
 
+def wide(rng: random.Random, epochs: int = 4, rows: int = 40) -> Case:
+    """Columns that only the sink reads, behind two keyed operators and a filter."""
+    data = [
+        [
+            {
+                "k1": rng.randrange(9), "k2": rng.randrange(5), "v": rng.randrange(-5, 50),
+                "w": rng.choice([None, "", "é", f"{rng.random()}" * rng.randrange(30)]),
+                "y": rng.choice([None, b"", b"\0" * rng.randrange(40)]),
+            }
+            for _ in range(rng.choice([0, 1, rows]))
+        ]
+        for _ in range(epochs)
+    ]  # fmt: skip
+
+    def declare(_flow: hg.Flow, sources: dict[str, Any]) -> dict[str, Any]:
+        first = sources["rows"].key_by("k1").process(hg.Count(emit="rows"), name="first")
+        large = first.filter(pc.field("v") >= 0, name="large")
+        return {"told": large.key_by("k2").process(hg.Sum("v", emit="rows"), name="second")}
+
+    counts: Counter[int] = Counter()
+    sums: Counter[int] = Counter()
+    expected = []
+    for given in data:
+        told = [row for row in given if row["v"] >= 0]
+        counts.update(row["k1"] for row in given)
+        for row in told:
+            sums[row["k2"]] += row["v"]
+        state = {
+            "first": bag({"k1": k, "count": n} for k, n in counts.items()),
+            "second": bag({"k2": k, "sum": n} for k, n in sums.items()),
+        }
+        expected.append(Expected(state, {"told": bag(told)}))
+    keys = {
+        "first": (pa.schema({"k1": pa.int64()}), [(k,) for k in range(9)]),
+        "second": (pa.schema({"k2": pa.int64()}), [(k,) for k in range(5)]),
+    }
+    schemas = {"rows": "k1 bigint, k2 bigint, v bigint, w string, y binary"}
+    return Case("wide", schemas, {"rows": data}, declare, expected, keys)
+
+
 def branches(rng: random.Random, epochs: int = 4, rows: int = 30) -> Case:
     """Two sources, a union, a branch that is shuffled, a broadcast one and a global count."""
     left = [
@@ -379,6 +419,7 @@ def chained_windows(
 
 CASES: Sequence[Callable[[random.Random], Case]] = (
     chain,
+    wide,
     branches,
     ordered,
     windows,

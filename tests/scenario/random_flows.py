@@ -21,7 +21,7 @@ import headgate as hg
 from headgate.testing import ListSource, ManualClock
 
 Row = dict[str, Any]
-WIDE = "i bigint, a bigint, b string, c date, v bigint, t timestamp, f double, y binary"
+WIDE = "i bigint, a bigint, b string, c date, v bigint, t timestamp, f double, y binary, w string"
 KEYS = ("a", "b", "c", "f", "y")
 START = datetime(2026, 1, 1, tzinfo=UTC)
 MINUTE = hg.Tumbling("1 minute", time="t")
@@ -63,7 +63,7 @@ def count_as_row(row: Row) -> Row:
     """A count of `a` as a row like those of sources."""
     n, a = row["count"], row["a"]
     at = START + timedelta(seconds=20 * n)
-    return {**dict.fromkeys("bcfy"), "i": -n, "a": a, "v": n, "t": at}
+    return {**dict.fromkeys("bcfyw"), "i": -n, "a": a, "v": n, "t": at}
 
 
 STATELESS: dict[str, Callable[[Any, str], Any]] = {
@@ -110,6 +110,8 @@ ENDING: dict[str, Callable[[], Any]] = {
     "Min(y, ttl)": lambda: hg.Min("y", ttl="3 seconds"),
     "Min(b)": lambda: hg.Min("b"),
     "Max(f)": lambda: hg.Max("f"),
+    "Max(w)": lambda: hg.Max("w"),
+    "Collect(w, by i)": lambda: hg.Collect("w", by="i", limit=4),
     "Mean(v)": lambda: hg.Mean("v"),
     "Count(where)": lambda: hg.Count(where=pc.field("v") > 4),
     "CountDistinct(y, ttl)": lambda: hg.CountDistinct("y", ttl="3 seconds"),
@@ -283,13 +285,15 @@ class Recipe:
         return made
 
 
-def draw_recipe(seed: int) -> Recipe:
+def draw_recipe(seed: int, *, passes: int = 0) -> Recipe:
+    """Any flow; with `passes` so many operators come first that pass rows on, and `w` is read."""
     rng = random.Random(f"recipe {seed}")
     recipe = Recipe(seed, rng.choice([1, 1, 2]), rng.choice([1, 2, 3]))
-    recipe.dead_letters = rng.random() < 0.5
+    recipe.dead_letters = rng.random() < 0.5 and not passes
     known = [Branch(frozenset({n}), frozenset({n})) for n in range(recipe.sources)]
     for number in range(rng.randrange(2, 7)):
-        step, branch = _draw_step(rng, recipe, known, f"op{number}")
+        kind = "passing" if number < passes else ""
+        step, branch = _draw_step(rng, recipe, known, f"op{number}", kind)
         if step is not None:
             recipe.steps.append(step)
             known.append(branch)
@@ -298,15 +302,17 @@ def draw_recipe(seed: int) -> Recipe:
         what = _choice(rng, ENDING, known[of])
         grouping = "global" if rng.random() < 0.2 else "key"
         recipe.steps.append(_keyed(rng, Step(f"end{number}", what, (of,), grouping)))
+    if passes:
+        recipe.steps.append(Step("wide", "Max(w)", (_some(rng, known),), "key", ("a",)))
     return recipe
 
 
 def _draw_step(
-    rng: random.Random, recipe: Recipe, known: list[Branch], name: str
+    rng: random.Random, recipe: Recipe, known: list[Branch], name: str, kind: str = ""
 ) -> tuple[Step | None, Branch]:
     of = _some(rng, known)
     branch, mine = known[of], frozenset({len(known)})
-    kind = rng.choice(
+    kind = kind or rng.choice(
         [
             "passing",
             "passing",
@@ -405,8 +411,9 @@ def draw_rows(seed: int) -> list[list[list[Row]]]:
 
     def row(epoch: int) -> Row:
         at = START + timedelta(seconds=60 * step * epoch + rng.randrange(-90, 120))
+        number = next(numbers)
         return {
-            "i": next(numbers),
+            "i": number,
             "a": rng.choice([None, *range(12)]),
             "b": rng.choice([None, "", "x", "yy", "zzz" * 100, "é"]),
             "c": rng.choice([None, *(date(2026, 1, day) for day in range(1, 5))]),
@@ -414,6 +421,7 @@ def draw_rows(seed: int) -> list[list[list[Row]]]:
             "t": at,
             "f": rng.choice([None, 0.0, -0.0, float("nan"), 1.5]),
             "y": rng.choice([None, b"", b"\0", b"\0\0", b"ab"]),
+            "w": None if number % 5 == 0 else f"{number} is wide" * (number % 4),
         }
 
     return [

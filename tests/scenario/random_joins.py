@@ -66,7 +66,7 @@ def as_rows(pairs: Any) -> Any:
         return f"coalesce({name}, {name}_r) AS {name}" if both else name
 
     value = "v_r AS v" if "v_r" in pairs.schema.names else "v"
-    return pairs.select(either("i"), "a", "b", "c", value, either("t"), "f", "y")
+    return pairs.select(either("i"), "a", "b", "c", value, either("t"), "f", "y", "w")
 
 
 def side_table(now_ms: int) -> pa.Table:
@@ -98,4 +98,4 @@ def looked_up(stream: Any, what: str, name: str, clock: Callable[[], int]) -> An
     if "refresh" in options:
         table, options = lambda: side_table(clock()), {**options, "schema": SIDE}
     found = stream.lookup(table, on={"a": "key"}, name=name, **options)
-    return found.select("i", "a", "word AS b", "c", "worth AS v", "t", "f", "y")
+    return found.select("i", "a", "word AS b", "c", "worth AS v", "t", "f", "y", "w")

@@ -99,6 +99,7 @@ def draw_starts(rng: random.Random, recipe: Recipe, epochs: int, warm: str | Non
                 "batch_rows": rng.choice([None, None, 1, 7]),
                 "sharing": rng.choice(["auto", "shared", "distinct"]),
                 "warm_dir": warm,
+                "park_bytes": rng.choice([None, 0, 0, 9]),
             },
         )
         for until in ends
@@ -168,6 +169,7 @@ def run_start_by_start(
             )  # fmt: skip
         failed = [plan["failed"] for plan in done.journal if "failed" in plan]
         assert not failed, f"a plan failed: {failed[0]}"
+        assert not done.coordinator.checkpoint.parked.list()
         outcome.add(done, first)
         first = start.until
     return outcome

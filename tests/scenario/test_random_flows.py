@@ -10,16 +10,33 @@ from __future__ import annotations
 import random
 
 import pytest
-from tests.scenario.random_flows import draw_recipe, draw_rows
+from tests.scenario.random_flows import Recipe, draw_recipe, draw_rows
 from tests.scenario.random_setups import draw_starts, run_plainly, run_start_by_start
 
+from headgate.slot.compile import compile_flow
 from strategies import quick_folder, seeds
 
 
 @pytest.mark.parametrize("seed", seeds(40, of=400))
 def test_any_seed(seed: int) -> None:
+    follow(seed, draw_recipe(seed))
+
+
+@pytest.mark.parametrize("seed", seeds(10, of=200))
+def test_any_seed_of_wide_rows_that_operators_pass_on(seed: int) -> None:
+    follow(seed, draw_recipe(seed, passes=2))
+
+
+def test_columns_wait_in_many_flows_of_wide_rows() -> None:
+    recipes = [draw_recipe(seed, passes=2) for seed in range(10)]
+    flows = [recipe.declare(draw_rows(recipe.seed), {}) for recipe in recipes]
+
+    assert sum(bool(compile_flow(flow.graph()).parked.on) for flow in flows) >= 5
+
+
+def follow(seed: int, recipe: Recipe) -> None:
     rng = random.Random(f"setup {seed}")
-    recipe, epochs = draw_recipe(seed), draw_rows(seed)
+    epochs = draw_rows(seed)
     partitions = rng.randrange(1, 4)
     times = [10_000]
     for _ in epochs[1:]:

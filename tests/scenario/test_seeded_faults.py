@@ -96,6 +96,7 @@ class Driver:
             tables=tables,
             keep_manifests=rng.choice([2, 8]),
             durable=False,
+            park_bytes=rng.choice([None, 0, 0]),
         )
         self.starts += 1
         return Coordinator(

@@ -94,3 +94,37 @@ def test_wide_sources_are_cut_joined_and_ticked_with_fewer_calls_than_columns(
     assert bag(seen) == bag([{name: row[name] for name in declared} for row in left + right])
     counted = {row["k"]: row["count"] for row in query.state("count").to_pylist()}
     assert counted == Counter(row["k"] for row in left + right)
+
+
+def test_wide_columns_wait_in_files_until_the_sink_reads_them(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """On real tasks, with rows through the JVM and rows of files, in more epochs than one."""
+    rows = [
+        {"a": n % 7, "b": n % 3, "w": None if n % 5 == 0 else f"row {n} is wide. " * 40}
+        for n in range(600)
+    ]
+    (tmp_path / "in").mkdir()
+    for number in range(3):
+        part = pa.Table.from_pylist(rows[number::3])
+        pq.write_table(part, tmp_path / "in" / f"{number}.parquet")
+    read = spark.readStream.schema("a long, b long, w string").option("maxFilesPerTrigger", 2)
+    sources: dict[str, Any] = {
+        "frame": read.parquet(str(tmp_path / "in")),
+        "files": hg.Files(str(tmp_path / "in"), max_files=2),
+    }
+    for name, source in sources.items():
+        flow = hg.Flow(name)
+        counted = flow.source(source).key_by("a", grouping="hash")
+        first = counted.process(hg.Count(emit="rows"), name="first")
+        second = first.key_by("b", grouping="hash").process(hg.Count(emit="rows"), name="second")
+        second.to_parquet(str(tmp_path / name))
+        place = tmp_path / f"checkpoint-{name}"
+
+        query = flow.start(
+            spark, slots=2, checkpoint=place, trigger=ONCE, options=hg.Options(park_bytes=9)
+        )
+        query.awaitTermination()
+
+        assert bag(pq.read_table(tmp_path / name).to_pylist()) == bag(rows)
+        assert [*(place / "parked").iterdir()] == [], "they were there, and are gone"

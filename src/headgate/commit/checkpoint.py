@@ -11,6 +11,7 @@ routing/OPERATOR-….arrow routing tables and changes of them, named by content
 costs/OPERATOR-….arrow   what rows cost, measured; named by content
 lookups/OPERATOR-….arrow side tables of lookups, as they were read; named by content
 state/OPERATOR/SLOT/     deltas, runs, snapshots
+parked/e…-….arrow        columns that wait for their readers; gone when their epoch ends
 sinks/SINK/              rows of sinks, named by manifests
 tables/SINK/             published rows of table sinks
 journal/….jsonl          what happened, in segments
@@ -52,7 +53,7 @@ from headgate.state.digest import NotSigned, Sign
 from headgate.state.storage import Storage
 
 # A first start writes its identity before anything in these; later ones delete what none names.
-_COLLECTED = ("manifests", "routing", "costs", "lookups", "state", "sinks", "marks")
+_COLLECTED = ("manifests", "routing", "costs", "lookups", "state", "parked", "sinks", "marks")
 SWEEP_EVERY = 64  # epochs; a sweep lists every file of the checkpoint
 UNFINISHED_S = 3_600  # no file takes an hour to write
 _EPOCH = re.compile(r"(?:^|/)e(\d{9})-")
@@ -69,6 +70,7 @@ class Checkpoint:
         self.state = self.storage.child("state")
         self.sinks = self.storage.child("sinks")
         self.journal = self.storage.child("journal")
+        self.parked = self.storage.child("parked")
         self.spark_uri = self.storage.child("spark").uri
         self._manifests = self.storage.child("manifests")
         self._marks = self.storage.child("marks")
@@ -290,6 +292,11 @@ class Checkpoint:
         for name in self._marks.list(f"e{epoch:09d}-"):
             self._marks.delete(name)
 
+    def leave_parked(self, epoch: int) -> None:
+        """Delete the columns that waited in this epoch, or one before; nobody reads them again."""
+        if self.parked.is_local:
+            self.parked.delete(*(name for name in self.parked.list() if _epoch_of(name) <= epoch))
+
     def is_marked(self, epoch: int, sink: str) -> bool:
         name = f"e{epoch:09d}-{sink}"
         if not self._marks.exists(name):
@@ -332,6 +339,7 @@ class Collector:
         is_new = not self._retained or self._retained[-1].epoch < manifest.epoch
         if is_new:
             self._retained.append(manifest)
+        place.leave_parked(manifest.epoch)
         while len(self._retained) > self._keep:
             oldest = self._retained.popleft()
             place.state.delete(*(set(oldest.state_files()) - self._needed()))

@@ -39,6 +39,7 @@ from headgate.routing.table import RoutingTable
 from headgate.slot.compile import clocks_behind_windows
 from headgate.slot.held_back import is_due
 from headgate.slot.levels import levels_of
+from headgate.slot.parking import SLOTS_MAX
 from headgate.slot.plan import WARM_OFF, Control, EpochPlan, batching_of
 from headgate.slot.program import Program
 from headgate.slot.unit_times import rows_of_parts
@@ -281,6 +282,8 @@ class Coordinator:
             beside_ms=dict(self._costs.beside_ms),
             side_tables=self._side_tables.names,
             side_tables_uri=self.checkpoint.lookups.uri,
+            parking_uri=self._parking_uri,
+            park_bytes=self.settings.park_bytes or 0,
             batching=self.batching,
             chains=last.chains,
             storage_uri=self.checkpoint.state.uri,
@@ -291,6 +294,13 @@ class Coordinator:
             identity=self.identity,
             attempt=attempt,
         )
+
+    @property
+    def _parking_uri(self) -> str:
+        """Where columns may wait, in files of 64-bit digests on a disk; "" if they may not."""
+        parked, wanted = self.checkpoint.parked, self.settings.park_bytes is not None
+        may = wanted and not self.checkpoint.signed and self.slots <= SLOTS_MAX
+        return parked.uri if may and self.program.parked.on and parked.is_local else ""
 
     def _part_rows(self, epoch: int, operators: Collection[str]) -> dict[str, int]:
         """The parts in which operators are timed in an epoch, from what the last one took."""
@@ -368,7 +378,12 @@ class Coordinator:
         self._install_decision(epoch)
         self._side_tables.read(epoch_time(self._clock_ms(), self.last)[0])
         self._save_side_tables(epoch)
-        plan, total, result, attempts = self._attempt(epoch, run)
+        try:
+            plan, total, result, attempts = self._attempt(epoch, run)
+        except Exception:
+            self.generation.hold(f"epoch {epoch} was run")
+            self.checkpoint.leave_parked(epoch)
+            raise
         faults.reach("custody-checked", epoch)
         costs = self._costs.record(plan, total, result.statistics)
         # The next plan knows them.

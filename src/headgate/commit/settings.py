@@ -14,7 +14,7 @@ from headgate.routing.identity import Identity
 from headgate.routing.table import BUCKETS, RoutingTable
 from headgate.slot.plan import BatchRows, Scheme
 from headgate.topology.arguments import check_count, named_fields
-from headgate.typical import BYTE_S, MESSAGE_S
+from headgate.typical import BYTE_S, MESSAGE_S, PARK_BYTES
 
 
 @named_fields
@@ -53,6 +53,9 @@ class Options:
             environment's HEADGATE_KEY; without one nothing is signed).
         trust_unsigned: Take over a checkpoint that was written without a key, and sign it from now
             on.
+        park_bytes: Columns that no operator on the way reads do not travel with their rows if
+            together they have at least so many bytes a row: they wait in files of the checkpoint,
+            if that is a folder on a disk and has no key (None: they always travel).
         tick: Run epochs on an idle stream too (default: only if some operator has a TTL).
         conf: More Spark SQL settings for the epochs' session.
         clock_ms: Processing time, for tests.
@@ -73,6 +76,7 @@ class Options:
     durable: bool = True
     key: str | bytes | None = field(default=None, repr=False)
     trust_unsigned: bool = False
+    park_bytes: int | None = PARK_BYTES
     tick: bool | None = None
     conf: Mapping[str, str] | None = None
     clock_ms: Callable[[], int] | None = None
@@ -81,6 +85,11 @@ class Options:
         for name in ("buckets", "keep_manifests", "keep_journal"):
             count = check_count(getattr(self, name), f"{name}=", error=EngineError)
             object.__setattr__(self, name, count)
+        if self.park_bytes is not None and self.park_bytes < 0:
+            raise EngineError(
+                f"park_bytes={self.park_bytes}; it must be a number of bytes (0: all that may wait "
+                "do), or None"
+            )
         if self.buckets & (self.buckets - 1) or self.buckets > 65536:
             raise EngineError(f"buckets={self.buckets}; it must be a power of two up to 65536")
         # a text alone would be taken for the names of its letters

@@ -216,6 +216,9 @@ class PerKey(StatefulOperator):
         passes_on = self.emit in ("rows", "running")
         return own | (wanted & set(rows.names)) if passes_on else own
 
+    def passes(self, rows: pa.Schema) -> set[str]:
+        return set(rows.names) if self.emit in ("rows", "running") else set()
+
     def process(self, rows: KeyedRows, state: StateSession, clock: EpochClock) -> Output:
         if self.window is None:
             return self.fold(rows, rows.groups, state)

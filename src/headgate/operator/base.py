@@ -139,6 +139,13 @@ class StatefulOperator:
         """Input columns that must arrive if consumers want `wanted` of the output; default all."""
         return set(rows.names)
 
+    def passes(self, rows: pa.Schema) -> set[str]:
+        """Input columns that `process` puts out as they came, with each row's origin; default none.
+
+        Those that it does not need for itself may be null on the way: their values wait elsewhere.
+        """
+        return set()
+
     def process(
         self, rows: KeyedRows, state: StateSession, clock: EpochClock
     ) -> Output | pa.RecordBatch | None:

@@ -92,6 +92,9 @@ class Deduplicate(StatefulOperator):
         own = {*key} if self.time is None else {*key, self.time}
         return own | (wanted & set(rows.names))
 
+    def passes(self, rows: pa.Schema) -> set[str]:
+        return set(rows.names)
+
     def process(self, rows: KeyedRows, state: StateSession, clock: EpochClock) -> Output:
         if self.time is None:
             return self._first_of(rows, None, state)

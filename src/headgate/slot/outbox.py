@@ -18,9 +18,10 @@ from headgate.routing.hashing import hash_columns
 from headgate.routing.route import Choose, HereUnlessPinned, Shares, Stop
 from headgate.slot.cost_shuffle import CostRouting, round_robin
 from headgate.slot.failure import operator_failed
+from headgate.slot.parking import Parking
 from headgate.slot.plan import Control, EpochPlan, add_counts, pair
 from headgate.slot.program import Program
-from headgate.slot.rows import Hashed, Rows
+from headgate.slot.rows import PARKED, Hashed, Rows, is_parked
 from headgate.slot.sharing import STAYS, BufferMatrix, ShareGroup
 from headgate.slot.statistics import Counting
 from headgate.slot.wire import BatchTuple, Buffers, Kind, digest_of, pieces
@@ -36,6 +37,7 @@ class Outbox:
         plan: EpochPlan,
         control: Control,
         counting: Counting | None = None,
+        parking: Parking | None = None,
         *,
         level: int,
         producer: int,
@@ -43,6 +45,7 @@ class Outbox:
     ) -> None:
         self.program, self.plan, self.control = program, plan, control
         self._counting = counting
+        self._parking = Parking(program, plan, slot) if parking is None else parking
         self.level, self.producer, self.slot = level, producer, slot
         self._buffers = Buffers[tuple[int, int]](self._emit_batch)
         self._matrix = BufferMatrix(program, plan, control, slot, self._emit_shared)
@@ -71,6 +74,8 @@ class Outbox:
     def send(self, edge: Edge, rows: Rows) -> Rows | None:
         """Route rows of an edge; returns those that stay in this task (None: none do)."""
         rows = rows.select(self.program.edge_columns[edge.id])
+        if edge.id not in self.program.parked.on:
+            rows = rows.without(PARKED)
         if edge.grouping.kind == "local":
             return rows
         if not edge.exchanges or self.plan.folds_here(self._consumer(edge)):
@@ -83,7 +88,7 @@ class Outbox:
             for scheduled in self._costs.add(edge, rows):
                 self._split(*scheduled, keep=False)
             return None
-        rows = self._apply_null_policy(edge, rows)
+        rows = self._parking.leaving(edge, self._apply_null_policy(edge, rows))
         return self._split(edge, *self._targets(edge, rows)) if len(rows) else None
 
     def put(self, edge: Edge, target: int, rows: Rows) -> None:
@@ -190,7 +195,7 @@ class Outbox:
 
     def _send_group(self, group: ShareGroup, rows: Rows) -> Iterator[tuple[Edge, Rows]]:
         """Rows for several keyed consumers, in distinct batches or in shared ones."""
-        columns = self.program.edge_columns
+        columns, rows = self.program.edge_columns, rows.without(PARKED)
         parts: list[Rows] = []
         targets: list[I32] = []
         leaving: list[I32] = []  # with STAYS for rows that pass to the consumer in memory
@@ -233,7 +238,8 @@ class Outbox:
     def _emit_batch(self, place: tuple[int, int], batch: pa.RecordBatch) -> None:
         edge, slot = place
         payload = batch.serialize()
-        self._emit(Kind.DATA, edge, slot, batch.num_rows, payload)
+        kind = Kind.PARKED if is_parked(batch.schema) else Kind.DATA
+        self._emit(kind, edge, slot, batch.num_rows, payload)
         add_counts(self.control.batches, str(edge), [1, batch.num_rows, payload.size])
 
     def _emit_shared(self, channel: int, slot: int, rows: int, payload: pa.Buffer) -> None:

@@ -117,6 +117,8 @@ class EpochPlan:
     `part_rows` holds how many rows of an operator are timed together, if its units are (see
     `slot/unit_times.py`).
     `side_tables` names the version of its table that each lookup has, a file at `side_tables_uri`.
+    Columns that nobody on the way reads wait in files at `parking_uri` (""; they travel), if they
+    have `park_bytes` a row (see `slot/parking.py`).
     """
 
     epoch: int
@@ -150,6 +152,8 @@ class EpochPlan:
     due: Mapping[str, Mapping[str, Sequence[int | None]]] = field(default_factory=dict)
     side_tables: Mapping[str, str] = field(default_factory=dict)
     side_tables_uri: str = ""
+    parking_uri: str = ""
+    park_bytes: int = 0
 
     @property
     def routing_version(self) -> int:

@@ -29,7 +29,8 @@ from headgate.routing.route import (
     end_level,
 )
 from headgate.slot.held_back import TIMERS, WAITING, table_of, waiting_schema
-from headgate.slot.rows import Rows, wire_schema
+from headgate.slot.parked_columns import ParkedColumns, parked_columns
+from headgate.slot.rows import PARKED, Rows, wire_schema
 from headgate.slot.sharing import AT, ShareGroup, share_groups
 from headgate.state.layout import StateSchema, Stored
 from headgate.topology import arguments
@@ -163,6 +164,16 @@ class Program:
     @cached_property
     def wire_schemas(self) -> dict[int, pa.Schema]:
         return {i: wire_schema(s, self.lineage) for i, s in self.edge_schemas.items()}
+
+    def parked_schema(self, edge: int) -> pa.Schema:
+        """What rows of an edge look like on the wire if some of their columns wait in files."""
+        return wire_schema(self.edge_schemas[edge], (*self.lineage, *PARKED))
+
+    @cached_property
+    def parked(self) -> ParkedColumns:
+        """The columns that wait in files until somebody reads them."""
+        shared = {edge.id for group in self.share_groups.values() for edge in group.edges}
+        return parked_columns(self.graph, self.edge_schemas, shared)
 
     @cached_property
     def share_groups(self) -> dict[int, ShareGroup]:

@@ -21,6 +21,8 @@ from headgate.routing.hashing import hash_columns
 from headgate.topology.schema import merged
 
 LINEAGE_PREFIX = "__hg_"
+FILE, ROW = PARKED = ("parked_file", "parked_row")  # where columns wait (see slot/parking.py)
+NOWHERE = -1  # the place of a row that has all of its values with it
 
 
 class Hashed(NamedTuple):
@@ -57,6 +59,13 @@ class Rows:
         if list(names) == self.batch.schema.names:
             return self
         return replace(self, batch=self.batch.select(list(names)))
+
+    def without(self, lineage: Sequence[str]) -> Rows:
+        """These rows without what followed them under these names."""
+        if not any(name in self.lineage for name in lineage):
+            return self
+        kept = {name: v for name, v in self.lineage.items() if name not in lineage}
+        return replace(self, lineage=kept)
 
     def at(self, operator: str, key: Sequence[str]) -> Rows:
         """These rows as an operator has them: hashed by its key, from now on their origin."""
@@ -125,6 +134,11 @@ def wire_schema(schema: pa.Schema, lineage: Sequence[str] | dict[str, I64]) -> p
     return pa.schema([*schema, *hidden])
 
 
+def is_parked(wire: pa.Schema) -> bool:
+    """Is it said of these rows where some of their columns wait?"""
+    return bool(wire.names[-1:] == [LINEAGE_PREFIX + PARKED[-1]])
+
+
 def concat(parts: Sequence[Rows]) -> Rows:
     """All rows of the parts, in order; key hashes survive if every part has them, of one key."""
     if len(parts) == 1:
@@ -133,13 +147,23 @@ def concat(parts: Sequence[Rows]) -> Rows:
     known = [p.hashed for p in parts if p.hashed is not None]
     if len(known) == len(parts) and len({k.key for k in known}) == 1:
         hashed = Hashed(known[0].key, np.concatenate([k.h for k in known]))
-    lineage = {name: np.concatenate([p.lineage[name] for p in parts]) for name in parts[0].lineage}
+    names = [*parts[0].lineage]
+    if any(ROW in part.lineage for part in parts):
+        names = [*(name for name in names if name not in PARKED), *PARKED]
+    lineage = {name: np.concatenate([_lineage(p, name) for p in parts]) for name in names}
     origins = [p.origin for p in parts if p.origin is not None]
     origin = None
     if len(origins) == len(parts) and len({o.operator for o in origins}) == 1:
         origin = Origin(origins[0].operator, np.concatenate([o.h for o in origins]))
     batches = of_one_schema([p.batch for p in parts])
     return Rows(pa.concat_batches(batches), lineage, hashed, origin)
+
+
+def _lineage(rows: Rows, name: str) -> I64:
+    """What follows rows under a name; those that nothing was parked of are nowhere."""
+    if name in PARKED and name not in rows.lineage:
+        return np.full(len(rows), NOWHERE, np.int64)
+    return rows.lineage[name]
 
 
 def in_order(parts: Sequence[Rows], place: str) -> Rows:

@@ -38,7 +38,7 @@ from headgate.slot.held_back import (
 from headgate.slot.plan import Control, EpochPlan, add_counts, pair
 from headgate.slot.program import ORDER, Program, is_ordered, ttl_ms
 from headgate.slot.report import MOVING
-from headgate.slot.rows import Rows, concat, in_order, joined
+from headgate.slot.rows import PARKED, Rows, concat, in_order, joined
 from headgate.slot.run_operator import WrongOutput
 from headgate.slot.sharing import AT
 from headgate.slot.statistics import STATE_POSITIONS
@@ -179,6 +179,10 @@ class SlotTask(Task):
                 for edge in group.edges_of(item.channel):
                     mine = rows.select(program.edge_columns[edge.id])
                     self._arriving.setdefault((edge.id, *place), []).append(mine)
+            case Kind.PARKED:
+                batch = pa.ipc.read_record_batch(item.payload, program.parked_schema(item.channel))
+                rows = Rows.from_wire(batch, (*program.lineage, *PARKED))
+                self._arriving.setdefault((item.channel, *place), []).append(rows)
             case _:
                 batch = pa.ipc.read_record_batch(item.payload, program.wire_schemas[item.channel])
                 rows = Rows.from_wire(batch, program.lineage)
@@ -259,7 +263,7 @@ class SlotTask(Task):
         waiting = self.inbox.pop(node.id, [])
         if not waiting:
             return None, None
-        rows = concat(waiting)
+        rows = self.parking.whole(node, concat(waiting))
         if is_ordered(node) and ORDER in rows.lineage:
             rows = rows.take(np.argsort(rows.lineage[ORDER], kind="stable").astype(np.int64))
         if isinstance(route.dispatch, ToOwner):

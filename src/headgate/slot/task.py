@@ -25,6 +25,7 @@ from headgate.slot.cost_timing import COST, CostTiming, without_cost
 from headgate.slot.failure import DeadLetters, from_exception, to_record
 from headgate.slot.latency import ages_in_bins
 from headgate.slot.outbox import Outbox
+from headgate.slot.parking import Parking
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import ORDER, Program
 from headgate.slot.report import Moment, Timing, moment, spent_between
@@ -91,8 +92,16 @@ class Task:
                 units={op: plan.routes[op].table for op in plan.unit_statistics},
                 by_key=frozenset(program.operators(lambda may: may.be_cut)),
             )
+        self.parking = Parking(program, plan, slot)
         self.outbox = Outbox(
-            program, plan, self.control, self.counting, level=level, producer=producer, slot=slot
+            program,
+            plan,
+            self.control,
+            self.counting,
+            self.parking,
+            level=level,
+            producer=producer,
+            slot=slot,
         )
         self.sinks = SinkFiles(
             {sink.name: sink.spec for sink in program.sinks}, plan, level, producer
@@ -125,11 +134,11 @@ class Task:
             return
         if node.kind == "sink":
             for rows in waiting:
-                self.sinks.add(node.name, rows)
+                self.sinks.add(node.name, self.parking.whole(node, rows))
             return
         run = self.fold if self.plan.folds_here(node.name) else self._run_stateless
         for rows in by_origin(waiting):
-            run(node, rows)
+            run(node, self.parking.whole(node, rows))
 
     def _run_stateless(self, node: Node, rows: Rows) -> None:
         start = self.services.now()

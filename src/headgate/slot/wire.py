@@ -25,7 +25,8 @@ PAYLOAD_BYTES_MAX = 8 << 20  # of one tuple; a single larger row still travels w
 
 class Kind(IntEnum):
     """What a payload is: rows of an edge, an operator's carry, a control record, an anchor,
-    partial states for the owner of their keys, or rows for several edges at once.
+    partial states for the owner of their keys, rows for several edges at once, or rows of an edge
+    some of whose columns wait in files.
     """
 
     DATA = 0
@@ -34,6 +35,7 @@ class Kind(IntEnum):
     ANCHOR = 3
     PARTIAL = 4
     SHARED = 5
+    PARKED = 6
 
 
 # label places the row (Spark hashes it); head holds the fixed-width fields of the tuple. Three
@@ -68,7 +70,8 @@ class BatchTuple:
 
     @property
     def order(self) -> tuple[int, int, int, int, int]:
-        return (self.kind, self.channel, self.level, self.producer, self.seq)
+        kind = Kind.DATA if self.kind == Kind.PARKED else self.kind  # rows of one edge: as sent
+        return (kind, self.channel, self.level, self.producer, self.seq)
 
     def head(self) -> bytes:
         return _HEAD.pack(

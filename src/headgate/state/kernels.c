@@ -170,3 +170,14 @@ i64 hg_order(const u64 *route, const u64 *h, const u64 *check, const u64 *packed
     free(run);
     return 0;
 }
+
+/* --- values ----------------------------------------------------------------------------------- */
+
+/* Copy pieces of memory, each from an address, one behind the other. */
+void hg_gather(const u64 *from, const i64 *bytes, i64 pieces, char *to) {
+    for (i64 piece = 0; piece < pieces; piece++) {
+        if (piece + AHEAD < pieces) __builtin_prefetch((const char *)from[piece + AHEAD]);
+        memcpy(to, (const char *)from[piece], (size_t)bytes[piece]);
+        to += bytes[piece];
+    }
+}

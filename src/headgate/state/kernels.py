@@ -16,6 +16,7 @@ _SIGNATURES: native.Signatures = {
     "hg_find": ([*[POINTER] * 3, COUNT, COUNT, *_TABLE, POINTER, POINTER], COUNT),
     "hg_claim": ([POINTER, POINTER, COUNT, *_TABLE, POINTER], COUNT),
     "hg_order": ([*[POINTER] * 4, COUNT, COUNT, POINTER, POINTER], COUNT),
+    "hg_gather": ([POINTER, POINTER, COUNT, POINTER], None),
 }
 compiled: Kernels | None = native.load(Path(__file__).parent, _SIGNATURES, "state is looked up")
 
@@ -53,3 +54,8 @@ def order(
     if kernels.order(*map(at, parts), len(h), bits, at(rows), at(first)):
         raise MemoryError(f"no memory to sort {len(h)} rows")
     return rows, first
+
+
+def gather(kernels: Kernels, start: I64, size: I64, to: int) -> None:
+    """Copy pieces of memory one behind the other; who calls knows that they are there."""
+    kernels.gather(at(start), at(size), len(start), to)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,17 @@ from hypothesis import strategies as st
 
 import headgate as hg
 from headgate.routing.hashing import hash_columns
-from headgate.slot.rows import Hashed, Rows, concat, wire_schema
+from headgate.slot.rows import (
+    FILE,
+    NOWHERE,
+    PARKED,
+    ROW,
+    Hashed,
+    Rows,
+    concat,
+    is_parked,
+    wire_schema,
+)
 from headgate.testing import ListSource
 from strategies import examples, run_quickly
 
@@ -126,6 +137,33 @@ def test_lineage_crosses_the_wire(rows: Rows, offset: int) -> None:
 def test_rows_without_lineage_cross_the_wire_as_they_are(rows: Rows) -> None:
     assert rows.to_wire() is rows.batch
     assert told(Rows.from_wire(rows.to_wire(), ())) == told(Rows(rows.batch))
+
+
+@examples(60)
+@given(parts=st.lists(row_sets(), min_size=1, max_size=4), data=st.data())
+def test_rows_of_which_nothing_waits_are_nowhere_among_others(
+    parts: list[Rows], data: st.DataObject
+) -> None:
+    """And where columns wait is told last, as the wire wants it."""
+    waiting = [data.draw(st.booleans()) for _ in parts]
+    told = [
+        {**part.lineage, FILE: np.full(len(part), 7), ROW: np.arange(len(part))}
+        if waits
+        else part.lineage
+        for part, waits in zip(parts, waiting, strict=True)
+    ]
+
+    rows = concat([replace(p, lineage=mine) for p, mine in zip(parts, told, strict=True)])
+
+    assert list(rows.lineage) == [*NAMES, *(PARKED if any(waiting) else ())]
+    assert is_parked(rows.to_wire().schema) == any(waiting)
+    if any(waiting):
+        places = [
+            place
+            for part, waits in zip(parts, waiting, strict=True)
+            for place in (range(len(part)) if waits else [NOWHERE] * len(part))
+        ]
+        assert rows.lineage[ROW].tolist() == places
 
 
 def test_derived_rows_take_the_lineage_of_their_origins() -> None:

@@ -118,6 +118,14 @@ def test_tuples_are_ordered_by_edge_then_producer_then_sequence() -> None:
     assert sorted(shuffled, key=lambda t: t.order) == items
 
 
+def test_rows_of_one_edge_keep_their_sequence_whether_some_of_them_wait_in_files_or_not() -> None:
+    kinds = [Kind.PARKED, Kind.DATA, Kind.PARKED]
+    items = [replace(tuple_of(seq=seq), kind=kind) for seq, kind in enumerate(kinds)]
+
+    shuffled = [items[i] for i in (1, 2, 0)]
+    assert sorted(shuffled, key=lambda t: t.order) == items
+
+
 def test_an_anchor_is_a_tuple_that_carries_nothing() -> None:
     label, head, payload = anchor_row(2, 72)
     row = pa.RecordBatch.from_arrays(

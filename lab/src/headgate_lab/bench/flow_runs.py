@@ -184,7 +184,7 @@ class Ground:
             self.spark,
             slots=slots or setting.slots,
             checkpoint=str(self.work / "checkpoint"),
-            options=Options(batch_rows=setting.batch),
+            options=Options(batch_rows=setting.batch, park_bytes=None),
             trigger=trigger,
             manager=None,
             parallelism=setting.parallelism,

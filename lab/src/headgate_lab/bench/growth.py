@@ -108,5 +108,5 @@ def _cost(slots: int, row_bytes: int, chain: int, *, options: GrowthOptions, wor
 
 
 def _keep_all(batch: Any) -> Any:
-    """A filter that needs the whole row, so that the payload travels the chain."""
+    """A filter that needs the whole row, so that the payload comes through the chain."""
     return batch.column("payload").is_valid()

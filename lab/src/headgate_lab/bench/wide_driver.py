@@ -90,7 +90,7 @@ def _run(
         slots=settings["slots"],
         checkpoint=str(work / f"ck-{name}"),
         trigger={"availableNow": True},
-        options=Options(tables=tables),
+        options=Options(tables=tables, park_bytes=None),  # all of a row takes the link
         manager=None,
     )
     query.awaitTermination()

@@ -50,6 +50,18 @@ def wide(json_file: Path | None, quick: bool, console: Console) -> None:
     save(found, json_file, console)
 
 
+def rows(json_file: Path | None, quick: bool, console: Console) -> None:
+    """Rows of 1 and 4 kB through three hops that pass them on, against native Spark's shuffles."""
+    from headgate_lab.bench.wide_rows import QUICK, WideRowsOptions, run_wide_rows
+
+    found = run_wide_rows(QUICK if quick else WideRowsOptions(), console.print)
+    for size, rates in found["rows_per_s"].items():
+        show(console, f"rows per second, {size} bytes each", rates, "{:,.0f}")
+    for ratio in ("parked_over_native", "parked_over_travelling"):
+        show(console, ratio.replace("_", " "), found[ratio], "{:.2f}")
+    save(found, json_file, console)
+
+
 def fixed_cost(json_file: Path | None, quick: bool, console: Console) -> None:
     """What an epoch of one row costs, against plain stateful Spark queries."""
     from headgate_lab.bench.fixed_cost import QUICK, FixedCostOptions, run_fixed_cost
@@ -187,6 +199,7 @@ def rescale(json_file: Path | None, quick: bool, console: Console) -> None:
 ALL: dict[str, Callable[[Path | None, bool, Console], None]] = {
     "chain": chain,
     "text": text,
+    "rows": rows,
     "wide": wide,
     "fixed-cost": fixed_cost,
     "growth": growth,

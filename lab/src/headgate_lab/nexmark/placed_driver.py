@@ -85,7 +85,7 @@ def _run(
         slots=slots,
         checkpoint=str(work / "checkpoint"),
         trigger={"availableNow": True},
-        options=Options(tables=tables),
+        options=Options(tables=tables, park_bytes=None),  # all of a row takes the link
         manager=None,
     )
     query.awaitTermination()
