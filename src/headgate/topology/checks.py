@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from headgate.errors import DeclarationError, MissingKey
 from headgate.topology.arguments import check_choice, unknown_name
+from headgate.topology.expressions import Columns
 from headgate.topology.graph import SEVERAL_SLOTS, KeyGrouping
 
 if TYPE_CHECKING:
     from headgate.topology.stream import Stream
 
 
-def check_joined(sides: tuple[Stream, Stream]) -> None:
+_CHANGE = "change"  # the column of operators that tell changes
+
+
+def check_joined(sides: tuple[Stream, Stream], *, as_of: bool = False) -> None:
     """Raise unless two streams of one flow are keyed so that a join can have them."""
     left, right = sides
     if not isinstance(right, type(left)):
@@ -33,6 +37,16 @@ def check_joined(sides: tuple[Stream, Stream]) -> None:
             raise DeclarationError(
                 f"grouping={stream.grouping.by!r} of the {side} side folds rows of a key in "
                 "several slots, and those of a join have to meet in one; leave it out"
+            )
+        teller = None if as_of else _teller(stream)
+        if teller is not None:
+            raise DeclarationError(
+                f"the {side} side of join(...) tells changes of {teller!r} (column 'change'), and "
+                "a join keeps all rows that came: those that were replaced or deleted would go on "
+                "meeting others. Join before that operator, or have it emit what is final; "
+                "as_of=True takes changes, on the right. If each change is a row of its own, call "
+                "the column otherwise, as in select('id', what='change')",
+                operator=teller,
             )
     if left.grouping.by != right.grouping.by:
         raise DeclarationError(
@@ -77,3 +91,20 @@ def check_grouping(grouping: object, known: Sequence[str]) -> None:
             f"globally(grouping={grouping!r}): there is only one key; choose {', '.join(known)}"
         )
     check_choice(grouping, "grouping", known)
+
+
+def _teller(stream: Stream) -> str | None:
+    """The operator whose changes these are, as far as it can be seen: functions do anything."""
+    if _CHANGE not in stream.schema.names:
+        return None
+    nodes, edges = stream.flow._nodes, stream.flow._edges
+    waiting = list(stream.producers)
+    while waiting:
+        node = nodes[waiting.pop()]
+        if node.kind == "stateful" and getattr(node.spec, "tells", False):
+            return node.name
+        function = getattr(node.spec, "function", None)
+        same = isinstance(function, Columns) and function.source_of(_CHANGE) == _CHANGE
+        if node.kind == "filter" or same:
+            waiting += [edge.producer for edge in edges if edge.consumer == node.id]
+    return None

@@ -63,6 +63,10 @@ class Columns:
     def schema(self) -> pa.Schema:
         return pa.schema([column.field for column in self.columns])
 
+    def source_of(self, name: str) -> str | None:
+        """The input's column that this one is, unchanged."""
+        return next((c.source for c in self.columns if c.field.name == name), None)
+
     def only(self, wanted: Iterable[str]) -> Columns:
         """Those that somebody reads; at least one, which counts the rows."""
         names = set(wanted)

@@ -374,6 +374,9 @@ class Stream(Outlets):
           "delete" ends what held. `how` is "inner" or "left".
         - none of these: regular join. Rows are held for good, or for `ttl` (processing time).
 
+        Rows that tell changes (`emit="changes"`) are refused, but for those of `as_of`: a join
+        keeps rows that were replaced.
+
         `times=("ts", "ts")` are the columns of event times of left and right (default: those of the
         sources, or of the window). `how` is "inner", "left", "right" or "full"; what a side lacks
         is null. An outer row is put out when its partner can no longer come; of a regular join at
@@ -390,7 +393,7 @@ class Stream(Outlets):
         """
         asked = Asked(how, as_of, within, window, times, ttl, suffixes, late, allowed_lateness)
         sides = (self, other)
-        check_joined(sides)
+        check_joined(sides, as_of=as_of)
         keys = (self.grouping.key, other.grouping.key)
         schemas = (self.schema, other.schema)
         event_times = (

@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 import headgate as hg
+from headgate.errors import DeclarationError
 from headgate.testing import ListSource, ManualClock, run
 from unit.operator.join_oracle import HOWS, KINDS, LEFT, RIGHT, START, draw, expected, flow_of, told
 
@@ -134,6 +135,41 @@ def test_names_that_both_sides_have_need_suffixes():
         stream.key_by("k").join(other.key_by("k"))
     joined = stream.key_by("k").join(other.key_by("k"), suffixes=("", "_right"))
     assert joined.schema.names == ["k", "v", "v_right"]
+
+
+@pytest.mark.parametrize("kind", ["regular", "interval", "as_of"])
+@pytest.mark.parametrize("changed", [0, 1], ids=["left", "right"])
+def test_rows_that_replace_others_are_joined_only_as_of_a_time(kind, changed):
+    flow = hg.Flow("f")
+    at = {"event_time": "t"}
+    bids = flow.source(ListSource("k bigint, p bigint, t timestamp", []), name="bids", **at)
+    other = flow.source(ListSource("k bigint, v bigint, t timestamp", []), name="other", **at)
+    high = bids.key_by("k").process(hg.TopRows(1, "p", emit="changes"), name="high")
+    told = high.filter("p > 0").with_columns(p="p * 2").select("k", "p", "t", "change")
+    how = {"regular": {}, "interval": {"within": SECOND}, "as_of": {"as_of": True}}[kind]
+
+    def joined(changes):
+        sides = [other.select("k", "v", "t").key_by("k")]
+        sides.insert(changed, changes.key_by("k"))
+        return sides[0].join(sides[1], times=None if kind == "regular" else ("t", "t"),
+                             suffixes=("", "_r"), **how)  # fmt: skip
+
+    if kind == "as_of":
+        assert "p" in joined(told).schema.names
+    else:
+        with pytest.raises(DeclarationError, match=r"changes of 'high'.*as_of.*what='change'"):
+            joined(told)
+    assert "what" in joined(told.select("k", "p", "t", what="change")).schema.names
+    assert "p" in joined(told.select("k", "p", "t")).schema.names
+
+
+def test_a_column_that_is_only_called_change_is_a_column():
+    flow = hg.Flow("f")
+    left = flow.source(ListSource("k bigint, change string", [[{"k": 1, "change": "coins"}]]))
+    right = flow.source(ListSource("k bigint, v bigint", [[{"k": 1, "v": 2}]]))
+    left.key_by("k").join(right.key_by("k")).to_memory("out")
+
+    assert run(flow).rows("out") == [{"k": 1, "change": "coins", "v": 2}]
 
 
 def test_joins_stand_behind_operators_and_joins_and_join_a_stream_with_itself():
