@@ -9,20 +9,24 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+import shlex
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from typer.testing import CliRunner
 
 import headgate
 from headgate import errors, testing
+from headgate.cli.main import app
 from headgate.commit.faults import CRASH_POINTS
 
 ROOT = Path(__file__).parents[3]
 PAGES = sorted([ROOT / "README.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").rglob("*.md")])
 _BLOCK = re.compile(r"^```python([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+_COMMAND = re.compile(r"^    headgate (.+)$", re.MULTILINE)
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 _PATH = re.compile(r"`((?:src|lab|tests|docs|benchmarks|scripts)/[\w/.-]+)`")
 
@@ -52,6 +56,14 @@ def test_the_python_of_a_page_runs(
 
     for line, code in blocks(page, runs=True):
         exec(compile("\n" * line + code, name_of(page), "exec", dont_inherit=True), vars(module))
+
+    if page.name == "recipes.md":  # its commands look at what its flows have left
+        commands = [shlex.split(line) for line in _COMMAND.findall(page.read_text("utf-8"))]
+        assert [words[0] for words in commands] == ["report", "inspect"]
+        for words in commands:
+            told = CliRunner().invoke(app, words)
+            assert told.exit_code == 0, told.output
+        assert "3000000570" in told.output.replace(",", "")
 
 
 @pytest.mark.parametrize("page", pages_with(runs=False), ids=name_of)
