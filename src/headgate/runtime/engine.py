@@ -33,12 +33,20 @@ from headgate.runtime.exchange import (
     apply_stage,
     arrow_stage,
     build_anchor,
+    executors,
     live_executors,
     spread,
     tasks_at_once,
     with_conf,
 )
 from headgate.runtime.file_listing import FileListing
+from headgate.runtime.first_hop import (
+    FirstHop,
+    Tasks,
+    cores_by_host,
+    dealt_by_home,
+    frame_of_tasks,
+)
 from headgate.runtime.worker import (
     INPUT_PROPERTY,
     PLAN_PROPERTY,
@@ -51,7 +59,7 @@ from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
 from headgate.slot.report import Counted, Machine, Report, Timing
 from headgate.slot.statistics import TaskStatistics
-from headgate.topology.files import pieces_of
+from headgate.topology.files import InputFile, Piece, pieces_of
 
 EPOCH_CONF: Mapping[str, str] = {
     **ANCHOR_CONF,
@@ -103,7 +111,8 @@ class SparkEngine:
         self.spark, self.program = spark, program
         self._schema, self._streaming = schema, streaming
         self._files = FileListing.of(program)
-        self._ranges: dict[int, DataFrame] = {}  # the last one, by its rows
+        self._first_hop = None if self._files is None else FirstHop.of(program, self._files.sources)
+        self._ranges: dict[Tasks, DataFrame] = {}  # the last one, by its tasks
         # Over which frame and anchors, by their ids (it holds on to them), and what was declared.
         self._declared: tuple[list[int], Any, DataFrame] | None = None
         self._conf = {**batch_limits(schema), **EPOCH_CONF, **(conf or {})}
@@ -130,7 +139,7 @@ class SparkEngine:
         """Run one epoch over a micro-batch; None: without rows."""
         if self._files is not None:
             cores = tasks_at_once(self.spark)
-            result = self._run(self._readers(self._files, frame, cores), plan, cores)
+            result = self._run(self._readers(self._files, frame, cores, plan), plan, cores)
             self.last_batch = frame or self.last_batch
             return result
         if frame is None:
@@ -147,16 +156,35 @@ class SparkEngine:
         self.last_batch = frame
         return result
 
-    def _readers(self, files: FileListing, frame: DataFrame | None, cores: int) -> DataFrame:
+    def _readers(
+        self, files: FileListing, frame: DataFrame | None, cores: int, plan: EpochPlan
+    ) -> DataFrame:
         """A frame of a row for each source task; the tasks read the files of the micro-batch."""
         tasks = min(cores, self.source_tasks_max or cores)
         listed = [] if frame is None else files.listed(frame)
-        pieces = pieces_of(listed, files.sources, tasks)
+        pieces, places = self._placed(listed, plan, cores) or (
+            pieces_of(listed, files.sources, tasks),
+            (),
+        )
         self.spark.sparkContext.setLocalProperty(INPUT_PROPERTY, pack_pieces(pieces))
-        count = max(1, len(pieces))
-        if count not in self._ranges:
-            self._ranges = {count: self.own_session.range(0, count, numPartitions=count)}
-        return self._ranges[count]
+        wanted: Tasks = places if places else max(1, len(pieces))
+        if wanted not in self._ranges:
+            self._ranges = {wanted: frame_of_tasks(self.own_session, wanted)}
+        return self._ranges[wanted]
+
+    def _placed(
+        self, listed: list[InputFile], plan: EpochPlan, cores: int
+    ) -> tuple[list[list[Piece]], tuple[str, ...]] | None:
+        """What each source task reads, and on which host; None: anybody may read anything."""
+        if self._first_hop is None or self._one_host or self.source_tasks_max is not None:
+            return None
+        slots = self._first_hop.slots(listed, plan.routes, cores)
+        if not slots:
+            return None
+        hosts = self.anchor(plan.slots).hosts
+        homes = ["" if slot is None else hosts[slot] for slot in slots]
+        on = cores_by_host(executors(self.spark))
+        return dealt_by_home(listed, homes, self._first_hop.files, on) if on else None
 
     def _limited(self, frame: DataFrame) -> DataFrame:
         return frame if self.source_tasks_max is None else frame.coalesce(self.source_tasks_max)
