@@ -9,7 +9,7 @@ import pytest
 from headgate_lab.bench.osg import QUICK, describe, simulate
 from headgate_lab.osg.reach import follower_graph
 from headgate_lab.osg.recovery import RecoveryOptions
-from headgate_lab.osg.stream import POLICIES
+from headgate_lab.osg.stream import POLICIES, SCHEDULERS
 
 SMALL = replace(
     QUICK,
@@ -35,6 +35,12 @@ def test_the_fields_are_there_and_equal_options_give_equal_figures():
     assert found["speedup_mean"] == pytest.approx(sum(ours.values()) / 2)
     assert (found["speedup_min"], found["speedup_max"]) == (min(ours.values()), max(ours.values()))
     assert set(found["epochs"]["longest_first"]) == {"1", "2"}
+    assert set(found["synchronisation"]["osg"]["request"]) == {"1", "2", "4"}
+    assert set(found["deals"]["over_bound"]["drawn"]) == {"100", "1000"}
+    assert set(found["timing_error"]) == {"per_row", "vectorised"}
+    assert set(found["messages"]) == set(found["error"]) == set(SCHEDULERS)
+    assert all(0 < sent["2"] < SMALL.tuples for sent in found["messages"].values())
+    assert 0 < found["error"]["osg"]["2"] < 1
     assert set(found["recovery_windows"]) == {"costs", "slow_instance", "both"}
 
 

@@ -1,8 +1,9 @@
-"""Online Shuffle Grouping: the experiment of Rivetti et al. 2016, simulated and on Spark.
+"""Online Shuffle Grouping: the experiment of Rivetti et al. 2016, simulated.
 
 The work is the reach of tweets over a follower graph (`headgate_lab.osg.reach`). Simulated, in
 virtual time and from seeds: a stream over k = 1..10 instances, every policy on the same tuples;
-the same stream in micro-batches; and changes in mid-stream. On Spark: `osg_spark`. A speed-up is
+the same stream in micro-batches; epochs by their number of rows; several schedulers and how they
+keep up; and changes in mid-stream. On Spark: `osg_spark`. A speed-up is
 the mean completion time of round robin over that of the policy, both over all tuples of a stream;
 the figures of a k are means over loads and seeds.
 """
@@ -13,17 +14,19 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from statistics import mean, median
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from headgate.arrays import F64
 from headgate.demo import Machine
-from headgate_lab.bench.osg_spark import SparkOptions, run_on_spark
+from headgate_lab.osg.deals import DealOptions, deal
 from headgate_lab.osg.epochs import EngineCosts, run_epochs, spreadings
+from headgate_lab.osg.online import Settle
 from headgate_lab.osg.reach import FollowerGraph, follower_graph, reach
 from headgate_lab.osg.recovery import RecoveryOptions, recover
-from headgate_lab.osg.stream import POLICIES, completion_ms, stream
+from headgate_lab.osg.stream import POLICIES, SCHEDULERS, completion_ms, scheduled, stream
+from headgate_lab.osg.timing_error import timing_error
 
 Say = Callable[[str], None]
 
@@ -33,9 +36,9 @@ class OsgOptions:
     """Sizes; the defaults are those of the figures in the docs."""
 
     instances: tuple[int, ...] = tuple(range(1, 11))
-    loads: tuple[float, ...] = (0.8, 0.9, 1.0)
-    seeds: int = 3
-    tuples: int = 32_768
+    loads: tuple[float, ...] = (0.9, 0.95, 1.0)
+    seeds: int = 2
+    tuples: int = 65_536
     depth: int = 3
     nodes: int = 9_960
     edges: int = 183_005
@@ -43,7 +46,10 @@ class OsgOptions:
     epoch_load: float = 0.8
     engine: EngineCosts = field(default_factory=EngineCosts)
     recovery: RecoveryOptions = field(default_factory=RecoveryOptions)
-    spark: SparkOptions | None = field(default_factory=SparkOptions)
+    deals: DealOptions = field(default_factory=DealOptions)
+    timing_rows: int = 128_000
+    schedulers: tuple[int, ...] = (1, 2, 4)
+    schedulers_instances: int = 5
 
 
 QUICK = OsgOptions(
@@ -53,7 +59,8 @@ QUICK = OsgOptions(
     tuples=8_192,
     timed_authors=20,
     recovery=RecoveryOptions(tuples=16_384, seeds=1),
-    spark=SparkOptions(rows_per_epoch=24, epochs=5, warmup=3, rounds=1),
+    deals=DealOptions(rows=(100, 1_000), learn_rows=20_000, epochs=3),
+    timing_rows=16_000,
 )
 
 
@@ -64,8 +71,6 @@ def run_osg(options: OsgOptions, say: Say) -> dict[str, Any]:
     found = simulate(graph, cost_ms, options, say)
     say("what the reach of some authors really takes")
     found["workload"] = describe(graph, cost_ms, options)
-    if options.spark is not None:
-        found["spark"] = run_on_spark(options.spark, say)
     return {**found, "options": asdict(options), "machine": asdict(Machine.here())}
 
 
@@ -79,6 +84,10 @@ def simulate(graph: FollowerGraph, cost_ms: F64, options: OsgOptions, say: Say) 
     ours = list(by_k["osg"].values())
     say("micro-batches")
     epochs = _epochs(graph, cost_ms, options)
+    say("rows per epoch")
+    deals = deal(graph, cost_ms, options.instances, options.deals)
+    say("several schedulers")
+    several = _several(graph, cost_ms, options)
     say("changes in mid-stream")
     changes = recover(graph, cost_ms, options.recovery)
     return {
@@ -101,7 +110,14 @@ def simulate(graph: FollowerGraph, cost_ms: F64, options: OsgOptions, say: Say) 
             }
             for policy in POLICIES
         },
+        "messages": _by_scheduler(runs, "messages", options),
+        "error": _by_scheduler(runs, "error", options),
         "epochs": epochs,
+        "deals": deals,
+        "synchronisation": several,
+        "timing_error": timing_error(
+            graph, cost_ms, rows=options.timing_rows, epsilon=options.deals.epsilon
+        ),
         "recovery_windows": {
             change: {policy: facts["recovery_windows"] for policy, facts in by.items()}
             for change, by in changes.items()
@@ -122,10 +138,61 @@ def _streams(
                 what = stream(
                     graph, cost_ms, tuples=options.tuples, instances=k, load=load, seed=seed
                 )
-                took = {n: float(completion_ms(what, p(what)).mean()) for n, p in POLICIES.items()}
-                runs.append({"k": k, "load": load, "seed": seed, "completion_ms": took})
+                run: dict[str, Any] = {"k": k, "load": load, "seed": seed}
+                run |= {"completion_ms": {}, "messages": {}, "error": {}}
+                for name, policy in POLICIES.items():
+                    if name in SCHEDULERS:
+                        told = scheduled(what, name)
+                        target = told.run()
+                        run["messages"][name] = told.messages
+                        run["error"][name] = told.error(cost_ms, graph.shares)
+                    else:
+                        target = policy(what)
+                    run["completion_ms"][name] = float(completion_ms(what, target).mean())
+                runs.append(run)
         say(f"{k} instances: {_speedup(runs, 'osg', k):.2f}x round robin")
     return runs
+
+
+def _by_scheduler(
+    runs: list[dict[str, Any]], what: str, options: OsgOptions
+) -> dict[str, dict[str, float]]:
+    """Messages sent, or how far estimates were from true costs in the end, by instances."""
+    return {
+        name: {
+            str(k): mean(run[what][name] for run in runs if run["k"] == k)
+            for k in options.instances
+        }
+        for name in SCHEDULERS
+    }
+
+
+def _several(graph: FollowerGraph, cost_ms: F64, options: OsgOptions) -> dict[str, Any]:
+    """Speed-up and messages by scheduler, way to settle and number of schedulers, at all loads."""
+    found: dict[str, Any] = {}
+    k = options.schedulers_instances
+    for load in options.loads:
+        what = stream(graph, cost_ms, tuples=options.tuples, instances=k, load=load, seed=0)
+        base = float(completion_ms(what, POLICIES["round_robin"](what)).mean())
+        for name in ("osg_paper", "osg_cumulated", "osg"):
+            for settle in get_args(Settle):
+                for many in options.schedulers:
+                    told = scheduled(what, name, settle=settle, schedulers=many)
+                    took = float(completion_ms(what, told.run()).mean())
+                    put = (
+                        found.setdefault(name, {}).setdefault(settle, {}).setdefault(str(many), [])
+                    )
+                    put.append((base / took, told.messages))
+    return {
+        name: {
+            settle: {
+                many: {"speedup": mean(s for s, _ in all_), "messages": mean(m for _, m in all_)}
+                for many, all_ in by.items()
+            }
+            for settle, by in by_settle.items()
+        }
+        for name, by_settle in found.items()
+    }
 
 
 def _speedup(runs: list[dict[str, Any]], policy: str, k: int) -> float:

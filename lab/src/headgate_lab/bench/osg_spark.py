@@ -1,238 +1,303 @@
-"""Reach of tweets on Spark: a cost-aware shuffle against round robin and many small partitions.
+"""Cost-aware shuffle on Spark, k = 1..10: against the paper's scheduler and those without costs.
 
-Every contestant computes the reach of the same authors, as a stateless operator, on two cores.
-Two streams: *mixed* authors, drawn one by one, and *interleaved* feeds, one of authors with many
-followers and one of authors with few, read in turn by one source. Round robin over two slots then
-gives one of them all the dear tuples; a period in the input is what makes it uneven in practice.
+Rows are tweets whose reach takes the paper's times, twenty times as fast: 1 ms on average and 3.5
+at most. They wait instead of computing (`headgate_lab.osg.waiting`), so that ten instances run on
+two cores. Epochs have 100 to 10,000 rows, authors as drawn or a dear and a cheap one in turn (some
+are left out, see `_epochs_of`). Those who learn have seen `learn_rows` rows with the most instances
+before; from then on the number of instances falls, and they go on from their checkpoints.
 
-A figure is the duration of an epoch's longest stage, by Spark's own clock: that is the stage that
-computes. Contestants take turns; medians of all epochs after the warm-up, raw numbers kept.
+Of every epoch is told, in milliseconds: `bound`, the larger of the even share and the longest row;
+`dealt`, what the rows of the busiest task should take, which is what a schedule decides; `busy`,
+what they took by the worker's clock; `span`, from the first row's begin to the last one's end;
+`stage`, Spark's duration of the longest stage, with all that Spark and the engine add. Where tasks
+are more than cores, `dealt` and `busy` say nothing, and `span` is held against the bound. Every
+contestant's rows are compared with those written: none is lost or processed twice.
 """
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median
+from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.dataset as ds
 
-from headgate.arrays import I32
-from headgate.demo import EpochFiles, write_epochs
-from headgate.flow import Flow
-from headgate_lab.baselines import spark_query
-from headgate_lab.osg.reach import FollowerGraph, follower_graph, neighbours_of, reach
-from headgate_lab.record import side_by_side
+from headgate.arrays import F64
+from headgate.demo import EpochFiles, Machine, write_epochs
+from headgate_lab.bench.osg_contestants import CONTESTANTS, LEARNERS, Run
+from headgate_lab.bench.stage_times import last_stage, stage_ms
+from headgate_lab.osg.deals import as_storm, bound_ms, by_author, fewer_of_two, in_turn
+from headgate_lab.osg.reach import FollowerGraph, follower_graph
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 Say = Callable[[str], None]
-OUT = "author bigint, reach double"
+SessionOf = Callable[[int], "SparkSession"]
+OURS = ("cost", "cost_online")
 
 
 @dataclass(frozen=True)
 class SparkOptions:
-    rows_per_epoch: int = 400
-    epochs: int = 9
-    warmup: int = 4
-    rounds: int = 2
-    slots: int = 2
-    small_partitions: int = 8
-    depth: int = 3
+    """Sizes; the defaults are those of the docs and end within 12 minutes on two cores."""
+
+    instances: tuple[int, ...] = tuple(range(10, 0, -1))
+    rows: tuple[tuple[int, int], ...] = ((100, 2), (1_000, 1), (10_000, 1))  # and epochs of each
+    learn_rows: int = 60_000
+    learn_epoch_rows: int = 2_000
+    faster: float = 20.0
+    epsilon: float = 0.0001
     seed: int = 3
     graph: tuple[int, int, int] = (9_960, 183_005, 1)  # nodes, edges, seed
+    contestants: tuple[str, ...] = tuple(CONTESTANTS)
+    minutes: float = 11.0  # numbers of instances that would take longer are left out
 
 
-def run_on_spark(options: SparkOptions, say: Say) -> dict[str, Any]:
-    """Median stage times of every contestant on both streams, and ratios."""
-    graph = follower_graph(*options.graph)
-    found: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
-        for name in ("interleaved", "mixed"):
-            tables = (
-                pa.table({"author": _authors(graph, options, name, epoch).astype(np.int64)})
-                for epoch in range(options.epochs)
-            )
-            files = write_epochs(tables, Path(folder) / name)
-            found[name] = _compare(files, Path(folder), options, name, say)
-    told = {
-        "stage_round_robin_over_cost": found["interleaved"]["stage_round_robin_over_cost"],
-        "stage_small_partitions_over_cost": min(
-            one["stage_small_partitions_over_cost"] for one in found.values()
-        ),
-    }
-    return {**told, **found}
+QUICK = SparkOptions(
+    instances=(2, 1),
+    rows=((100, 1), (400, 1)),
+    learn_rows=1_200,
+    learn_epoch_rows=300,
+    graph=(300, 4_000, 1),
+)
 
 
-def _authors(graph: FollowerGraph, options: SparkOptions, name: str, epoch: int) -> I32:
-    """An epoch's authors: as drawn, or a dear one and a cheap one in turn."""
-    drawn = graph.authors(options.rows_per_epoch, options.seed * 1000 + epoch)
-    if name == "mixed":
-        return drawn
-    order = np.argsort(graph.degrees[drawn], kind="stable")
-    half = len(drawn) // 2
-    cheap, dear = np.sort(order[:half]), np.sort(order[half:])
-    turns = np.empty(len(drawn), np.int64)
-    turns[0::2], turns[1::2] = dear, cheap
-    return drawn[turns]
+@dataclass(frozen=True)
+class Epoch:
+    """`stream` is "drawn", "interleaved", or "warmup": epochs that are not told of."""
+
+    number: int
+    stream: str
+    authors: Any
+    ms: F64
 
 
-def _compare(
-    files: EpochFiles,
-    work: Path,
-    options: SparkOptions,
-    name: str,
-    say: Say,
+def local_session(k: int) -> SparkSession:
+    """A session with k cores; the one before ends."""
+    from pyspark.sql import SparkSession
+
+    from headgate_lab.baselines import spark_query
+
+    active = SparkSession.getActiveSession()
+    if active is not None and active.sparkContext.master != f"local[{k}]":
+        active.stop()
+    return spark_query.session(k)
+
+
+def run_on_spark(
+    options: SparkOptions, say: Say, session_of: SessionOf = local_session
 ) -> dict[str, Any]:
-    spark = spark_query.session(options.slots)
-    number = iter(range(1_000_000))
-    stages: dict[str, list[list[float]]] = {}
-
-    def timed(contestant: str, run: Contestant) -> float:
-        place = work / f"{name}-{next(number)}"
-        before = _last_stage(spark)
-        run(spark, files, options, place)
-        took = _stage_ms(spark, before, len(files))[options.warmup :]
-        shutil.rmtree(place, ignore_errors=True)
-        stages.setdefault(contestant, []).append(took)
-        return median(took)
-
-    turns = side_by_side(
-        {entry: partial(timed, entry, run) for entry, run in CONTESTANTS.items()},
-        options.rounds,
-        lambda turn, entry, ms: say(f"{name}, round {turn + 1}: {entry:22} {ms:8,.0f} ms a stage"),
-    )
-    medians = {entry: median(ms for run in runs for ms in run) for entry, runs in stages.items()}
-    small = min(medians["small_partitions"], medians["spark_small_partitions"])
+    """The figures of `headgate-lab bench osg-spark`."""
+    graph = follower_graph(*options.graph)
+    cost_ms = graph.cost_ms() / options.faster
+    told: list[dict[str, Any]] = []
+    number, begun_s, turn_s = 0, time.monotonic(), 0.0
+    left_out: list[int] = []
+    with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
+        for turn, k in enumerate(options.instances):
+            turn_begun_s = time.monotonic()
+            if turn_begun_s + turn_s - begun_s > 60 * options.minutes:
+                left_out.append(k)
+                continue
+            learning = _learning(graph, cost_ms, options, number) if turn == 0 else []
+            measured = _epochs_of(graph, cost_ms, options, k, number + len(learning))
+            number += len(learning) + len(measured)
+            names = options.contestants
+            shift = turn % len(names)  # so that none is always the first
+            for name in (*names[shift:], *names[:shift]):
+                epochs = [*learning, *measured] if name in LEARNERS else measured
+                told += _run(name, k, epochs, Path(folder), options, session_of(k))
+            turn_s = time.monotonic() - turn_begun_s
+            say(f"{k} instances, {turn_s:.0f} s: " + _line(told, k))
     return {
-        "stage_ms": medians,
-        "stage_round_robin_over_cost": medians["round_robin"] / medians["cost"],
-        "stage_round_robin_over_online": medians["round_robin"] / medians["cost_online"],
-        "stage_small_partitions_over_cost": small / medians["cost"],
-        "stage_ms_raw": stages,
-        "order": [list(names) for names in turns.order],
+        **summary(told),
+        "epochs": told,
+        "left_out": left_out,
+        "options": asdict(options),
+        "machine": asdict(Machine.here()),
     }
 
 
-Contestant = Callable[["SparkSession", EpochFiles, SparkOptions, Path], None]
+# --- what is processed -------------------------------------------------------------------------
+def _learning(graph: FollowerGraph, cost_ms: F64, options: SparkOptions, first: int) -> list[Epoch]:
+    rows = options.learn_epoch_rows
+    count = -(-options.learn_rows // rows)
+    return [_epoch(graph, cost_ms, options, first + i, rows, "warmup") for i in range(count)]
 
 
-# --- contestants -------------------------------------------------------------------------------
-def _flow(grouping: str, slots: int | None, schedule: Any = "batch") -> Contestant:
-    def run(
-        spark: SparkSession,
-        files: EpochFiles,
-        options: SparkOptions,
-        place: Path,
-    ) -> None:
-        depth, shape = options.depth, options.graph
-
-        def weigh(row: dict[str, Any]) -> dict[str, Any]:
-            author = row["author"]
-            return {"author": author, "reach": reach(author, depth, neighbours_of(*shape))}
-
-        flow = Flow("reach")
-        rows = flow.source(_source(spark, files))
-        if grouping == "cost":
-            rows = rows.shuffle(grouping="cost", attribute="author", schedule=schedule)
-        elif grouping == "round_robin":
-            rows = rows.shuffle()
-        else:
-            rows = rows.local_or_shuffle()
-        rows.map_rows(weigh, OUT, name="reach").to_parquet(str(place / "out"))
-        query = flow.start(
-            spark,
-            slots=slots or options.small_partitions,
-            checkpoint=str(place / "checkpoint"),
-            trigger={"availableNow": True},
-            manager=None,
-        )
-        query.awaitTermination()
-
-    return run
-
-
-def _plain_spark(
-    spark: SparkSession, files: EpochFiles, options: SparkOptions, place: Path
-) -> None:
-    """Spark's own remedy without Headgate: more partitions than cores, and free cores take them."""
-    depth, shape = options.depth, options.graph
-
-    def weigh(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            authors = batch.column(0).to_pylist()
-            made = [reach(author, depth, neighbours_of(*shape)) for author in authors]
-            yield pa.RecordBatch.from_pydict({"author": authors, "reach": made})
-
-    spread = _source(spark, files).repartition(options.small_partitions)
-    query = (
-        spread.mapInArrow(weigh, OUT)
-        .writeStream.format("parquet")
-        .option("path", str(place / "out"))
-        .option("checkpointLocation", str(place / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
-
-
-CONTESTANTS: dict[str, Contestant] = {
-    "round_robin": _flow("round_robin", 2),
-    "local_or_shuffle": _flow("local", 2),
-    "small_partitions": _flow("round_robin", None),
-    "spark_small_partitions": _plain_spark,
-    "cost_online": _flow("cost", 2, "online"),
-    "cost": _flow("cost", 2),
-}
-
-
-def _source(spark: SparkSession, files: EpochFiles) -> DataFrame:
-    reader = spark.readStream.schema("author long")
-    return reader.option("maxFilesPerTrigger", files.files_per_epoch).parquet(str(files.directory))
-
-
-# --- Spark's own clock -------------------------------------------------------------------------
-def _stages(spark: SparkSession) -> Iterator[Any]:
-    """Completed stages as Spark's status store keeps them, newest first."""
-    context = spark.sparkContext
-    jvm, gateway = context._jvm, context._gateway
-    assert jvm is not None and gateway is not None
-    none = gateway.new_array(jvm.double, 0)
-    store = context._jsc.sc().statusStore()
-    all_of = jvm.java.util.ArrayList()
-    found = store.stageList(all_of, False, False, none, all_of)
-    for i in range(found.size()):
-        stage = found.apply(i)
-        if stage.status().toString() == "COMPLETE":
-            yield stage
-
-
-def _last_stage(spark: SparkSession) -> int:
-    return max((stage.stageId() for stage in _stages(spark)), default=-1)
-
-
-def _stage_ms(spark: SparkSession, after: int, epochs: int) -> list[float]:
-    """Per epoch the longest stage. Jobs are told apart by their description; a flow's first is no
-    epoch: it builds the anchor of its slots.
+def _epochs_of(
+    graph: FollowerGraph, cost_ms: F64, options: SparkOptions, k: int, first: int
+) -> list[Epoch]:
+    """One for workers to start; then every size as drawn and interleaved, the largest as drawn.
+    With one instance, where nobody has a choice, the largest is left out.
     """
-    longest: dict[str, tuple[int, float]] = {}
-    for stage in _stages(spark):
-        if stage.stageId() <= after:
-            continue
-        begun, ended = stage.submissionTime().get(), stage.completionTime().get()
-        took = float(ended.getTime() - begun.getTime())
-        described = stage.description()
-        key = described.get() if described.isDefined() else ""
-        number, most = longest.get(key, (stage.stageId(), 0.0))
-        longest[key] = min(number, stage.stageId()), max(most, took)
-    took_ms = [ms for _, ms in sorted(longest.values())]
-    if len(took_ms) < epochs:
-        raise RuntimeError(f"{epochs} epochs, but stages of {len(took_ms)} descriptions")
-    return took_ms[-epochs:]
+    sizes = options.rows if k > 1 else options.rows[:-1]
+    wanted = [(options.rows[0][0], "warmup")]
+    for rows, count in sizes:
+        streams = ("drawn",) if rows == options.rows[-1][0] else ("drawn", "interleaved")
+        wanted += [(rows, stream) for _ in range(count) for stream in streams]
+    return [
+        _epoch(graph, cost_ms, options, first + i, rows, stream)
+        for i, (rows, stream) in enumerate(wanted)
+    ]
+
+
+def _epoch(
+    graph: FollowerGraph, cost_ms: F64, options: SparkOptions, number: int, rows: int, stream: str
+) -> Epoch:
+    author = graph.authors(rows, options.seed * 1_000 + number)
+    if stream == "interleaved":
+        author = in_turn(author, cost_ms)
+    return Epoch(number, stream, author, cost_ms[author])
+
+
+def _tables(epochs: Sequence[Epoch], k: int) -> Iterator[pa.Table]:
+    for epoch in epochs:
+        columns = {
+            "epoch": np.full(len(epoch.ms), epoch.number, np.int64),
+            "author": epoch.authors.astype(np.int64),
+            "ms": epoch.ms,
+            "fewer_of_two": fewer_of_two(epoch.authors, k, None, epoch.number),
+            "as_storm": as_storm(epoch.authors, k, None, epoch.number),
+        }
+        yield pa.table(columns)
+
+
+def _write(epochs: Sequence[Epoch], k: int, local: bool, place: Path, first: int) -> EpochFiles:
+    """A file an epoch; for those who leave rows where they are read, one for each of k sources."""
+    tables = _tables(epochs, k)
+    if not local:
+        return write_epochs(tables, place, first=first)
+    parts = (
+        table.filter(by_author(epoch.authors, k, None, 0) == source)
+        for table, epoch in zip(tables, epochs, strict=True)
+        for source in range(k)
+    )
+    written = write_epochs(parts, place, first=first * k)
+    files = [files[0] for files in written.files]
+    return EpochFiles(place, tuple(tuple(files[i : i + k]) for i in range(0, len(files), k)))
+
+
+# --- a contestant's turn -----------------------------------------------------------------------
+def _run(
+    name: str,
+    k: int,
+    epochs: Sequence[Epoch],
+    folder: Path,
+    options: SparkOptions,
+    spark: SparkSession,
+) -> list[dict[str, Any]]:
+    """Its epochs with k instances, told one by one."""
+    home = folder / name
+    done = len(list((home / "in").glob("*.parquet")))
+    files = _write(epochs, k, name == "local_or_shuffle", home / "in", done)
+    before = last_stage(spark)
+    turn = Run(
+        spark,
+        home / "in",
+        files.files_per_epoch,
+        k,
+        options.epsilon,
+        home / "out",
+        home / "checkpoint",
+    )
+    CONTESTANTS[name](turn)
+    stages = stage_ms(spark, before, len(epochs))
+    rows = ds.dataset(home / "out", format="parquet").to_table()
+    told = [
+        _told(name, k, epoch, rows.filter(ds.field("epoch") == epoch.number), stage)
+        for epoch, stage in zip(epochs, stages, strict=True)
+    ]
+    for leftover in ("out",) if name in LEARNERS else ("in", "out", "checkpoint"):
+        shutil.rmtree(home / leftover)
+    return [one for one in told if one["stream"] != "warmup"]
+
+
+def _told(name: str, k: int, epoch: Epoch, rows: pa.Table, stage: float) -> dict[str, Any]:
+    found = np.sort(rows["author"].to_numpy())
+    if not np.array_equal(found, np.sort(epoch.authors)):
+        raise RuntimeError(f"{name}, epoch {epoch.number}: rows are not those that were written")
+    begun, ended = rows["begun_s"].to_numpy(), rows["ended_s"].to_numpy()
+    _, task = np.unique(rows["task"].to_numpy(), return_inverse=True)
+    dealt_ms = float(np.bincount(task, rows["ms"].to_numpy()).max())
+    busy_ms = 1e3 * float(np.bincount(task, ended - begun).max())
+    span_ms = 1e3 * float(ended.max() - begun.min())
+    bound = bound_ms(epoch.ms, k)
+    return {
+        "contestant": name,
+        "k": k,
+        "rows": len(found),
+        "stream": epoch.stream,
+        "bound_ms": bound,
+        "dealt_ms": dealt_ms,
+        "busy_ms": busy_ms,
+        "span_ms": span_ms,
+        "stage_ms": stage,
+        "over_bound": (span_ms if name == "small_partitions" else dealt_ms) / bound,
+        "busy_over_bound": (span_ms if name == "small_partitions" else busy_ms) / bound,
+    }
+
+
+# --- what is said of it ------------------------------------------------------------------------
+def summary(told: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Means by stream, rows per epoch, contestant and instances; gains over round robin."""
+    over, busy, stages = (_means(told, x) for x in ("over_bound", "busy_over_bound", "stage_ms"))
+    return {
+        "over_bound": over,
+        "busy_over_bound": busy,
+        "stage_ms": stages,
+        "gain": _gain(over),
+        "stage_gain": _gain(stages),
+        "over_bound_worst": {
+            name: max(
+                x
+                for by_rows in over.values()
+                for by_name in by_rows.values()
+                for x in by_name.get(name, {"": 0.0}).values()
+            )
+            for name in OURS
+        },
+    }
+
+
+def _means(told: Sequence[dict[str, Any]], value: str) -> dict[str, Any]:
+    """By stream, rows per epoch, contestant and instances."""
+    of: dict[tuple[str, str, str, str], list[float]] = {}
+    for one in told:
+        place = one["stream"], str(one["rows"]), one["contestant"], str(one["k"])
+        of.setdefault(place, []).append(one[value])
+    found: dict[str, Any] = {}
+    for (stream, rows, name, k), values in of.items():
+        by_rows = found.setdefault(stream, {})
+        by_rows.setdefault(rows, {}).setdefault(name, {})[k] = mean(values)
+    return found
+
+
+def _gain(of: dict[str, Any]) -> dict[str, Any]:
+    """Round robin's over ours: mean and least over all k, by stream and rows per epoch."""
+    gains: dict[str, Any] = {}
+    for stream, by_rows in of.items():
+        for rows, by_name in by_rows.items():
+            base = by_name.get("round_robin", {})
+            for name in OURS:
+                ratios = [base[k] / x for k, x in by_name.get(name, {}).items() if k in base]
+                if ratios:
+                    put = gains.setdefault(stream, {}).setdefault(rows, {})
+                    put[name] = {"mean": mean(ratios), "least": min(ratios), "most": max(ratios)}
+    return gains
+
+
+def _line(told: Sequence[dict[str, Any]], k: int) -> str:
+    names = dict.fromkeys(one["contestant"] for one in told)
+    means = {
+        name: mean(o["over_bound"] for o in told if o["contestant"] == name and o["k"] == k)
+        for name in names
+    }
+    return ", ".join(f"{name} {over:.2f}" for name, over in means.items())

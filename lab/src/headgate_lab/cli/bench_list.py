@@ -140,17 +140,26 @@ def _show_scaling(console: Console, place: str, found: dict[str, Any]) -> None:
 
 
 def osg(json_file: Path | None, quick: bool, console: Console) -> None:
-    """Cost-aware shuffle on the reach of tweets: simulated for 1 to 10 instances, and on Spark."""
+    """Cost-aware shuffle on the reach of tweets, simulated for 1 to 10 instances (no Spark)."""
     from headgate_lab.bench.osg import QUICK, OsgOptions, run_osg
 
     found = run_osg(QUICK if quick else OsgOptions(), console.print)
     speedups = {f"{k} instances": v for k, v in found["speedup_by_k"]["osg"].items()}
     speedups |= {name: found[f"speedup_{name}"] for name in ("mean", "max", "min")}
     show(console, "mean completion time of round robin over that of OSG", speedups, "{:.2f}")
-    for name in ("interleaved", "mixed"):
-        show(
-            console, f"milliseconds per stage, {name}", found["spark"][name]["stage_ms"], "{:,.0f}"
-        )
+    save(found, json_file, console)
+
+
+def osg_spark(json_file: Path | None, quick: bool, console: Console) -> None:
+    """Cost-aware shuffle on Spark, 1 to 10 instances, epochs of 100 to 10,000 rows that wait."""
+    from headgate_lab.bench.osg_spark import QUICK, SparkOptions, run_on_spark
+
+    found = run_on_spark(QUICK if quick else SparkOptions(), console.print)
+    for stream, by_rows in found["over_bound"].items():
+        for rows, by_name in by_rows.items():
+            for name, by_k in by_name.items():
+                title = f"{name}, {stream}, {rows} rows: busiest instance over the bound, by k"
+                show(console, title, by_k, "{:.2f}")
     save(found, json_file, console)
 
 
@@ -209,5 +218,6 @@ ALL: dict[str, Callable[[Path | None, bool, Console], None]] = {
     "albic": albic,
     "skew": skew,
     "osg": osg,
+    "osg-spark": osg_spark,
     "rescale": rescale,
 }

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headgate.arrays import F64, I32
 from headgate.routing.chooser import assign
@@ -22,20 +23,25 @@ from headgate.routing.costs import CostModel, CostSketch, SketchShape
 from headgate.routing.hashing import mix
 from headgate.routing.instance_costs import InstanceCosts, Stability
 from headgate.slot.cost_shuffle import round_robin
+from headgate_lab.osg.paper_instance import PaperInstance
 from headgate_lab.osg.stream_kernel import finish_times
 
 BLOCK = 8
-Settle = Literal["rows", "sketch", "never"]
+Settle = Literal["rows", "request", "never"]
 
 
 @dataclass(frozen=True)
 class OnlineSettings:
-    """How the scheduler keeps up with its instances.
+    """How schedulers keep up with their instances.
 
-    `settle`: debts are settled whenever an instance has ended `settle_rows` more tuples; or of all
-    instances when one sends its sketches (the paper's way); or never. `clock`: instances are
-    compared by when they will be done, so that idle time counts; without it by what they were
-    given in all (the paper's way). A message takes `latency_ms`.
+    `settle`: an instance answers after every `settle_rows` tuples; or, when one has sent its
+    sketches, to a request that waits in its queue until it is its turn (the paper's way); or never.
+    `clock`: instances are compared by when they will be done, so that idle time counts; without it
+    by what they were given in all (the paper's way). `ahead`: a tuple's own time counts in the
+    choice, and `pooled`: what one instance knows of a value is worth something to the others (both
+    not in the paper). `forgets`: instances begin anew with each message. A message takes
+    `latency_ms`. Blocks of tuples come to so many `schedulers` in turn, which know of their own
+    tuples only.
     """
 
     shape: SketchShape = field(default_factory=SketchShape.within)
@@ -43,23 +49,35 @@ class OnlineSettings:
     settle: Settle = "rows"
     settle_rows: int = 8
     clock: bool = True
+    ahead: bool = True
+    pooled: bool = True
+    forgets: bool = False
     latency_ms: float = 5.0
+    schedulers: int = 1
 
 
 @dataclass
 class _Instance:
-    """`order[:got]` are its tuples; `told` of them are in its sketches, `settled` in real time."""
+    """`order[:got]` are its tuples; `told` of them are in its sketches."""
 
-    costs: InstanceCosts
+    costs: InstanceCosts | PaperInstance
     order: I32
     got: int = 0
     told: int = 0
+
+
+@dataclass
+class _Account:
+    """What a scheduler knows of an instance: how long the first `settled` tuples really took."""
+
     settled: int = 0
     real_ms: float = 0.0
+    asked: tuple[int, float] | None = None  # behind so many tuples, estimated at so much
+    late_ms: float | None = None  # the answer: the truth is so much more than estimated
 
 
 class Online:
-    """One scheduler and k instances; `run` gives every tuple's instance."""
+    """Schedulers and k instances; `run` gives every tuple's instance."""
 
     def __init__(
         self,
@@ -75,14 +93,19 @@ class Online:
         self._h = mix(np.arange(int(author.max()) + 1, dtype=np.uint64))
         self._instances = [
             _Instance(
-                InstanceCosts(self._settings.shape, self._settings.stability),
+                (PaperInstance if self._settings.forgets else InstanceCosts)(
+                    self._settings.shape, self._settings.stability
+                ),
                 np.empty(tuples, np.int32),
             )
             for _ in range(k)
         ]
         self._times: F64 | None = None
-        self._busy = np.zeros(k)
+        schedulers = range(self._settings.schedulers)
+        self._busy = np.zeros((len(schedulers), k))
+        self._accounts = [[_Account() for _ in range(k)] for _ in schedulers]
         self.sketches_sent = 0
+        self.messages = 0
         self.settled = 0
 
     def run(self) -> I32:
@@ -92,13 +115,15 @@ class Online:
         for start in range(0, tuples, BLOCK):
             at = slice(start, min(tuples, start + BLOCK))
             self._listen(self._arrival[start] - self._settings.latency_ms)
+            busy = self._busy[self._scheduler_of(start)]
             if self._times is None:
                 chosen = round_robin(start, at.stop - start, k)
             else:
                 if self._settings.clock:
-                    np.maximum(self._busy, self._arrival[start], out=self._busy)
+                    np.maximum(busy, self._arrival[start], out=busy)
                 group = self._author[at].astype(np.int64)
-                chosen = assign(self._times, group, self._busy, start % k, 1.0)
+                ahead = float(self._settings.ahead)
+                chosen = assign(self._times, group, busy, start % k, ahead)
             target[at] = chosen
             self._end[at] = finish_times(self._arrival[at], self._spent[at], chosen, free)
             for i, j in enumerate(chosen.tolist()):
@@ -115,10 +140,21 @@ class Online:
             self._learn()
         if self._times is None:
             return
-        settle, rows = self._settings.settle, self._settings.settle_rows
-        if settle == "rows" or (settle == "sketch" and any(told)):
-            for j, instance in enumerate(self._instances):
-                self._settle(j, instance, until_ms, rows if settle == "rows" else 1)
+        if self._settings.settle == "never":
+            return
+        for number, accounts in enumerate(self._accounts):
+            if self._settings.settle == "rows":
+                for j, account in enumerate(accounts):
+                    self._settle(number, j, account, until_ms)
+            else:
+                self._synchronize(number, accounts, any(told), until_ms)
+
+    def _scheduler_of(self, start: int) -> int:
+        return start // BLOCK % self._settings.schedulers
+
+    def _mine(self, tuples: I32, number: int) -> NDArray[np.bool_]:
+        mine: NDArray[np.bool_] = tuples // BLOCK % self._settings.schedulers == number
+        return mine
 
     def _measure(self, j: int, instance: _Instance, until_ms: float) -> bool:
         """Windows of ended tuples go into the instance's sketches; True if it sent them."""
@@ -132,6 +168,7 @@ class Online:
             instance.told += window
             sent |= instance.costs.add(sketch)
         self.sketches_sent += sent
+        self.messages += sent * self._settings.schedulers
         return sent
 
     def _window(self, instance: _Instance) -> int:
@@ -139,28 +176,78 @@ class Online:
         watching = instance.costs.is_stable
         return stability.watch_rows if watching else stability.window_rows
 
-    def _settle(self, j: int, instance: _Instance, until_ms: float, rows: int) -> None:
-        """Real time for what has ended, estimates for what is on the way."""
+    def _settle(self, number: int, j: int, account: _Account, until_ms: float) -> None:
+        """Real time for what the instance has answered for, estimates for what came after."""
         assert self._times is not None
-        last = instance.settled + rows - 1
-        if last >= instance.got or self._end[instance.order[last]] > until_ms:
-            return
-        waiting = instance.order[instance.settled : instance.got]
+        instance, rows = self._instances[j], self._settings.settle_rows
+        waiting = instance.order[account.settled : instance.got]
         ended = int(np.searchsorted(self._end[waiting], until_ms, side="right"))
-        done, on_the_way = waiting[:ended], waiting[ended:]
-        instance.settled += ended
-        instance.real_ms += float(self._spent[done, j].sum())
-        expected = self._times[self._author[on_the_way], j]
+        ended -= ended % rows
+        if not ended:
+            return
+        done, later = waiting[:ended], waiting[ended:]
+        later = later[self._mine(later, number)]
+        account.settled += ended
+        account.real_ms += float(self._spent[done[self._mine(done, number)], j].sum())
+        expected = self._times[self._author[later], j]
         if self._settings.clock:
             free = np.array([self._end[done[-1]]])
-            nowhere = np.zeros(len(on_the_way), np.int32)
-            finish_times(self._arrival[on_the_way], expected[:, None], nowhere, free)
-            self._busy[j] = free[0]
+            nowhere = np.zeros(len(later), np.int32)
+            finish_times(self._arrival[later], expected[:, None], nowhere, free)
+            self._busy[number, j] = free[0]
         else:
-            self._busy[j] = instance.real_ms + float(expected.sum())
+            self._busy[number, j] = account.real_ms + float(expected.sum())
         self.settled += 1
+        self.messages += ended // rows
+
+    def _synchronize(
+        self, number: int, accounts: list[_Account], news: bool, until_ms: float
+    ) -> None:
+        """Requests go to all instances at once, and count when all have answered. An answer is of
+        the scheduler's own tuples: if each of several made good for all, they would overdo it.
+        """
+        busy = self._busy[number]
+        for j, account in enumerate(accounts):
+            if account.asked is not None and account.late_ms is None:
+                self._hear_answer(number, j, account, until_ms)
+        if all(account.late_ms is not None for account in accounts):
+            for j, account in enumerate(accounts):
+                busy[j] += account.late_ms
+                account.asked = account.late_ms = None
+            self.settled += 1
+        if news and all(account.asked is None for account in accounts):
+            for j, account in enumerate(accounts):
+                account.asked = self._instances[j].got, float(busy[j])
+                self.messages += 1
+
+    def _hear_answer(self, number: int, j: int, account: _Account, until_ms: float) -> None:
+        """If it was the request's turn: how far estimates were from the truth till then."""
+        assert account.asked is not None
+        count, estimated_ms = account.asked
+        before = self._instances[j].order[account.settled : count]
+        if len(before) and self._end[before[-1]] > until_ms - self._settings.latency_ms:
+            return
+        account.real_ms += float(self._spent[before[self._mine(before, number)], j].sum())
+        account.settled, account.late_ms = count, account.real_ms - estimated_ms
+        self.messages += 1
 
     def _learn(self) -> None:
+        model = self.model
+        if self._settings.pooled:
+            self._times = model.times_ms(self._h)
+        elif model.is_whole:
+            self._times = model.own_times_ms(self._h)
+
+    @property
+    def model(self) -> CostModel:
+        """What the scheduler has been told."""
         empty = CostSketch(self._settings.shape)
-        model = CostModel.of([instance.costs.sent or empty for instance in self._instances])
-        self._times = model.times_ms(self._h)
+        return CostModel.of([instance.costs.sent or empty for instance in self._instances])
+
+    def error(self, cost_ms: F64, share: F64) -> float:
+        """How far estimates are from true costs by author: mean deviation over the mean cost."""
+        if self._times is None:
+            return 1.0
+        missed = np.abs(self._times - cost_ms[: len(self._times), None]).mean(axis=1)
+        known = share[: len(missed)]
+        return float((missed * known).sum() / (cost_ms[: len(missed)] * known).sum())

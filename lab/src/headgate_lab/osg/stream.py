@@ -9,7 +9,8 @@ The costs and speeds may change once, in the middle. Pure: equal seeds, equal re
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -121,15 +122,20 @@ def all_known(what: Stream) -> I32:
     return target
 
 
-def online(what: Stream) -> I32:
-    """Online Shuffle Grouping with the sketches, stability and model that flows run with."""
-    return Online(what.author, what.arrival_ms, what.spent_ms).run()
+SCHEDULERS: dict[str, OnlineSettings] = {
+    # The paper's: least cumulated time, sketches of each instance by itself, synchronisation by
+    # request and answer.
+    "osg_paper": OnlineSettings(settle="request", clock=False, ahead=False, pooled=False),
+    "osg_cumulated": OnlineSettings(settle="request", clock=False),  # ours, the paper's accounts
+    "osg": OnlineSettings(),
+    "osg_each": OnlineSettings(settle_rows=1),  # an answer per tuple, as Storm acknowledges them
+}
 
 
-def online_as_in_the_paper(what: Stream) -> I32:
-    """The same with the paper's accounts: cumulated times, settled when a sketch arrives."""
-    settings = OnlineSettings(settle="sketch", clock=False)
-    return Online(what.author, what.arrival_ms, what.spent_ms, settings).run()
+def scheduled(what: Stream, name: str, **changed: Any) -> Online:
+    """Online Shuffle Grouping with the sketches and the stability that flows run with."""
+    settings = replace(SCHEDULERS[name], **changed)
+    return Online(what.author, what.arrival_ms, what.spent_ms, settings)
 
 
 POLICIES: dict[str, Policy] = {
@@ -138,7 +144,9 @@ POLICIES: dict[str, Policy] = {
     "local_or_shuffle": local,
     "power_of_two": power_of_two,
     "load_aware": storm_load_aware,
-    "osg_paper": online_as_in_the_paper,
-    "osg": online,
+    "osg_paper": lambda what: scheduled(what, "osg_paper").run(),
+    "osg_cumulated": lambda what: scheduled(what, "osg_cumulated").run(),
+    "osg": lambda what: scheduled(what, "osg").run(),
+    "osg_each": lambda what: scheduled(what, "osg_each").run(),
     "all_known": all_known,
 }
