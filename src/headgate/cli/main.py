@@ -8,33 +8,22 @@ import typer
 
 import headgate
 from headgate.cli.demo import demo
+from headgate.cli.examples import EXAMPLES, START, Command, Group, epilog_of
 from headgate.cli.inspect import inspect
 from headgate.cli.offline import analyze, replay, report
 from headgate.cli.run import run
 from headgate.cli.tune import calibrate, tune
 
-_EPILOG = """
-**Start here**
+_EPILOG = f"""
+{epilog_of("Start here", START)}
 
-`headgate demo` : a minute on this machine, ends with a checked result and an HTML report
-
-`headgate run examples/wordcount.py:flow --epochs 5` : run a flow from a file
-
-`headgate tune examples/linear_road.py:flow` : which slots and rows per epoch, and why
-
-`headgate run examples/linear_road.py:flow` : begin with these, and go on measuring
-
-`headgate inspect artifacts/demo/checkpoint` : what a checkpoint holds
-
-`headgate inspect artifacts/demo/checkpoint --operator by_region --key london` : one key's state
-
-`headgate report artifacts/demo/checkpoint --out report.html` : its journal, drawn
-
-Benchmarks, papers' experiments and the protocol simulator are `headgate-lab`.
+The tutorial makes an `app.py`. Benchmarks, papers' experiments and the protocol simulator are
+`headgate-lab`.
 """
 
 app = typer.Typer(
     name="headgate",
+    cls=Group,
     help="Stateful streaming on Apache Spark, in vectorised Python.",
     epilog=_EPILOG,
     rich_markup_mode="markdown",
@@ -70,7 +59,8 @@ def _moved(context: typer.Context) -> None:
 
 
 for command in (demo, run, analyze, inspect, replay, report, calibrate, tune):
-    app.command()(command)
+    examples = epilog_of("Examples", EXAMPLES[command.__name__])
+    app.command(cls=Command, epilog=examples)(command)
 
 # Commands that went to the laboratory say so, whatever they are given, --help included.
 _ANYTHING = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
