@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +18,16 @@ from headgate.commit.facts import EpochFacts, StartFacts, StateSize, facts_of
 from headgate.commit.facts_json import Json
 from headgate.commit.inspection import Inspection
 from headgate.offline import page
+from headgate.offline.report_tiles import changes, tiles
 from headgate.offline.views import (
     EPOCH_COLUMNS,
     EpochView,
     RunView,
     each_epoch,
     mean_error,
-    number,
     percent,
     plan_views,
     short,
-    times,
 )
 
 _SHOWN_EPOCHS = 200  # rows of a table, the newest; the journal has the others
@@ -66,20 +64,11 @@ def render(
     epochs = each_epoch(journal)
     views = [EpochView.of(facts) for facts in epochs]
     run = RunView.of(views)
-    moved = run.bytes_local + run.bytes_shuffled
     rows = page.table(list(EPOCH_COLUMNS), [v.cells for v in views[-_SHOWN_EPOCHS:]], words=0)
     return page.render(
         title,
         _subtitle(describe, journal, views),
-        [
-            ("rows", short(run.rows), f"in {run.epochs} epochs"),
-            ("rows per second", number(run.rows_per_second_median), "median epoch"),
-            ("seconds per epoch", number(run.epoch_seconds_median, "s"), "median"),
-            ("stay in their slot", percent(run.locality), "of rows between operators"),
-            ("imbalance", times(run.imbalance_median), "busiest slot over mean"),
-            ("shuffled", short(run.bytes_shuffled, "B"), f"of {short(moved, 'B')} moved"),
-            *_latency_tile(run),
-        ],
+        tiles(views),
         {
             "The flow": page.card(_diagram(describe, epochs)),
             **(extras or {}),
@@ -93,11 +82,6 @@ def render(
         "Made from the flow's journal by <code>headgate report</code>. Times are advisory: a task "
         "that Spark ran twice counts twice.",
     )
-
-
-def _latency_tile(run: RunView) -> list[tuple[str, str, str]]:
-    p95_ms = run.latency_p95_ms_median
-    return [] if p95_ms is None else [("latency", short(p95_ms / 1e3, "s"), "p95, median epoch")]
 
 
 def _subtitle(
@@ -181,11 +165,12 @@ def _events(journal: Sequence[Json]) -> str:
 
 # --- figures ----------------------------------------------------------------------------------
 def _figures(epochs: Sequence[EpochFacts], views: Sequence[EpochView], run: RunView) -> str:
+    changed = changes(views)
+
     def over_epochs(axes: Axes) -> None:
         axes.set_xlabel("epoch")
-        for before, after in pairwise(views):
-            if (before.slots, before.routing_version) != (after.slots, after.routing_version):
-                axes.axvline(after.epoch - 0.5, **page.REFERENCE | {"linewidth": 1})
+        for epoch in changed:
+            axes.axvline(epoch - 0.5, **page.REFERENCE | {"linewidth": 1})
 
     def rates(axes: Axes) -> None:
         over_epochs(axes)
@@ -244,7 +229,7 @@ def _figures(epochs: Sequence[EpochFacts], views: Sequence[EpochView], run: RunV
         "local, in memory": {v.epoch: float(v.bytes_local) for v in views},
     }
     busy, late = _loads(epochs), _latencies(epochs)
-    return page.figures(
+    drawn = page.figures(
         [
             (
                 "Rows per second",
@@ -284,6 +269,10 @@ def _figures(epochs: Sequence[EpochFacts], views: Sequence[EpochView], run: RunV
             ),
         ]
     )
+    if not changed or not drawn:
+        return drawn
+    said = "Dashed upright lines: from there on keys are in other slots, or there are other slots."
+    return f'{drawn}<p class="aside">{said}</p>'
 
 
 def _time_spent(epochs: Sequence[EpochFacts]) -> dict[str, dict[int, float]]:

@@ -269,8 +269,8 @@ class IncrementalPlanner:
         """Half a line on why this key lives there now."""
         here, there, reason = moves.here[i], moves.there[i], moves.reason[i]
         if reason == Reason.ADOPTED:
-            return f"new: {there:.1f} of its rows were there"
-        rows = f"{there:.1f} of its rows meet their partner there, {here:.1f} here"
+            return f"a new key: {there:,.0f} of its rows came up there"
+        rows = f"{there:,.0f} of its rows have their other key there, {here:,.0f} here"
         return rows if reason == Reason.PARTNERS else f"its slot was too full ({rows})"
 
     # --- inside ----------------------------------------------------------------------------

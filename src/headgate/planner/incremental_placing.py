@@ -97,7 +97,7 @@ class IncrementalPlacing:
     def why(self, operator: str, pins: Pins, i: int) -> str:
         moves = self._moves.get(operator)
         if moves is None or self._planner is None:
-            return "its part of the plan from scratch lives there"
+            return "a new plan puts it there, with the keys it shares rows with"
         at = np.flatnonzero(moves.h == pins.h[i])
         return self._planner.explain(moves, int(at[0])) if len(at) else "planned before"
 

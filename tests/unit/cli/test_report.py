@@ -86,3 +86,21 @@ def test_an_empty_journal_still_makes_a_page(tmp_path: Path) -> None:
     seen = Inspection(checkpoint(tmp_path))
 
     assert "All 0 epochs" in render(seen.describe, [], title="t")
+
+
+def test_the_tiles_tell_what_moving_keys_has_changed(tmp_path: Path) -> None:
+    """Not the mean of both: half of the rows would stay, which was never so."""
+    seen = Inspection(checkpoint(tmp_path))
+    journal = [
+        r | ({"routing_version": 1, "locality": 0.8} if r["epoch"] >= 2 else {"locality": 0.2})
+        if r["kind"] == "epoch" else r
+        for r in timed(seen.journal)
+    ]  # fmt: skip
+
+    page = render(seen.describe, journal, title="t")
+    plain = render(seen.describe, seen.journal, title="t")
+
+    assert "<dd>80.0%</dd><p>of rows between operators; " in page
+    assert page.count("before keys moved") == 3
+    assert "Dashed upright lines" in page
+    assert "before keys moved" not in plain and "Dashed upright lines" not in plain

@@ -301,7 +301,7 @@ def test_a_flow_of_three_operators_pulls_the_middle_from_both_sides():
     move = p.plan()[1]
     assert (move.operator, move.h.tolist(), move.target.tolist()) == (1, [5], [0])
     assert Reason(move.reason[0]) is Reason.PARTNERS
-    assert "meet their partner there" in p.explain(move, 0)
+    assert "have their other key there" in p.explain(move, 0)
 
 
 def test_a_neighbour_is_better_than_a_stranger():
