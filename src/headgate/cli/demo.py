@@ -215,8 +215,8 @@ def _write_report(tour: Demo, verdict: Verdict, machine: Any) -> None:
         f'<div class="columns">{tops}</div>'
         f'<p class="aside"><code>{command}</code> on {machine.cores} cores, {machine.system}, '
         f"Python {machine.python}, Spark {machine.spark}. All slots are on this machine, so rows "
-        "that stay in theirs save bytes of its memory, not of a network: rows per second show little of "
-        "it, and small epochs mostly take the time that any epoch takes.</p>"
+        "that stay in theirs save bytes of its memory, not of a network: rows per second show "
+        "little of it, and small epochs mostly take the time that any epoch takes.</p>"
     )
     extras = {"What came out": html}
     write_report(str(tour.checkpoint), tour.report, title="Trends demo", extras=extras)
