@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from headgate.arrays import I64, U64
 from headgate.state import kernels
-from headgate.state.layout import TOUCHED, Array, Mask, RowLayout, Values
+from headgate.state.layout import TOUCHED, Array, Mask, Positions, RowLayout, Values
 
 Order = npt.NDArray[np.intp]
 
@@ -212,12 +212,25 @@ class Held:
 
 
 @dataclass(frozen=True)
+class Places:
+    """Where rows were found in a table, and in which version of it: a hint to find them again."""
+
+    table: object
+    version: int
+    pos: Positions
+
+    def take(self, index: Array) -> Places:
+        return Places(self.table, self.version, self.pos[index])
+
+
+@dataclass(frozen=True)
 class StateRows:
     """Whole rows, copied out of a table or a file: identity, keys, values and hidden columns."""
 
     layout: RowLayout
     ids: RowIds
     columns: Mapping[str, Values]
+    places: Places | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -248,7 +261,8 @@ class StateRows:
 
     def take(self, index: Array) -> StateRows:
         columns = {name: values.take(index) for name, values in self.columns.items()}
-        return StateRows(self.layout, self.ids.take(index), columns)
+        places = None if self.places is None else self.places.take(index)
+        return StateRows(self.layout, self.ids.take(index), columns, places)
 
     @classmethod
     def concat(cls, parts: list[StateRows]) -> StateRows:

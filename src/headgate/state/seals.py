@@ -234,8 +234,8 @@ class Seals:
             self._seals[kind][pos] = made
 
     def remove(self, pos: Positions) -> None:
-        if self._seals is not None:
-            self._seals[:, pos] = _REMOVED_SEAL
+        if self._seals is not None and self._sealed:
+            self._seals[:, pos[self._below(pos)]] = _REMOVED_SEAL
 
     def check_found(
         self, ids: RowIds, pos: Positions, found: Mask, cells: Mapping[str, Values]

@@ -25,7 +25,7 @@ from headgate.arrays import I64, U64
 from headgate.errors import SchemaMismatch
 from headgate.state.columns import FixedColumn, PrivateMemory
 from headgate.state.layout import TOUCHED, KeyBatch, Mask, Positions, RowLayout, StateSchema, Values
-from headgate.state.rows import Held, RowIds, StateRows, in_units, sorted_order
+from headgate.state.rows import Held, Places, RowIds, StateRows, in_units, sorted_order
 from headgate.state.scan import Scan, positions_within
 from headgate.state.seals import EMPTY, REMOVED, WarmCopyDamaged
 from headgate.state.session_logs import ChangeLog, Finder, key_values
@@ -194,6 +194,9 @@ class StateSession:
 
     def remove_rows(self, rows: StateRows) -> None:
         self._make_ready()
+        pos = self._table.still_at(rows)
+        if pos is not None:
+            return self._remove(rows.ids, pos)
         pos, found, _ = self._table.look_up(rows.ids)
         index = np.flatnonzero(found)
         self._remove(rows.ids.take(index), pos[index])
@@ -379,7 +382,9 @@ class StateSession:
         self._table.seals.check_rows(pos)
         ids = self._table.ids(pos)
         order, _ = sorted_order(ids)
-        return StateRows(self._layout, ids.take(order), self._table.gather(pos[order]))
+        places = Places(self._table, self._table.version, pos[order])
+        columns = self._table.gather(places.pos)
+        return StateRows(self._layout, ids.take(order), columns, places)
 
     def _ids(self, keys: KeyBatch) -> RowIds:
         return RowIds(keys.route, keys.h, keys.check(self._task.identity))

@@ -18,7 +18,8 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.state.layout import KeyBatch, Mask, Positions, RowLayout, Values
-from headgate.state.rows import RowIds, distinct_order
+from headgate.state.rows import RowIds, sorted_order
+from headgate.state.seals import REMOVED
 from headgate.state.state_file import FileRows
 from headgate.state.table import HashTable
 
@@ -124,7 +125,6 @@ class ChangeLog:
 
     def removed(self, ids: RowIds, pos: Positions, before: Before | None) -> None:
         self.put(ids, pos, None, before)
-        self._positions_hold = False
 
     def forget(self) -> None:
         self._changes.clear()
@@ -155,12 +155,14 @@ class ChangeLog:
     def delta(self) -> FileRows:
         """The rows, in file order, which of them are gone, and their columns as they are now."""
         ids = RowIds.concat([change.ids for change in self._changes])
-        order = distinct_order(ids)
+        order, first = sorted_order(ids)
+        if not first.all():
+            order = order[np.append(first[1:], True)]  # where a row was in the end
         ids = ids.take(order)
         version = self._table.version
         if self._positions_hold and all(change.version == version for change in self._changes):
             pos = np.concatenate([change.pos for change in self._changes])[order]
-            gone = np.zeros(len(ids), np.bool_)
+            gone = self._table.check[pos] == REMOVED
         else:
             pos, found = self._table.find(ids.h, ids.check)
             gone = ~found

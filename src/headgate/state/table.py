@@ -7,7 +7,8 @@ found for a missing key stays a right place to go on probing from. The last posi
 empty, which ends every probe.
 
 Lookups cost O(keys asked for). A rebuild costs O(rows held) and is due after a constant fraction
-of them has been added or removed. Rows of a table in shared files are sealed (`seals.py`):
+of them has been added or removed; a table whose rows come and go in every session gets room for
+some more, or each would rebuild it. Rows of a table in shared files are sealed (`seals.py`):
 `look_up` is for rows that this session has not met yet, `find` for those it has.
 """
 
@@ -30,11 +31,12 @@ from headgate.state.columns import (
     PrivateMemory,
 )
 from headgate.state.layout import Array, Mask, Positions, RowLayout, Values
-from headgate.state.rows import RowIds
+from headgate.state.rows import RowIds, StateRows
 from headgate.state.seals import CHECK, EMPTY, REMOVED, SESSIONS, Seals, WarmCopyDamaged
 
 _LOAD_AFTER_BUILD = 0.5  # share of positions; from here to the next rebuild rows grow by a third
 _LOAD_MAX = 0.68  # of live and removed rows: linear probes grow long beyond it
+_SESSIONS_OF_ROOM = 2  # like the one that filled a table with removed rows, until the next rebuild
 _CAPACITY_MIN = 64  # positions of an empty table
 _NARROW_MAX = 254  # the largest check in one byte; 255 stands for all larger ones
 _MIX = np.uint64(0x9E3779B97F4A7C15)
@@ -124,6 +126,15 @@ class HashTable:
             on = np.flatnonzero(~stop)
             todo, p, wanted, marks = todo[on], p[on], wanted[on], marks[on]
         return pos, found
+
+    def still_at(self, rows: StateRows) -> Positions | None:
+        """Where rows of this table are that were read in this session, if all are there still."""
+        places = rows.places
+        if places is None or places.table is not self or places.version != self.version:
+            return None
+        pos, check = places.pos, self._as_check(rows.ids.check)
+        there = (self.check[pos] == check) & (self.h[pos] == rows.ids.h)
+        return pos if there.all() else None
 
     def insert(self, ids: RowIds, pos: Positions) -> Positions:
         """Claim positions for rows that are not there; `pos` is where their probes ended."""
@@ -267,7 +278,12 @@ class HashTable:
         wide = check_max > _NARROW_MAX and self.check.dtype == np.uint8
         wasted = any(heap.count > _heap_max(self.live + rows) for heap in self._heaps.values())
         if full or wide or wasted:
-            self._rebuild(self.live + rows, check_max=check_max)
+            self._rebuild(self.live + rows, check_max=check_max, room=self._room_for_churn(rows))
+
+    def _room_for_churn(self, rows: int) -> int:
+        """For rows that come and go: where most go again soon, each session would rebuild."""
+        new = self.live + self.removed - self._used_before + rows
+        return _SESSIONS_OF_ROOM * min(self.removed, new, self.live + rows)
 
     def _is_full_with(self, rows: int) -> bool:
         return self.live + self.removed + rows > _LOAD_MAX * self.capacity
@@ -281,12 +297,12 @@ class HashTable:
             for heap in self._heaps.values()
         )
 
-    def _rebuild(self, rows: int, grow: bool = False, check_max: int = 0) -> None:
+    def _rebuild(self, rows: int, grow: bool = False, check_max: int = 0, room: int = 0) -> None:
         if self.before_move is not None:
             self.before_move()
         self.seals.check_all()
         pos = self.live_positions()
-        self._lay_out(self.ids(pos), self.gather(pos), rows, grow, check_max)
+        self._lay_out(self.ids(pos), self.gather(pos), rows, grow, check_max, room)
 
     def _lay_out(
         self,
@@ -295,9 +311,11 @@ class HashTable:
         rows: int,
         grow: bool = False,
         check_max: int = 0,
+        room: int = 0,
     ) -> None:
         """Move to new arrays with room for so many rows; in this process if nowhere else."""
         capacity = max(_CAPACITY_MIN, int(rows / _LOAD_AFTER_BUILD))
+        capacity = max(capacity, int((rows + room) / _LOAD_MAX) + 1)
         if grow:
             capacity = max(capacity, int(self.capacity * 1.5) + 1)
         if len(ids):
