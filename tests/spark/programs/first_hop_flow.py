@@ -49,6 +49,7 @@ def run(spark: SparkSession, work: Path, name: str) -> Any:
         checkpoint=str(work / f"checkpoint-{name}"),
         trigger={"availableNow": True},
         manager=None,
+        options=hg.Options(park_bytes=None),  # what is wide is to travel
     )
     query.awaitTermination()
     return query

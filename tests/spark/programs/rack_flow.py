@@ -69,7 +69,7 @@ def run(spark: SparkSession, work: Path, name: str, racks: dict[str, str], *, wi
         slots=SLOTS,
         checkpoint=str(work / f"checkpoint-{name}"),
         trigger={"availableNow": True},
-        options=hg.Options(racks=racks),
+        options=hg.Options(racks=racks, park_bytes=None),  # what is wide is to travel
         manager=None if wide else hg.Manager(born_local=False, alpha=1.1),
     )
     query.awaitTermination()
