@@ -4,7 +4,8 @@ Reads docs/figures/NAME.json, which `headgate-lab bench NAME --json docs/figures
 raw numbers included (for state: `python benchmarks/bench_state.py >` that file; for sax:
 `headgate-lab papers sax --json` it; for nexmark: `headgate-lab nexmark --json` it; for
 curves-FLOW: `bench tune --flow FLOW --curves`; for tune-costly-hosts: `bench tune --flow costly
---hosts 4`). A bench that has no file leaves its place in the docs as it is.
+--hosts 4`; balance-spark and albic-spark: `bench balance --spark`, `bench albic --spark`). A bench
+that has no file leaves its place in the docs as it is.
 
     python scripts/figures.py              # all
     python scripts/figures.py osg edges    # some
@@ -47,6 +48,8 @@ WRITERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "edges": routing.edges,
     "balance": allocation.balance,
     "albic": allocation.albic,
+    "balance-spark": allocation.balance_spark,
+    "albic-spark": allocation.albic_spark,
     "osg": routing.osg,
     "tune-linear-road": tuning.tune,
     "tune-sentiment": tuning.tune,

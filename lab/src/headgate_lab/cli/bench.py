@@ -15,6 +15,7 @@ from rich.console import Console
 
 from headgate.cli.console import plain_errors, speaker
 from headgate_lab.cli.bench_elastic import elastic
+from headgate_lab.cli.bench_jobs import albic, balance
 from headgate_lab.cli.bench_list import ALL
 from headgate_lab.cli.bench_regression import regression
 from headgate_lab.cli.bench_tune import predict, tune
@@ -26,6 +27,8 @@ OWN_OPTIONS: dict[str, Callable[..., None]] = {
     "tune": tune,
     "predict": predict,
     "elastic": elastic,
+    "balance": balance,
+    "albic": albic,
     "regression": regression,
 }
 

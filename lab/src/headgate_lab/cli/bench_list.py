@@ -163,35 +163,6 @@ def osg_spark(json_file: Path | None, quick: bool, console: Console) -> None:
     save(found, json_file, console)
 
 
-def balance(json_file: Path | None, quick: bool, console: Console) -> None:
-    """Load distance and migrations of allocation planners on Wikipedia edits (no Spark)."""
-    from headgate_lab.bench.balance import QUICK, BalanceOptions, run_balance
-
-    found = run_balance(QUICK if quick else BalanceOptions(), console.print)
-    distances = {n: x["mean"] for n, x in found["load_distance_pct"].items()}
-    show(console, "mean load distance, percent of the mean load", distances, "{:.2f}")
-    show(console, "migrations per period", found["migrations"], "{:.1f}")
-    save(found, json_file, console)
-
-
-def albic(json_file: Path | None, quick: bool, console: Console) -> None:
-    """Collocation, load distance and load index of planners on flights (no Spark)."""
-    from headgate_lab.bench.albic import QUICK, AlbicOptions, run_albic
-
-    found = run_albic(QUICK if quick else AlbicOptions(), console.print)
-    show(console, "collocation factor in the end", found["collocation_factor"], "{:.3f}")
-    show(
-        console,
-        "mean load distance, percent of the mean load",
-        found["load_distance_pct"],
-        "{:.2f}",
-    )
-    show(console, "load index in the end", found["load_index"], "{:.0f}")
-    show(console, "migrations per period", found["migrations_per_period"], "{:.1f}")
-    show(console, "periods to ALBIC's collocation", found["periods_to_collocation"], "{}")
-    save(found, json_file, console)
-
-
 def rescale(json_file: Path | None, quick: bool, console: Console) -> None:
     """Reconfigurations on a seeded trace, against the rule of DS2 (simulated)."""
     from headgate_lab.bench.edges import data_folder
@@ -214,8 +185,6 @@ ALL: dict[str, Callable[[Path | None, bool, Console], None]] = {
     "growth": growth,
     "edges": edges,
     "manage": manage,
-    "balance": balance,
-    "albic": albic,
     "skew": skew,
     "osg": osg,
     "osg-spark": osg_spark,
