@@ -46,8 +46,10 @@ OSG_LABELS = {
     "local_or_shuffle": "local or shuffle (sources by author)",
     "power_of_two": "power of two, by exact queue length",
     "load_aware": "load-aware, as Storm",
-    "osg_paper": "OSG, debts settled with sketches only",
-    "osg": "OSG",
+    "osg_paper": "OSG, as in the paper",
+    "osg_cumulated": "OSG, ours with the paper's accounts",
+    "osg": "OSG, ours",
+    "osg_each": "OSG, ours, an answer per tuple",
     "all_known": "all times known (bound)",
 }
 
@@ -61,7 +63,18 @@ EPOCH_LABELS = {
 }
 
 
-SPARK = ("interleaved", "mixed")
+DEAL_LABELS = {
+    "round_robin": "round robin",
+    "local_or_shuffle": "local or shuffle (sources by author)",
+    "power_of_two": "power of two, by rows sent",
+    "load_aware": "load-aware, by rows sent",
+    "small_partitions": "many small partitions",
+    "paper": "`paper`",
+    "online": "`online`",
+    "cost_online": "`online`",
+    "longest_first": "`batch`, longest first",
+    "cost": "`batch`, longest first",
+}
 
 
 def osg(found: dict[str, Any]) -> str:
@@ -78,35 +91,105 @@ def osg(found: dict[str, Any]) -> str:
         f"{found['speedup_min']:.2f} (the paper: 1.5, 3.4, 1.05). {options['tuples']:,} tuples, "
         f"loads {', '.join(map(str, options['loads']))}, {options['seeds']} seeds each.\n\n"
     )
+    told = [
+        [f"{word}, {OSG_LABELS[name]}", *(form.format(found[what][name][k]) for k in ks)]
+        for word, what, form in (
+            ("messages", "messages", "{:,.0f}"),
+            ("error of estimates", "error", "{:.2f}"),
+        )
+        for name in found["messages"]
+    ]
+    text += table(["messages and estimates, instances:", *ks], told) + "\n\n"
     head = [f"micro-batches, load {options['epoch_load']}: completion time, instances:", *ks]
     rows = [
         [label, *(f"{found['epochs'][name][k]['speedup']:.2f}" for k in ks)]
         for name, label in EPOCH_LABELS.items()
     ]
     text += table(head, rows)
-    if "spark" in found:
-        rows = [
-            [
-                name.replace("_", " "),
-                *(f"{found['spark'][s]['stage_ms'][name]:,.0f}" for s in SPARK),
-            ]
-            for name in found["spark"]["mixed"]["stage_ms"]
-        ]
-        text += (
-            "\n\n"
-            + table(["Spark, 2 cores: ms per stage", *SPARK], rows)
-            + (
-                f"\n\nRound robin over cost: {_over(found, 'round_robin')}. The better of "
-                f"both small partitions over cost: {_over(found, 'small_partitions')}."
-            )
-        )
+    text += "\n\n" + deals(found["deals"]["over_bound"], "simulated", ks)
+    errors = found["timing_error"]
+    seen = list(errors["per_row"])
+    head = ["error of estimates, rows seen:", *(f"{int(n):,}" for n in seen)]
+    rows = [[way.replace("_", " "), *(f"{by[n]:.2f}" for n in seen)] for way, by in errors.items()]
+    text += "\n\n" + table(head, rows)
     draw_osg(found)
     return text + "\n\nRaw numbers in `docs/figures/osg.json`."
 
 
-def _over(found: dict[str, Any], name: str) -> str:
-    ratios = (found["spark"][s][f"stage_{name}_over_cost"] for s in SPARK)
-    return ", ".join(f"{ratio:.2f}x {s}" for ratio, s in zip(ratios, SPARK, strict=True))
+def deals(over: dict[str, Any], where: str, ks: list[str]) -> str:
+    """Busiest instance over the bound: for every stream, the least, a middle and the most rows."""
+    tables = []
+    for stream, by_rows in over.items():
+        sizes = list(by_rows)
+        for rows in dict.fromkeys((sizes[0], sizes[len(sizes) // 2], sizes[-1])):
+            by_name = by_rows[rows]
+            head = [f"{where}, {stream}, {int(rows):,} rows; instances:", *ks]
+            tables.append(
+                table(
+                    head,
+                    [
+                        [label, *(f"{by_name[n][k]:.2f}" if k in by_name[n] else "" for k in ks)]
+                        for n, label in DEAL_LABELS.items()
+                        if n in by_name
+                    ],
+                )
+            )
+    return "\n\n".join(tables)
+
+
+def osg_sync(found: dict[str, Any]) -> str:
+    """What synchronisation brings: in a stream of single tuples, and where there are epochs."""
+    many = list(found["synchronisation"]["osg"]["never"])
+    head = ["speed-up (messages), schedulers:", *many]
+    ways = {
+        "never": "never settled",
+        "request": "request and reply",
+        "rows": "every 8 tuples",
+    }
+    rows = [
+        [
+            f"{OSG_LABELS[name]}: {word}",
+            *(f"{by[way][n]['speedup']:.2f} ({by[way][n]['messages']:,.0f})" for n in many),
+        ]
+        for name, by in found["synchronisation"].items()
+        for way, word in ways.items()
+    ]
+    text = table(head, rows)
+    for what, word in (("schedulers", "source tasks"), ("debts", "debts of epochs before")):
+        by_name = found["deals"][what]
+        known = list(next(iter(by_name.values())))
+        sizes = list(dict.fromkeys((known[0], known[len(known) // 2], known[-1])))
+        ks = [k for k in ("2", "5", "10") if k in next(iter(by_name.values()))[sizes[0]]]
+        head = [
+            f"busiest over the bound; {word}",
+            *(f"{int(n):,}, k={k}" for n in sizes for k in ks),
+        ]
+        rows = [
+            [name, *(f"{by[n][k]:.3f}" for n in sizes for k in ks)] for name, by in by_name.items()
+        ]
+        text += "\n\n" + table(head, rows)
+    return text
+
+
+def osg_spark(found: dict[str, Any]) -> str:
+    """The same on Spark: what was dealt, and the gain in rows' time and in stages."""
+    ks = sorted({str(one["k"]) for one in found["epochs"]}, key=int)
+    text = deals(found["over_bound"], "Spark", ks)
+    head = ["gain of `batch` over round robin, mean (least)", "rows' time", "Spark's stages"]
+    rows = [
+        [
+            f"{stream}, {int(n):,} rows",
+            *(_gain(found[of][stream][n]) for of in ("gain", "stage_gain")),
+        ]
+        for stream, by_rows in found["gain"].items()
+        for n in by_rows
+    ]
+    text += "\n\n" + table(head, rows)
+    return text + "\n\nRaw numbers in `docs/figures/osg-spark.json`."
+
+
+def _gain(by_name: dict[str, Any]) -> str:
+    return f"{by_name['cost']['mean']:.2f}x ({by_name['cost']['least']:.2f}x)"
 
 
 def draw_osg(found: dict[str, Any]) -> None:
