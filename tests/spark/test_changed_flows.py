@@ -94,6 +94,27 @@ def test_sources_come_and_go_while_the_state_grows(
     assert back == dict.fromkeys(range(3), (11_111, 54))
 
 
+def test_a_flow_goes_on_under_its_old_names_if_others_never_committed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = hg.Files(tmp_path / "a", schema=SCHEMA)
+    write_epoch(tmp_path / "a", SCHEMA, 0, [{"k": k, "v": 1} for k in range(3)])
+    start(spark, tmp_path, {"a": files}, hg.Sum("v"), 2)
+    write_epoch(tmp_path / "a", SCHEMA, 1, [{"k": k, "v": 10} for k in range(3)])
+
+    def die(at: str, epoch: int) -> None:
+        if (at, epoch) == ("tasks-done", 1):
+            raise RuntimeError("the driver is dead")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(faults, "reach", die)
+        with pytest.raises(Exception, match="the driver is dead"):
+            start(spark, tmp_path, {"b": files}, hg.Sum("v"), 2, renamed={"a": "b"})
+    held = start(spark, tmp_path, {"a": files}, hg.Sum("v"), 2)
+
+    assert held == dict.fromkeys(range(3), (11,)), "no row is read twice"
+
+
 def test_data_frames_without_names_cannot_come_or_go(spark: SparkSession, tmp_path: Path) -> None:
     write_epoch(tmp_path / "a", SCHEMA, 0, [{"k": 1, "v": 1}])
     write_epoch(tmp_path / "b", SCHEMA, 0, [{"k": 1, "v": 1}])

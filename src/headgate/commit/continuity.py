@@ -167,8 +167,13 @@ def check_sources(
     """
     before, known = place.spark_sources(), place.spark_names()
     if before is not None and place.names_sources():
-        gone = [name for name in names if name in known and name not in before]
-        lost = [name for name in gone if name not in (*come_back, *renamed.values())]
+        now = spark_names(names, known, renamed, before)
+        there = {known[name] for name in before if name in known}
+        lost = [
+            name
+            for name in names
+            if now[name] in known.values() and now[name] not in there and name not in come_back
+        ]
         if lost:
             raise IncompatibleFlow(
                 f"source {lost[0]!r} was gone for a while, and Spark has forgotten its offsets: "
@@ -184,23 +189,37 @@ def check_sources(
             "names in Spark, they may come and go there)",
             changes=changes,
         )
-    place.keep_spark_sources(names, spark_names(names, known, renamed))
+    place.keep_spark_sources(names, spark_names(names, known, renamed, before or ()))
 
 
 def spark_names(
-    names: Iterable[str], known: Mapping[str, str], renamed: Mapping[str, str]
+    names: Iterable[str],
+    known: Mapping[str, str],
+    renamed: Mapping[str, str],
+    before: Collection[str] = (),
 ) -> dict[str, str]:
-    """What sources are called in Spark's checkpoint, for good; those that are gone too."""
+    """What sources are called in Spark's checkpoint, for good; those that are gone too.
+
+    `before` are the sources of the start before. A source that was renamed keeps its old name here
+    too: if the rename never commits, the flow of before must find its offsets.
+    """
     found, names = dict(known), list(names)
+    olds = {new: old for old, new in renamed.items() if old in known and old not in names}
+    mine = {name: known[name] for name in names if name in known and name in before}
+    ways = (
+        {name: known[old] for name, old in olds.items() if old in before},
+        {name: known[name] for name in names if name in known},
+        {name: known[old] for name, old in olds.items()},
+    )
+    for way in ways:
+        for name in names:
+            if name not in mine and name in way and way[name] not in mine.values():
+                mine[name] = way[name]
     for name in names:
-        if name in found:
-            continue
-        was = (old for old, new in renamed.items() if new == name and old not in names)
-        old = next((old for old in was if old in found), None)
         plain = re.sub(r"[^A-Za-z0-9_]", "_", name)
-        taken = set(found.values())
-        fresh = (plain if not n else f"{plain}_{n}" for n in range(len(found) + 1))
-        found[name] = found.pop(old) if old else next(n for n in fresh if n not in taken)
+        taken = {*found.values(), *mine.values()}
+        fresh = (plain if not n else f"{plain}_{n}" for n in range(len(taken) + 1))
+        found[name] = mine.get(name) or next(n for n in fresh if n not in taken)
     return found
 
 

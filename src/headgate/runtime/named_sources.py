@@ -47,7 +47,8 @@ def names_for_spark(
     if not (place.names_sources() if planned else can_be_named):
         return {}
     mine = Changes(renamed=renamed).names_of("source")
-    return spark_names([node.own_name for node in sources], place.spark_names(), mine)
+    before = place.spark_sources() or ()
+    return spark_names([n.own_name for n in sources], place.spark_names(), mine, before)
 
 
 def _setting(spark: SparkSession) -> str | None:

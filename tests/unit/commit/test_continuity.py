@@ -13,6 +13,7 @@ from headgate.commit.continuity import (
     check_sources,
     check_start,
     source_changes,
+    spark_names,
     spark_query_id,
 )
 from headgate.commit.coordinator import EpochResult
@@ -201,3 +202,38 @@ def test_sources_are_kept_from_the_first_epoch_that_spark_plans(tmp_path: Path) 
     with pytest.raises(IncompatibleFlow, match="by their position: source 'other' is gone"):
         check_sources(place, ["in"])
     check_sources(place, ["in", "other"])
+
+
+@pytest.mark.parametrize(
+    ("names", "known", "renamed", "before", "found"),
+    [
+        ("a b", {}, {}, "", {"a": "a", "b": "b"}),
+        ("b", {"a": "a"}, {"a": "b"}, "a", {"b": "a"}),
+        ("b", {"a": "a", "b": "a"}, {"a": "b"}, "b", {"b": "a"}),  # the same start again
+        ("a", {"a": "a", "b": "a"}, {}, "b", {"a": "a"}),  # back, as it never committed
+        ("a b", {"a": "a", "b": "a"}, {"a": "b"}, "b", {"a": "a_1", "b": "a"}),  # a new a
+        ("a b", {"a": "a_1", "b": "a"}, {"a": "b"}, "a b", {"a": "a_1", "b": "a"}),
+        ("c a", {"a": "a", "b": "a"}, {"b": "c"}, "b", {"c": "a", "a": "a_1"}),
+        ("b", {"a": "a", "b": "b"}, {"a": "b"}, "a", {"b": "a"}),  # a takes the name of one gone
+        ("a b", {"a": "a"}, {"a": "b"}, "a", {"a": "a", "b": "b"}),
+    ],
+)
+def test_a_source_finds_its_offsets_whatever_it_is_called(
+    names: str, known: dict[str, str], renamed: dict[str, str], before: str, found: dict[str, str]
+) -> None:
+    made = spark_names(names.split(), known, renamed, before.split())
+
+    assert {name: made[name] for name in names.split()} == found
+
+
+def test_a_source_that_was_gone_is_not_excused_by_a_rename_of_long_ago(tmp_path: Path) -> None:
+    place, renamed = coordinator(tmp_path).checkpoint, {"a": "b"}
+    offsets = tmp_path / "spark" / "offsets" / "0"
+    offsets.parent.mkdir(parents=True)
+    for name in "abc":
+        check_sources(place, [name], renamed)
+        offsets.write_text("v2\n")
+
+    with pytest.raises(IncompatibleFlow, match="'b' was gone for a while"):
+        check_sources(place, ["b"], renamed)
+    check_sources(place, ["b"], renamed, come_back=["b"])
