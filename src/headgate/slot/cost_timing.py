@@ -29,7 +29,7 @@ from headgate.routing.hashing import group_rows, hash_columns, mix
 from headgate.slot.failure import DeadLetters
 from headgate.slot.plan import EpochPlan
 from headgate.slot.program import Program
-from headgate.slot.rows import Rows, in_order
+from headgate.slot.rows import PLACE, Rows, in_order
 from headgate.slot.run_operator import run_stateless
 from headgate.topology.graph import STATELESS, Edge, Node
 
@@ -132,11 +132,11 @@ class CostTiming:
         for part in parts.tolist():
             at = np.flatnonzero(part_of == part)
             some = rows if len(parts) == 1 else rows.take(at)
-            placed = Rows(some.batch, {**some.lineage, "place": at}, some.hashed, some.origin)
+            placed = Rows(some.batch, {**some.lineage, PLACE: at}, some.hashed, some.origin)
             start = self._clock_ns()
             outputs.append(run_stateless(node, placed, dead))
             measured.part_ms[part] += (self._clock_ns() - start) / 1e6
-        return in_order(outputs, "place")
+        return in_order(outputs, PLACE)
 
     def goes_on(self, edge: Edge) -> bool:
         """Do rows stay in their chain along this edge?"""

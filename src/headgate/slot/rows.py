@@ -22,6 +22,7 @@ from headgate.topology.schema import merged
 
 LINEAGE_PREFIX = "__hg_"
 FILE, ROW = PARKED = ("parked_file", "parked_row")  # where columns wait (see slot/parking.py)
+PLACE = "place"  # of rows that are worked on in parts, among all of them: never on the wire
 NOWHERE = -1  # the place of a row that has all of its values with it
 
 

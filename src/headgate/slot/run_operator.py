@@ -22,7 +22,7 @@ from headgate.slot.failure import DeadLetters
 from headgate.slot.held_back import times_of
 from headgate.slot.plan import EpochPlan
 from headgate.slot.program import Program
-from headgate.slot.rows import Rows, joined
+from headgate.slot.rows import PLACE, Rows, joined
 from headgate.state.session import StateSession
 from headgate.topology.graph import Node
 from headgate.topology.text import describe, reason_of
@@ -217,7 +217,10 @@ class StatefulRunner:
         if output.batch is None:
             return None
         batch = conform(output.batch, self._program.node_schema[node.id])
-        if output.origins is None and batch.num_rows != len(rows) and rows.lineage:
+        if output.origins is None and batch.num_rows != len(rows):
+            rows = rows.without((PLACE,))  # of these nobody can say what they are made from
+            if not rows.lineage:
+                return rows.derived(batch, None)
             raise WrongOutput(
                 f"returned {batch.num_rows} rows for {len(rows)} without saying their origins; "
                 "return Output(batch, origins)"

@@ -287,12 +287,15 @@ class SlotTask(Task):
 
     def _process(self, node: Node, rows: Rows, session: StateSession) -> None:
         if self._unit_times is None:
-            self._process_part(node, rows, session)
+            made = self._process_part(node, rows, session)
         else:
             rows = rows.at(node.name, node.key)
-            self._unit_times.run(node, rows, lambda part: self._process_part(node, part, session))
+            made = self._unit_times.run(
+                node, rows, lambda part: self._process_part(node, part, session)
+            )
+        self.dispatch(node, made)
 
-    def _process_part(self, node: Node, rows: Rows, session: StateSession) -> None:
+    def _process_part(self, node: Node, rows: Rows, session: StateSession) -> Rows | None:
         with self.guard(node, rows.batch):
             made, output, keyed = self.stateful.process(node, rows, session)
         self.count_load(node, len(rows))
@@ -300,7 +303,7 @@ class SlotTask(Task):
             self.counting.load(node.name, keyed.groups)
         self.count_late(node, output)
         self._keep_carry(node, output)
-        self.dispatch(node, made)
+        return made
 
     def _absorb(self, node: Node, partials: list[pa.RecordBatch], session: StateSession) -> None:
         """Merge what other tasks made of the rows of this slot's keys."""

@@ -6,13 +6,15 @@ into parts, anew each time, and process part after part. (If slots took turns, a
 in every epoch.) How large parts are the plan says, by what rows took before; who is in which part
 follows from the unit and the epoch alone. So only times leave the task, who counts units can tell
 the parts (`headgate.control.unit_costs`), and a task that runs twice does the same twice. All rows
-of a key are in one part, in their order. A small fixed piece of work tells how fast a host is.
+of a key are in one part, in their order; what comes of the parts is put back into the order of the
+rows, which operators of other keys may go by. A small fixed piece of work tells how fast a host is.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -22,7 +24,7 @@ from headgate.routing.route import ToOwner
 from headgate.slot.plan import EpochPlan
 from headgate.slot.program import takes_all_at_once
 from headgate.slot.report import queued_ns
-from headgate.slot.rows import Rows
+from headgate.slot.rows import PLACE, Rows, concat, in_order
 from headgate.slot.statistics import Counting
 from headgate.topology.graph import Node
 
@@ -40,10 +42,11 @@ class UnitTimes:
     def __init__(self, plan: EpochPlan, counting: Counting, clock_ns: Callable[[], int]) -> None:
         self._plan, self._counting, self._clock_ns = plan, counting, clock_ns
 
-    def run(self, node: Node, rows: Rows, work: Callable[[Rows], None]) -> None:
+    def run(self, node: Node, rows: Rows, work: Callable[[Rows], Rows | None]) -> Rows | None:
         """Do the operator's work on its rows: at once, or in parts if there is something to learn.
 
-        Only of rows that are here because their key is.
+        Only of rows that are here because their key is. What the operator puts out is in the order
+        of the rows it is made from, as far as the operator tells.
         """
         part_rows = self._plan.part_rows.get(node.name, len(rows) + 1)
         parts = min(PARTS_MAX, len(rows) // part_rows)
@@ -52,15 +55,20 @@ class UnitTimes:
         if parts > 1 and owned and not takes_all_at_once(node):
             units = self._counting.units_of(node.name, rows.hashes_by(node.key))
         if units is None:
-            work(rows)
-            return
-        spent_ns = []
-        for part in in_parts(rows, part_of_units(units, self._plan.epoch, parts), parts):
+            return work(rows)
+        spent_ns, outputs = [], list[Rows]()
+        placed = replace(rows, lineage={**rows.lineage, PLACE: np.arange(len(rows))})
+        for part in in_parts(placed, part_of_units(units, self._plan.epoch, parts), parts):
             start = self._needed_ns()
-            if len(part):
-                work(part)
+            made = work(part) if len(part) else None
             spent_ns.append(self._needed_ns() - start)
+            outputs += [] if made is None or not len(made) else [made]
         self._counting.statistics.unit_ns[node.name] = tuple(spent_ns)
+        if not outputs:
+            return None
+        if all(PLACE in made.lineage for made in outputs):
+            return in_order(outputs, PLACE)
+        return concat([made.without((PLACE,)) for made in outputs])
 
     def measure_host(self) -> None:
         """Now and then: how long the same small piece of work takes here, the best of a few."""

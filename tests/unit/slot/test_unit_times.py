@@ -84,6 +84,14 @@ class Costly(hg.Count):
         return super().process(rows, state, clock)
 
 
+class First(Costly):
+    """Puts out the first row of every call, and does not say that it is that one."""
+
+    def process(self, rows: Any, state: Any, clock: Any) -> Any:
+        super().process(rows, state, clock)
+        return hg.Output(rows.batch.slice(0, 1))
+
+
 class ByCosts(Services):
     """Tasks in which only costly rows take time."""
 
@@ -91,12 +99,14 @@ class ByCosts(Services):
         super().__init__(store, clock_ns=lambda: Costly.now_ns)
 
 
-def counted(manager: Watching | None, epochs: int, slots: int = 1) -> LocalRun:
+def counted(
+    manager: Watching | None, epochs: int, slots: int = 1, *, of: type[Costly] = Costly
+) -> LocalRun:
     flow = hg.Flow("measured")
     draw = [np.random.default_rng([5, epoch]).permutation(ROWS).tolist() for epoch in range(epochs)]
     rows = [[{"k": k, "n": n} for n, k in enumerate(keys)] for keys in draw]
     source = ListSource("k bigint, n bigint", rows)
-    keyed = flow.source(source).key_by("k").process(Costly(emit="rows"), name="counts")
+    keyed = flow.source(source).key_by("k").process(of(emit="rows"), name="counts")
     keyed.to_memory("out")
     return run(flow, slots=slots, buckets=BUCKETS, manager=manager, check_purity=False)
 
@@ -114,7 +124,20 @@ def test_measuring_changes_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
         for row in done.rows("out"):
             rows[row["k"]].append(row["n"])
     assert by_key[0] == by_key[1], "rows of a key, in their order"
+    assert measured.rows("out") == usual.rows("out"), "rows of one task keep their order"
     assert Counter(map(str, measured.state("counts"))) == Counter(map(str, usual.state("counts")))
+
+
+def test_an_operator_need_not_say_what_its_rows_are_made_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("headgate.testing.Services", ByCosts)
+    manager, epochs = Watching(), MEASURED_EVERY + 1
+
+    out = counted(manager, epochs, of=First).rows("out")
+
+    assert sum(len(t.unit_ns) for epoch in manager.observed for t in epoch.statistics) == 1
+    assert len(out) == epochs - 1 + PARTS_MAX
 
 
 def test_what_parts_take_tells_the_unit_that_is_expensive(monkeypatch: pytest.MonkeyPatch) -> None:
