@@ -268,8 +268,8 @@ def _size(folder: str) -> tuple[int, float]:
             with suppress(FileNotFoundError):
                 info = entry.stat()
                 total += info.st_size
-                if entry.name == "head":
-                    used_at = info.st_mtime
+                if entry.name in ("head", "note"):
+                    used_at = max(used_at, info.st_mtime)
     return total, used_at
 
 

@@ -367,6 +367,27 @@ def test_the_budget_evicts_the_least_recently_used(tmp_path: Path) -> None:
         assert content(store, chains[slot], slot) == truths[slot]
 
 
+def test_a_note_stays_while_there_are_copies_that_were_used_before_it(tmp_path: Path) -> None:
+    store = store_at(tmp_path, budget_bytes=400_000)
+    assert store.warm is not None
+    copy = store.warm.lock("noted", 0)
+    assert copy is not None
+    copy.keep_note(b"measured")
+    copy.release()
+    for slot in range(3):
+        with store.open("op", slot, SCHEMA, (), epoch=0, level=1, now_ms=0) as session:
+            keys = np.arange(2000)
+            session.write(int_keys(keys), {"n": keys})
+            session.commit()
+        os.utime(store.warm.path("op", slot) + "/head", (slot, slot))
+
+    assert not Path(store.warm.path("op", 0)).exists()
+    kept = store.warm.lock("noted", 0)
+    assert kept is not None
+    assert kept.note() == b"measured"
+    kept.release()
+
+
 def test_a_budget_for_nothing_means_private_tables(tmp_path: Path) -> None:
     store, chain, truth = store_at(tmp_path, budget_bytes=0), (), Truth()
     for epoch in range(3):
