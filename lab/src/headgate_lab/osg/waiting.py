@@ -7,6 +7,7 @@ each other make up for it: together they take what they say, on a machine that i
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 SLACK_S = 0.020  # a pause longer than this is no oversleeping: the next row begins anew
@@ -20,14 +21,19 @@ def wait(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "task": _task(), "begun_s": begun_s, "ended_s": time.time()}
 
 
-def wait_ms(ms: float) -> None:
+def wait_ms(
+    ms: float,
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
     """Until the row is done, counted from when the one before should have been."""
     global _due_s
-    now_s = time.perf_counter()
+    now_s = clock()
     begun_s = _due_s if now_s - SLACK_S < _due_s < now_s else now_s
     _due_s = begun_s + ms / 1000
     if _due_s > now_s:
-        time.sleep(_due_s - now_s)
+        sleep(_due_s - now_s)
 
 
 def _task() -> int:
