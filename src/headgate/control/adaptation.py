@@ -21,7 +21,8 @@ their noise moves state for nothing. So a plan is applied if, against staying, i
 
     takes a unit, or load, off slots that leave
     evens loads that are further apart than allowed, and than chance would put them, by a tenth
-    brings rows nearer to where they go, more than chance would, and leaves loads even enough
+    brings rows nearer to where they go, more than chance would (`chance`), and leaves loads even
+        enough
 
 judged by the loads it leads to, not by what its planner thinks. Invariant: under constant loads
 every plan applied is better than staying in this order. So the loop never comes back to an
@@ -40,9 +41,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from headgate.arrays import F64, I32
+from headgate.control.chance import is_more_than_chance, is_more_than_luck
 from headgate.control.policy import joined
 from headgate.control.settings import Scaling
-from headgate.planner.allocation.model import Balance, Situation, far_rows, load_distance
+from headgate.planner.allocation.model import (
+    Balance,
+    Situation,
+    Traffic,
+    far_rows,
+    load_distance,
+)
 from headgate.planner.allocation.plan import ROUNDING, Limits, Plan, Planner, describe
 from headgate.planner.leaving import choose_leaving, new_order
 
@@ -50,7 +58,6 @@ HELPS_PCT = 5.0  # more slots must take at least this off the busiest one
 PATIENCE_PERIODS = 10  # for slots that were asked for and did not come
 EVENS = 0.9  # of the present load distance; a plan that evens must come below it
 UNFORESEEN = 4.0  # times the load distance allowed, for plans that do not foresee theirs
-CHANCE = 3.0  # standard deviations by which counts of rows must differ, to mean something
 SAVES = 0.0005  # share of the traffic that a plan must bring together; ALBIC adds a pair a call
 
 
@@ -59,7 +66,8 @@ class MeasuredUnits:
     """A period as planners see it. `base` is the load that every slot has besides its units.
 
     `noise_pct` is a load distance that chance alone may give: rows of a period are a sample.
-    `told` says which resource loads are of, and why.
+    `told` says which resource loads are of, and why. `before` are the rows of the periods before,
+    the last first, between the same units.
     """
 
     situation: Situation
@@ -68,6 +76,7 @@ class MeasuredUnits:
     timed: bool
     noise_pct: float = 0.0
     told: str = ""
+    before: tuple[Traffic, ...] = ()
 
     @property
     def loads(self) -> F64:
@@ -111,6 +120,7 @@ class Adaptation:
         self._leave_then: tuple[int, ...] = ()
         self._patience = 0
         self._given = limits
+        self._before: tuple[Traffic, ...] = ()
 
     @property
     def is_draining(self) -> bool:
@@ -134,6 +144,7 @@ class Adaptation:
             self._to_choose = 0
             measured = replace(measured, situation=marked(measured.situation, self.leaving))
         situation, leaving = measured.situation, self.leaving
+        self._before = measured.before
         even_pct = max(self._given.distance_max_pct, measured.noise_pct)
         self._limits = replace(self._given, distance_max_pct=even_pct)
         slots, empty = len(situation.nodes), empty_slots(situation, leaving)
@@ -180,6 +191,8 @@ class Adaptation:
             return True
         saves = collocates and now.far - then.far >= SAVES
         saves = saves and is_more_than_chance(situation, plan.node)
+        if not plan.as_measured:  # the best that was found, not a pair a period
+            saves = saves and is_more_than_luck(situation, plan.node, self._before)
         if collocates and plan.as_measured:
             saves = saves and plan.distance_pct <= max(limit_pct, now.distance_pct) + ROUNDING
             if then.evens(now, limit_pct) and then.far <= now.far:
@@ -282,17 +295,6 @@ class Standing:
 
     def evens(self, now: Standing, limit_pct: float) -> bool:
         return now.distance_pct > limit_pct and self.distance_pct < EVENS * now.distance_pct
-
-
-def is_more_than_chance(situation: Situation, node: I32) -> bool:
-    """Do more rows come together than part, by what their numbers would differ by chance?"""
-    traffic, home = situation.traffic, situation.home
-    a, b = traffic.sender, traffic.receiver
-    comes = (node[a] == node[b]).astype(np.int64) - (home[a] == home[b])
-    if not comes.any():
-        return True  # only nearer: hosts and racks
-    changed = traffic.rate * comes
-    return float(changed.sum()) >= CHANCE * float(np.sqrt(np.abs(changed).sum()))
 
 
 class Watch:

@@ -27,7 +27,8 @@ import numpy as np
 
 from headgate.arrays import F64, I32, I64, U64, Bools
 from headgate.commit.planning import Observed
-from headgate.control.adaptation import CHANCE, MeasuredUnits
+from headgate.control.adaptation import MeasuredUnits
+from headgate.control.chance import CHANCE
 from headgate.control.policy import gather
 from headgate.control.settings import PlannerSettings
 from headgate.control.unit_costs import UnitCosts
@@ -171,7 +172,7 @@ class Period:
         speeds = then if len(then) == slots else np.ones(slots)
         rows = index.add_up({op: (k.h, k.rows) for op, k in self.seen.loads.items()})
         state = np.maximum(index.add_up(self.state), STATE_BYTES_MIN)
-        traffic = self._traffic(index)
+        traffic = self.traffic(index)
         to_pct = 100.0 / self.wall_ms if self.wall_ms > 0 else 0.0
         took = {
             op: float(ms @ then) if len(ms) == len(then) else float(ms.sum())
@@ -218,6 +219,20 @@ class Period:
         told = _in_words(resource, use, slots, speeds) if timed else ""
         return MeasuredUnits(situation, resource, base, timed, noise, told)
 
+    def traffic(self, index: UnitIndex) -> Traffic:
+        """Rows between units that are known, whatever their tables were when they were counted."""
+        none = np.empty(0, np.int64)
+        parts: list[tuple[I64, I64, F64]] = [(none, none, np.empty(0))]
+        for (producer, consumer), pairs in self.seen.pairs.items():
+            a, there = index.find(producer, pairs.a)
+            b, here = index.find(consumer, pairs.b)
+            both = there & here
+            parts.append((a[both], b[both], pairs.rows[both]))
+        a, b, rows = (np.concatenate(column) for column in zip(*parts, strict=True))
+        pair, which = np.unique(a * len(index.home) + b, return_inverse=True)
+        rate = np.bincount(which, rows, len(pair)).astype(np.float64, copy=False)
+        return Traffic(pair // len(index.home), pair % len(index.home), rate)
+
     # --- inside ----------------------------------------------------------------------------
     def _shared_out(self, index: UnitIndex, weight: F64, totals: Mapping[str, float]) -> F64:
         """What operators have in all, by the weight of their units; nothing where none has any."""
@@ -243,19 +258,6 @@ class Period:
                 weight = weight if weight.any() else np.where(mine, rows, 0.0)
                 found += self._shared_out(index, weight, {operator: size})
         return found
-
-    def _traffic(self, index: UnitIndex) -> Traffic:
-        none = np.empty(0, np.int64)
-        parts: list[tuple[I64, I64, F64]] = [(none, none, np.empty(0))]
-        for (producer, consumer), pairs in self.seen.pairs.items():
-            a, there = index.find(producer, pairs.a)
-            b, here = index.find(consumer, pairs.b)
-            both = there & here
-            parts.append((a[both], b[both], pairs.rows[both]))
-        a, b, rows = (np.concatenate(column) for column in zip(*parts, strict=True))
-        pair, which = np.unique(a * len(index.home) + b, return_inverse=True)
-        rate = np.bincount(which, rows, len(pair)).astype(np.float64, copy=False)
-        return Traffic(pair // len(index.home), pair % len(index.home), rate)
 
 
 def _in_words(resource: str, use: Mapping[str, float], slots: int, speeds: F64) -> str:

@@ -6,12 +6,14 @@ turns its plan into routing tables. Every move says why it is made, in one line.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from headgate.commit.facts import PlanFacts
 from headgate.commit.planning import Observed
 from headgate.control.adaptation import Adaptation, Adapted, MeasuredUnits, marked
+from headgate.control.chance import PERIODS_HEARD
 from headgate.control.policy import MOVES_EXPLAINED, Figure, Proposal, View, joined
 from headgate.control.settings import Manager, Scaling
 from headgate.control.unit_costs import HostSpeeds, UnitCosts
@@ -58,6 +60,7 @@ class UnitPlacement:
         self._speeds = HostSpeeds(settings.tuning.host_speeds)
         self._epochs: list[Observed] = []
         self._period: Period | None = None
+        self._before: deque[Period] = deque(maxlen=PERIODS_HEARD)
         self._since_ms: int | None = None
         self._last_ms: int | None = None
         self._slots_are_new = False
@@ -86,6 +89,8 @@ class UnitPlacement:
         assert self._last_ms is not None and self._since_ms is not None
         if self._last_ms - self._since_ms < self.settings.every_ms:
             return Proposal()
+        if self._period is not None:
+            self._before.appendleft(self._period)
         self._period = Period.of(self._epochs, self._since_ms)
         self._epochs, self._since_ms = [], self._last_ms
         return self._adapt(self._period, tables, view)
@@ -127,13 +132,15 @@ class UnitPlacement:
             costs=self._unit_costs,
             speeds=self._speeds.of(hosts),
         )
+        index = UnitIndex.of(tables)
+        heard = tuple(earlier.traffic(index) for earlier in self._before)
+        measured = replace(measured, before=heard)
         situation = measured.situation
         found = load_distance(situation, situation.home, balance=self.settings.balance)
         achieved: dict[Figure, float] = {"distance_pct": found}
         adapted = self.adaptation.step(measured, scale=scale)
         plan, changed = adapted.plan, dict[str, RoutingTable]()
         if plan is not None and plan.migrations:
-            index = UnitIndex.of(tables)
             made = {op: t.with_owners(index.owners(plan.node, op)) for op, t in tables.items()}
             changed = {op: t for op, t in made.items() if not t.same_routes(tables[op])}
         # Tables follow instances, wherever a plan would have taken their units.

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import headgate as hg
+from headgate.control.loop import DecisionLoop
+from headgate.control.units import UnitPlacement
 from headgate.errors import DeclarationError
 from headgate.testing import ListSource, LocalRun, run
 
@@ -18,11 +21,12 @@ PAPER = 10
 """Units that ALBIC moves per period, in figure 3 of Madsen et al. 2017."""
 
 
-def _rows(epoch: int) -> list[dict[str, int]]:
-    """Four of five rows go on to the same key, always; the rest to any."""
+def _rows(epoch: int, rows: int = 1000, kept: float = 0.8) -> list[dict[str, int]]:
+    """A share of the rows, four of five, goes on to the same key, always; the rest to any."""
     draw = np.random.default_rng([3, epoch])
-    a = draw.integers(0, KEYS, 1000)
-    b = np.where(draw.random(1000) < 0.2, draw.integers(0, KEYS, 1000), a * 7 % KEYS)
+    a = draw.integers(0, KEYS, rows)
+    goes = draw.random(rows) < 1 - kept
+    b = np.where(goes, draw.integers(0, KEYS, rows), a * 7 % KEYS)
     return [{"a": int(x), "b": int(y)} for x, y in zip(a, b, strict=True)]
 
 
@@ -84,6 +88,32 @@ def test_a_converged_plan_moves_nothing_on_steady_input(planner: str) -> None:
     done = follow(planner)
 
     assert sum(units for epoch, units in moved(done).items() if epoch >= SETTLED) == 0
+
+
+@pytest.mark.parametrize(("kept", "rows"), [(0.0, 200), (0.8, 1000)])
+def test_our_own_planner_of_units_follows_pairs_but_not_the_chance_of_few_rows(
+    kept: float, rows: int
+) -> None:
+    """Whatever a plan promises of 200 rows that go anywhere, in the next epoch it is gone."""
+    epochs = [pa.Table.from_pylist(_rows(epoch, rows, kept)) for epoch in range(8)]
+    flow = hg.Flow("few")
+    first = flow.source(ListSource("a bigint, b bigint", epochs))
+    first = first.key_by("a", grouping="hash").process(hg.Count(emit="rows"), name="first")
+    first.key_by("b", grouping="hash").process(hg.Count(), name="second").to_memory("out")
+    manager = hg.Manager(tuning=hg.PlannerSettings(planner_seconds=0.3))
+    done = run(
+        flow,
+        slots=SLOTS,
+        buckets=256,
+        manager=DecisionLoop(placing=UnitPlacement(("first", "second"), manager)),
+        clock=Clock(),
+        check_purity=False,
+    )
+
+    if kept:
+        assert locality(done, 6, 8) > locality(done, 0, 2) + 0.2
+    else:
+        assert moved(done) == {}
 
 
 def test_noise_is_not_evened_but_a_crowd_is() -> None:

@@ -1,0 +1,78 @@
+"""Does a plan bring rows together, or does it only fit the chance of the rows it was made from?
+
+A plan is the best of very many for the rows of one period. Where those are few it finds a lot to
+gain in pure noise: 200 rows between 300 keys and 300 others can be cut so that nineteen of twenty
+stay in their slot, and of the next 200 one in three does, as before. So the rows a plan was made
+from may not speak for it as rows it has not seen would. Two kinds of evidence count:
+
+    rows of periods before     the plan was not chosen by them, so `CHANCE` standard deviations do:
+                               of the last period, or of the last few added up
+    rows it was made from      if they beat the best of all plans that move as many units
+
+The first needs two periods that agree, the second needs rows: where there are many, a change is
+acted on in the period that shows it, as ever. Where a plan was carried out in one of the periods
+before, their rows flatter what it did; so among few rows the next change of the same units waits.
+
+A planner that adds a pair a period (ALBIC) chooses little, and few rows speak for a pair in any
+period. The rows its plan was made from do, by `CHANCE` standard deviations.
+
+The bound: of n rows that would come together or part, come what may, with equal chance, as many
+more come than part as z standard deviations (n ** 0.5) with a probability below exp(-z^2 / 2)
+(Hoeffding 1963). Of N plans the best does with one below N times that, so z^2 = CHANCE^2 + 2 ln N.
+N is the number of ways to choose the units that move, times those to give each another node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import lgamma, log
+
+import numpy as np
+
+from headgate.arrays import I32
+from headgate.planner.allocation.model import Situation, Traffic
+
+CHANCE = 3.0  # standard deviations by which counts of rows must differ, to mean something
+PERIODS_HEARD = 4  # before the present one
+
+
+def is_more_than_chance(situation: Situation, node: I32) -> bool:
+    """Do more rows come together than part, by what their numbers would differ by chance?
+
+    The rows are those that `node` was made from. It only brings some nearer: that is no chance.
+    """
+    gained, varies = _gain(situation, node, situation.traffic)
+    return not varies or gained >= CHANCE * varies**0.5
+
+
+def is_more_than_luck(situation: Situation, node: I32, before: Sequence[Traffic] = ()) -> bool:
+    """The same of the best of very many plans; rows of periods `before` did not choose it.
+
+    They are the last first.
+    """
+    gained, varies = _gain(situation, node, situation.traffic)
+    if not varies or gained >= (CHANCE**2 + 2.0 * _log_plans(situation, node)) ** 0.5 * varies**0.5:
+        return True
+    gained = varies = 0.0
+    for rows in before[:PERIODS_HEARD]:
+        gain, square = _gain(situation, node, rows)
+        gained, varies = gained + gain, varies + square
+        if gained > 0 and gained >= CHANCE * varies**0.5:
+            return True
+    return False
+
+
+def _gain(situation: Situation, node: I32, rows: Traffic) -> tuple[float, float]:
+    """How many more rows meet than part, and the variance of that if it were chance."""
+    a, b, home = rows.sender, rows.receiver, situation.home
+    comes = (node[a] == node[b]).astype(np.int64) - (home[a] == home[b])
+    return float(rows.rate @ comes), float(rows.rate @ np.abs(comes))
+
+
+def _log_plans(situation: Situation, node: I32) -> float:
+    """Logarithm of how many plans move as many of the units that have rows."""
+    talks = np.zeros(len(node), np.bool_)
+    talks[situation.traffic.sender] = talks[situation.traffic.receiver] = True
+    units, moved = int(talks.sum()), int((talks & (node != situation.home)).sum())
+    chosen = lgamma(units + 1) - lgamma(moved + 1) - lgamma(units - moved + 1)
+    return chosen + moved * log(max(1, len(situation.nodes) - 1))
