@@ -85,11 +85,9 @@ class Options:
         for name in ("buckets", "keep_manifests", "keep_journal"):
             count = check_count(getattr(self, name), f"{name}=", error=EngineError)
             object.__setattr__(self, name, count)
-        if self.park_bytes is not None and self.park_bytes < 0:
-            raise EngineError(
-                f"park_bytes={self.park_bytes}; it must be a number of bytes (0: all that may wait "
-                "do), or None"
-            )
+        if self.park_bytes is not None:
+            count = check_count(self.park_bytes, "park_bytes=", least=0, error=EngineError)
+            object.__setattr__(self, "park_bytes", count)
         if self.buckets & (self.buckets - 1) or self.buckets > 65536:
             raise EngineError(f"buckets={self.buckets}; it must be a power of two up to 65536")
         # a text alone would be taken for the names of its letters

@@ -107,7 +107,7 @@ def test_a_plan_says_why_and_what_it_expects() -> None:
 
     assert first is not None and first.locality is not None and first.locality > 0.85
     assert "plan from scratch" in first.reason and set(first.imbalance) == {"a", "b"}
-    assert "plan from scratch" in placing.why("b", first.pins["b"], 0)
+    assert "a new plan puts it there" in placing.why("b", first.pins["b"], 0)
     assert all(np.all(np.diff(pins.rows) <= 0) for pins in first.pins.values())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -150,6 +150,23 @@ def test_who_makes_a_column_of_a_parked_name_passes_nothing_on() -> None:
 
     assert by_nodes(program)["renews"] == WIDE
     assert "renews" not in passing(program)
+
+
+class Loud(Deduplicate):
+    """It looks at what the operator that it inherits from passes on unread."""
+
+    def process(self, rows: Any, state: Any, clock: Any) -> Any:
+        output = super().process(rows, state, clock)
+        loud = pc.utf8_upper(output.rows["w"])
+        return replace(output, rows=output.rows.set_column(3, "w", loud))
+
+
+def test_a_users_class_speaks_for_itself() -> None:
+    flow, rows = chain()
+    changed = rows.process(Loud(), name="loud")
+    changed.key_by("a").process(Count(emit="rows"), name="third").to_memory("out")
+
+    assert "loud" not in passing(compiled(flow))
 
 
 @pytest.mark.parametrize(

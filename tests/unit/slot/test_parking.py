@@ -202,9 +202,10 @@ def test_columns_travel_where_waiting_is_not_allowed_or_does_not_pay(why: str) -
         assert told(done) == sorted(map(repr, rows))
 
 
-def test_a_number_of_bytes_below_none_is_refused() -> None:
-    with pytest.raises(EngineError, match="park_bytes=-1"):
-        run(chain([[row(1)]]), park_bytes=-1)
+@pytest.mark.parametrize("wrong", [-1, "x", 1.5])
+def test_what_is_no_number_of_bytes_is_refused(wrong: Any) -> None:
+    with pytest.raises(EngineError, match=f"park_bytes= is {wrong!r}"):
+        run(chain([[row(1)]]), park_bytes=wrong)
 
 
 def test_from_some_bytes_a_row_on_they_wait() -> None:
