@@ -57,18 +57,19 @@ def as_value(batch: pa.RecordBatch) -> pa.RecordBatch:
     )
 
 
-def run_to_its_end(start: Callable[[], FlowQuery]) -> None:
+def run_to_its_end(start: Callable[[], FlowQuery]) -> FlowQuery:
     """Start again, as a supervisor would, if the machine was too busy for the source's process: it
     has ten seconds to call back, which is no setting of Spark's.
     """
     for _ in range(5):
+        query = start()
         try:
-            start().awaitTermination()
+            query.awaitTermination()
         except StreamingQueryException as problem:
             if "failed to connect back" not in str(problem):
                 raise
         else:
-            return
+            return query
     raise AssertionError("Python workers never came up")
 
 
@@ -79,7 +80,7 @@ def test_rows_come_and_go_once_wherever_the_driver_dies(
     topic, out = f"in-{point}", f"out-{point}"
     send(broker, topic, range(30))
 
-    def start() -> None:
+    def start() -> FlowQuery:
         flow = hg.Flow("kafka")
         rows = flow.source(
             hg.Kafka(topic, servers=broker, max_rows_per_epoch=12, config=QUIET), name=topic
@@ -88,7 +89,7 @@ def test_rows_come_and_go_once_wherever_the_driver_dies(
         counts.map(as_value, COUNTS, name="as_value").to_kafka(
             out, servers=broker, marks=f"marks-{point}", config=QUIET, name="sink"
         )
-        run_to_its_end(
+        return run_to_its_end(
             lambda: flow.start(
                 spark, checkpoint=tmp_path / "checkpoint", slots=2, trigger=ONCE, manager=None
             )
