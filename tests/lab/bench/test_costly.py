@@ -8,7 +8,14 @@ from headgate.control.measured_flow import WARM_UP
 from headgate.testing import ListSource, run
 from headgate_lab.bench.costly_flow import CALLS, KEYS_B, MOVABLE, costly, service_calls
 from headgate_lab.bench.flow_runs import Setting
-from headgate_lab.bench.predict import PredictOptions, errors_of, probe_rows
+from headgate_lab.bench.predict import (
+    PAIRS,
+    PAIRS_MAX,
+    ROWS_MAX,
+    PredictOptions,
+    errors_of,
+    probe_rows,
+)
 from headgate_lab.bench.random_flows import OPERATORS_MAX, draw, flow_of
 from headgate_lab.bench.tune_costly import CostlyOptions, Try, _Search, costly_options, ratios
 from headgate_lab.bench.tune_flows import flow_named
@@ -92,6 +99,17 @@ def test_flows_at_random_compile_and_are_the_same_every_time(number: int) -> Non
     assert flow.make(7, 0).schema == flow.schema
     sizes = probe_rows(drawn, 3.0)
     assert max(sizes) >= 4 * min(sizes) - 3 and set(sizes) == {*sizes[:WARM_UP]}
+
+
+def test_flows_of_cheap_rows_are_probed_for_more_epochs() -> None:
+    lengths = set()
+    for number in FLOWS:
+        drawn = draw(number, seed=11)
+        sizes = probe_rows(drawn, 3.0)
+        lengths.add(len(sizes))
+        assert (len(sizes) == 1 + 2 * PAIRS) == (max(sizes) < ROWS_MAX), "those have the work"
+
+    assert len(lengths) > 1 and max(lengths) <= 1 + 2 * PAIRS_MAX
 
 
 def test_flows_at_random_differ() -> None:

@@ -26,6 +26,8 @@ from headgate_lab.bench.probing import Say, measure, timed
 from headgate_lab.bench.random_flows import Drawn, draw, flow_of
 
 GOALS = {"rows_per_s": 0.15, "latency_p95_ms": 0.25}
+ROWS_MAX = 200_000  # in an epoch of a probe
+PAIRS, PAIRS_MAX = 3, 12  # of a small and a large epoch
 
 
 @dataclass(frozen=True)
@@ -94,10 +96,13 @@ def errors_of(errors: Sequence[float]) -> dict[str, float]:
 def probe_rows(drawn: Drawn, epoch_work_s: float) -> tuple[int, ...]:
     """Epochs of two sizes, the large ones with so much work. The first two warm up, and one of them
     is large: workers take long over the first large batch that they see.
+
+    Where rows are so cheap that an epoch cannot have so much work, there are more epochs instead:
+    short ones are noisy, and workers see more of them before they are warm.
     """
-    large = max(40, min(200_000, round(epoch_work_s / drawn.row_s)))
-    small = large // 4
-    return large, small, large, small, large, small, large
+    large = max(40, min(ROWS_MAX, round(epoch_work_s / drawn.row_s)))
+    pairs = round(PAIRS * epoch_work_s / (large * drawn.row_s))
+    return large, *(large // 4, large) * min(max(PAIRS, pairs), PAIRS_MAX)
 
 
 def _predict(
