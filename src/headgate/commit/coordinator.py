@@ -380,7 +380,7 @@ class Coordinator:
         self._save_side_tables(epoch)
         try:
             plan, total, result, attempts = self._attempt(epoch, run)
-        except Exception:
+        except Exception:  # whatever it was, what waited for this epoch's tasks is of no use now
             self.generation.hold(f"epoch {epoch} was run")
             self.checkpoint.leave_parked(epoch)
             raise
