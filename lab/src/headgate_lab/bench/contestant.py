@@ -30,7 +30,8 @@ def run(
     first = pairs.key_by("k1", grouping="partial" if split else "hash").process(
         Count(emit="rows"), name="by_k1"
     )
-    first.key_by("k2", grouping="partial" if split else "hash").process(Count(), name="by_k2")
+    second = first.key_by("k2", grouping="partial" if split else "hash")
+    second.process(Count(), name="by_k2").discard()
     query = flow.start(
         spark,
         slots=slots,
