@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from headgate_lab.baselines import spark_query
 from headgate_lab.nexmark.contestants import check_headgate, run_native
 from headgate_lab.nexmark.event_files import EventFiles, write_event_files
 from headgate_lab.nexmark.events import EventOptions
@@ -35,5 +36,5 @@ def test_a_query_on_spark_answers_as_duckdb_does(
 def test_native_spark_reads_the_same_epochs(
     spark: object, files: EventFiles, tmp_path: Path
 ) -> None:
-    ran = run_native(QUERIES["q18"], files, tmp_path, 2, None)
+    ran = run_native(QUERIES["q18"], files, tmp_path, 2, spark_query.ROCKSDB)
     assert len(ran.epoch_seconds) >= files.epochs

@@ -51,13 +51,12 @@ def spark_offsets(storage: Storage, epoch: int) -> str | None:
         return None
 
 
-def newest_plan(storage: Storage) -> list[str]:
-    """The newest offsets of Spark, and the newest entry of each source's own log, if on a disk."""
+def newest_plan(storage: Storage, batch: int) -> list[str]:
+    """Spark's offsets of a batch, and the newest entry of each source's own log, if on a disk."""
     if not storage.is_local:
         return []  # other stores have flushed what they have
-    return [
-        entries[-1] for folder, entries in _entries(storage).items() if folder != "spark/commits"
-    ]
+    logs = _entries(storage, "spark/sources/")
+    return [f"spark/offsets/{batch}", *(entries[-1] for entries in logs.values())]
 
 
 def check_entries(storage: Storage) -> None:
@@ -75,10 +74,10 @@ def check_entries(storage: Storage) -> None:
             raise _damaged(storage, broken[0], "it is not a version and lines of JSON")
 
 
-def _entries(storage: Storage) -> dict[str, list[str]]:
+def _entries(storage: Storage, within: str = "spark/") -> dict[str, list[str]]:
     """Files of Spark's logs by folder, in their order."""
     found: dict[str, list[tuple[int, str]]] = {}
-    for name in storage.list("spark/"):
+    for name in storage.list(within):
         entry = _ENTRY.fullmatch(name)
         if entry is not None:
             found.setdefault(entry[1], []).append((int(entry[2]), name))

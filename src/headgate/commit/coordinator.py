@@ -405,7 +405,7 @@ class Coordinator:
             generation=self.generation.number,
         )
         if self.settings.durable:
-            plan_of_spark = newest_plan(self.checkpoint.storage)
+            plan_of_spark = newest_plan(self.checkpoint.storage, manifest.batch)
             self.checkpoint.flush(manifest, self._sink_uris, plan_of_spark)
         self.checkpoint.commit(manifest)
         faults.reach("manifest-written", epoch)

@@ -25,6 +25,7 @@ from headgate.commit.coordinator import EngineAborted
 from headgate.commit.epoch_record import EpochResult
 from headgate.commit.facts import EngineFacts
 from headgate.errors import EngineError
+from headgate.runtime.checkpoint_files import take_back
 from headgate.runtime.exchange import (
     ANCHOR_CONF,
     Anchor,
@@ -47,6 +48,7 @@ from headgate.runtime.first_hop import (
     dealt_by_home,
     frame_of_tasks,
 )
+from headgate.runtime.planned_ahead import PlannedAhead
 from headgate.runtime.worker import (
     INPUT_PROPERTY,
     PLAN_PROPERTY,
@@ -115,6 +117,7 @@ class SparkEngine:
         self._ranges: dict[Tasks, DataFrame] = {}  # the last one, by its tasks
         # Over which frame and anchors, by their ids (it holds on to them), and what was declared.
         self._declared: tuple[list[int], Any, DataFrame] | None = None
+        self._ahead = PlannedAhead()
         self._conf = {**batch_limits(schema), **EPOCH_CONF, **(conf or {})}
         self._id = uuid.uuid4().hex
         # With cloudpickle: functions of the main program travel by value, others by name.
@@ -137,6 +140,11 @@ class SparkEngine:
 
     def run(self, frame: DataFrame | None, plan: EpochPlan) -> EpochResult:
         """Run one epoch over a micro-batch; None: without rows."""
+        if frame is not None and self._streaming and not self._configured:
+            take_back(frame.sparkSession)  # a clone that Spark made for the query
+            if self._files is None:
+                self._configure(frame.sparkSession)
+            self._configured = True
         if self._files is not None:
             cores = tasks_at_once(self.spark)
             result = self._run(self._readers(self._files, frame, cores, plan), plan, cores)
@@ -149,9 +157,6 @@ class SparkEngine:
         if not self._streaming:
             with with_conf(frame.sparkSession, self._conf):
                 return self._run(self._limited(frame), plan)
-        if not self._configured:
-            self._configure(frame.sparkSession)  # a clone that Spark made for the query
-            self._configured = True
         result = self._run(self._limited(frame), plan)
         self.last_batch = frame
         return result
@@ -264,6 +269,7 @@ class SparkEngine:
         self._anchors.clear()
         self._parts.clear()
         self._declared = None
+        self._ahead.close()
         self._reports.value = []
         self._code.unpersist()
 
@@ -292,6 +298,8 @@ class SparkEngine:
             if hint := way_out(str(problem), str(context.pythonExec)):
                 raise EngineError(f"epoch {plan.epoch}: {hint}", epoch=plan.epoch) from problem
             raise EngineAborted(_reason(problem)) from problem
+        if self._declared is not None:
+            self._ahead.begin(self._declared[2])
         controls = [Control.from_bytes(row.payload) for row in rows]
         timings = [r for r in self._reports.value if isinstance(r, Timing)]
         counted = {r[:2]: r.data for r in self._reports.value if isinstance(r, Counted)}
@@ -319,8 +327,8 @@ class SparkEngine:
     def _levels_of(self, frame: DataFrame, levels: list[Anchor]) -> DataFrame:
         """All levels over the rows of a frame.
 
-        Tasks that read files have the same frame in every epoch: what is declared over it is kept.
-        An alias of it is planned anew, so that its shuffles are not those of the last epoch.
+        Tasks that read files have the same frame in every epoch: what is declared over it is kept,
+        and planned ahead.
         """
         made, parts = self._declared, [id(part) for part in (frame, *levels)]
         if made is None or made[0] != parts:
@@ -330,7 +338,7 @@ class SparkEngine:
             if self._files is None:
                 return tuples
             made = self._declared = parts, (frame, levels), tuples
-        return made[2].alias("epoch")
+        return self._ahead.take(made[2])
 
     def _description(self, plan: EpochPlan) -> str:
         by_level: dict[int, list[str]] = {}

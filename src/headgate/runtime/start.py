@@ -26,6 +26,7 @@ from headgate.control.loop import plan_with
 from headgate.control.settings import Manager, Scaling, slots_for
 from headgate.errors import DeclarationError, EngineError
 from headgate.runtime.auto import cores_of, costs_of, resolve
+from headgate.runtime.checkpoint_files import wait_for_sources, without_processes
 from headgate.runtime.connectors import Delivery, read_sources, takes_rows
 from headgate.runtime.engine import SparkEngine
 from headgate.runtime.named_sources import come_back, names_for_spark, naming
@@ -162,7 +163,7 @@ def start_flow(
         coordinator.journal.append(DamageFacts(gone[0], reason, done, sink=sink))
 
     def start_query(rows: int | None) -> StreamingQuery:
-        with naming(spark, names):
+        with naming(spark, names), without_processes(spark, place.storage):
             frame = source if rows is None else read_sources(spark, graph, program, rows, names)
             writer = (
                 frame.writeStream.queryName(graph.name)
@@ -173,7 +174,9 @@ def start_flow(
                     )
                 )
             )
-            return (writer if trigger is None else writer.trigger(**trigger)).start()
+            query = (writer if trigger is None else writer.trigger(**trigger)).start()
+            wait_for_sources(query)
+            return query
 
     ends = bool(trigger and (trigger.get("availableNow") or trigger.get("once")))
     context = spark.sparkContext

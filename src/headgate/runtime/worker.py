@@ -166,12 +166,12 @@ def pack_pieces(pieces: list[list[Piece]]) -> str:
     """
     if not pieces:
         return ""
-    return base64.b85encode(zlib.compress(pickle.dumps(pieces, protocol=5), 1)).decode("ascii")
+    return base64.b64encode(zlib.compress(pickle.dumps(pieces, protocol=5), 1)).decode("ascii")
 
 
 @lru_cache(maxsize=1)
 def unpack_pieces(packed: str) -> list[list[Piece]]:
-    pieces: list[list[Piece]] = pickle.loads(zlib.decompress(base64.b85decode(packed)))
+    pieces: list[list[Piece]] = pickle.loads(zlib.decompress(base64.b64decode(packed)))
     return pieces
 
 
@@ -214,7 +214,7 @@ def pack_plan(plan: EpochPlan) -> str:
     small = {op: route for op, route in plan.routes.items() if is_small[op]}
     large = {op: (r.dispatch, r.slots) for op, r in plan.routes.items() if not is_small[op]}
     packed = pickle.dumps((replace(plan, routes=small, costs={}), large), protocol=5)
-    return base64.b85encode(zlib.compress(packed, 1)).decode("ascii")
+    return base64.b64encode(zlib.compress(packed, 1)).decode("ascii")
 
 
 def _plan() -> tuple[EpochPlan, StateFileError | None]:
@@ -228,7 +228,7 @@ def _plan() -> tuple[EpochPlan, StateFileError | None]:
         raise EngineError(f"the task's job has no local property {PLAN_PROPERTY}")
     if packed not in _plans:
         _plans.clear()
-        plan, large = pickle.loads(zlib.decompress(base64.b85decode(packed)))
+        plan, large = pickle.loads(zlib.decompress(base64.b64decode(packed)))
         try:
             tables = {op: _table_files(plan.tables_uri).load(plan.table_files[op]) for op in large}
         except StateFileError as problem:

@@ -20,6 +20,7 @@ import stat
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import cache
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -36,10 +37,15 @@ GROUP_FOLDER, GROUP_FILE = 0o2770, 0o660
 def flush_all(paths: Collection[str]) -> None:
     """Flush files or folders; one that is not there (any more) is passed over."""
     if len(paths) > 1:
-        with ThreadPoolExecutor(min(FLUSHES_AT_ONCE, len(paths))) as threads:
-            list(threads.map(_flush, sorted(paths)))
+        list(_flushers(os.getpid()).map(_flush, sorted(paths)))
     for path in paths if len(paths) == 1 else ():
         _flush(path)
+
+
+@cache
+def _flushers(process: int) -> ThreadPoolExecutor:
+    """This process's threads: those of its parent are not there after a fork."""
+    return ThreadPoolExecutor(FLUSHES_AT_ONCE, f"headgate-flush-{process}")
 
 
 def folders_above(path: str, root: str) -> list[str]:

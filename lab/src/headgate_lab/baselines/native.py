@@ -4,8 +4,8 @@ What a built-in aggregate can do and user code cannot: it counts on the map side
 and runs compiled. It cannot chain, nor needs to here (the first count passes every row on), so both
 keys are counted in one query in update mode: the source is read once per key, each scan taking its
 column only, and the union is grouped by (which key, key). Two queries, and exploding each row into
-two, were slower. Grouping sets and Spark's in-memory state store could not be told from this
-(four alternating rounds on a busy machine); RocksDB is kept because `tws` has to use it.
+two, were slower. Its state is in RocksDB, or in Spark's other store, in memory, which writes a file
+of changes every epoch too.
 """
 
 from __future__ import annotations
@@ -22,10 +22,18 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def run(epochs: EpochFiles, *, slots: int, work_dir: Path, warmup: int = 1) -> BaselineResult:
+def run(
+    epochs: EpochFiles,
+    *,
+    slots: int,
+    work_dir: Path,
+    warmup: int = 1,
+    store: str = spark_query.ROCKSDB,
+    tuned_files: bool = True,
+) -> BaselineResult:
     """Count both keys in one query. `work_dir` must be new: it takes the checkpoint."""
     rows = timed_rows(epochs, warmup)
-    spark = spark_query.session(slots)
+    spark = spark_query.session(slots, store, tuned_files=tuned_files)
     checkpoint = work_dir / "native"
     first, second = (
         spark_query.source(spark, epochs).selectExpr(f"{place} AS place", f"k{place} AS key")

@@ -1,7 +1,7 @@
 """Nexmark in Flink SQL 2.3: one process for all queries, so that it is warm, over CSV files.
 
 A query's time is that of a job over all files without that of one over the first epoch's: start-up
-and deployment are in both. Mini-batches, two phases, state on the heap, as in `flink_sums`.
+and deployment are in both. Mini-batches, two phases, state on the heap, as in `flink_sql`.
 
 A job that takes too long costs the process; the next query starts another one.
 """
@@ -16,7 +16,7 @@ from types import TracebackType
 import pyarrow as pa
 
 from headgate_lab.baselines.answering import Answering
-from headgate_lab.baselines.flink_sums import RIVAL
+from headgate_lab.baselines.flink_sql import RIVAL
 from headgate_lab.baselines.result import RivalUnavailable
 
 TYPES = {pa.int64(): "BIGINT", pa.string(): "STRING"}

@@ -18,11 +18,15 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+MEMORY = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 
 
-def session(slots: int) -> SparkSession:
-    """A session with `slots` shuffle partitions and RocksDB state, apart from all others.
+def session(slots: int, store: str = ROCKSDB, *, tuned_files: bool = True) -> SparkSession:
+    """A session with `slots` shuffle partitions and state in that store, apart from all others.
+
+    Without `tuned_files` its checkpoint is written as Spark comes: with checksum files, and with a
+    `chmod` process for each of them all.
 
     It shares the process's SparkContext if there is one (its cores stay as they are) and makes a
     local one with `slots` cores if not.
@@ -44,8 +48,10 @@ def session(slots: int) -> SparkSession:
         .getOrCreate()
     )
     own = shared.newSession()
+    if not tuned_files:
+        own.conf.set("fs.AbstractFileSystem.file.impl", "org.apache.hadoop.fs.local.LocalFs")
     own.conf.set("spark.sql.shuffle.partitions", str(slots))
-    own.conf.set("spark.sql.streaming.stateStore.providerClass", _ROCKSDB)
+    own.conf.set("spark.sql.streaming.stateStore.providerClass", store)
     own.conf.set("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
     return own
 

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headgate.demo import EpochFiles, Machine, generators, write_epochs, zipf_weights
-from headgate_lab.baselines import flink_sums, spark_query
+from headgate_lab.baselines import duckdb_limit, flink_sql, spark_query
 from headgate_lab.baselines.result import RivalUnavailable
 from headgate_lab.bench.contestant import epoch_seconds
 from headgate_lab.record import side_by_side
@@ -32,7 +32,6 @@ from headgate_lab.record import side_by_side
 Say = Callable[[str], None]
 KEYS = ("user", "page")
 Sums = dict[str, dict[str, int]]
-MEMORY_STORE = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 
 
 @dataclass(frozen=True)
@@ -99,15 +98,15 @@ def run_text(options: TextOptions, say: Say) -> dict[str, Any]:
             "keyed": partial(_headgate, epochs, options, "hash"),
         }
         known: dict[str, Callable[[Path], tuple[float, Sums | None]]] = {
-            "native_rocksdb": partial(_native, epochs, options, None),
-            "native_memory": partial(_native, epochs, options, MEMORY_STORE),
+            "native_rocksdb": partial(_native, epochs, options, spark_query.ROCKSDB),
+            "native_memory": partial(_native, epochs, options, spark_query.MEMORY),
             "flink": partial(_flink, epochs, options),
             "duckdb": partial(_duckdb, epochs, options),
         }
         absent: dict[str, str] = {}
         if "flink" in options.rivals:
             try:
-                flink_sums.RIVAL.setup()
+                flink_sql.RIVAL.setup()
             except RivalUnavailable as problem:
                 absent["flink"] = str(problem)
                 say(f"flink left out: {problem}")
@@ -184,13 +183,9 @@ def _headgate(
     return _cost(seconds, options), {k: _as_dict(s[k], s["sum"]) for k, s in states.items()}
 
 
-def _native(
-    epochs: EpochFiles, options: TextOptions, store: str | None, work: Path
-) -> tuple[float, Sums]:
+def _native(epochs: EpochFiles, options: TextOptions, store: str, work: Path) -> tuple[float, Sums]:
     """One query, as in `baselines/native.py`: the union of both keys, grouped by which and key."""
-    spark = spark_query.session(options.slots)
-    if store is not None:
-        spark.conf.set("spark.sql.streaming.stateStore.providerClass", store)
+    spark = spark_query.session(options.slots, store)
     parts = [
         spark.readStream.schema("user string, page string, amount long")
         .option("maxFilesPerTrigger", epochs.files_per_epoch)
@@ -211,28 +206,11 @@ def _native(
 
 
 def _flink(epochs: EpochFiles, options: TextOptions, work: Path) -> tuple[float, None]:
-    return flink_sums.seconds_per_row(epochs, slots=options.slots, work_dir=work), None
+    cost = flink_sql.seconds_per_row(epochs, flink_sql.SUMS, slots=options.slots, work_dir=work)
+    return cost, None
 
 
 def _duckdb(epochs: EpochFiles, options: TextOptions, work: Path) -> tuple[float, Sums]:
-    import time
-
-    import duckdb
-
-    base = duckdb.connect(config={"threads": options.slots})
-    for key in KEYS:
-        base.execute(f"CREATE TABLE by_{key} (key VARCHAR, sum BIGINT)")
-    seconds = []
-    for files in epochs.files:
-        began = time.perf_counter()
-        for key in KEYS:
-            base.execute(
-                f"CREATE OR REPLACE TABLE by_{key} AS SELECT key, sum(sum)::BIGINT AS sum FROM ("
-                f"SELECT * FROM by_{key} UNION ALL SELECT {key}, amount FROM read_parquet(?)"
-                ") GROUP BY key",
-                [[str(file) for file in files]],
-            )
-        seconds.append(time.perf_counter() - began)
-    found = {key: dict(base.execute(f"SELECT key, sum FROM by_{key}").fetchall()) for key in KEYS}
-    base.close()
-    return _cost(tuple(seconds), options), found
+    seconds, tables = duckdb_limit.aggregate(epochs, KEYS, "sum(amount)", slots=options.slots)
+    found = {key: _as_dict(table["key"], table["total"]) for key, table in tables.items()}
+    return _cost(seconds, options), found

@@ -27,10 +27,11 @@ import numpy as np
 
 from headgate.demo import Machine
 from headgate.topology.schema import to_schema
+from headgate_lab.baselines import spark_query
 from headgate_lab.baselines.nexmark_flink import FlinkProcess
 from headgate_lab.baselines.result import RivalUnavailable
 from headgate_lab.nexmark import peer_sql, python_peers
-from headgate_lab.nexmark.contestants import MEMORY_STORE, Ran, check_headgate, run_headgate
+from headgate_lab.nexmark.contestants import Ran, check_headgate, run_headgate
 from headgate_lab.nexmark.contestants import run_native as native
 from headgate_lab.nexmark.event_files import EventFiles, write_event_files
 from headgate_lab.nexmark.events import SCHEMAS, EventOptions
@@ -44,7 +45,7 @@ Say = Callable[[str], None]
 Keep = Callable[[dict[str, Any]], None]
 Contestants = dict[str, Callable[[], "Ran | float"]]
 RIVALS = ("native", "flink", *python_peers.PEERS)
-STORES = {"rocksdb": None, "memory": MEMORY_STORE}
+STORES = {"rocksdb": spark_query.ROCKSDB, "memory": spark_query.MEMORY}
 
 
 @dataclass(frozen=True)
@@ -234,7 +235,7 @@ def _contestants(query: Query, site: Site) -> Contestants:
     def headgate(place: Path) -> Ran:
         return run_headgate(query, files, place, slots, keep=False, longest_s=longest_s)
 
-    def spark(store: str | None, place: Path) -> Ran:
+    def spark(store: str, place: Path) -> Ran:
         return native(query, files, place, slots, store, longest_s)
 
     def python_peer(peer: PythonPeer, place: Path) -> float:

@@ -29,7 +29,6 @@ from headgate_lab.nexmark.query import Query, last_rows
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-MEMORY_STORE = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 RESULTS = "results"
 LONGEST_S = 600.0
 
@@ -157,10 +156,10 @@ def run_native(
     files: EventFiles,
     work: Path,
     slots: int,
-    store: str | None,
+    store: str,
     longest_s: float = LONGEST_S,
 ) -> Ran:
-    """Spark's own streaming SQL, with its RocksDB state store or the one that `store` names.
+    """Spark's own streaming SQL, with its state in that store.
 
     Raises:
         RivalUnavailable: when Spark cannot say the query, refuses it or takes longer than
@@ -168,9 +167,7 @@ def run_native(
     """
     if query.name in peer_sql.NATIVE_REASONS:
         raise RivalUnavailable(peer_sql.NATIVE_REASONS[query.name])
-    spark = spark_query.session(slots)
-    if store is not None:
-        spark.conf.set("spark.sql.streaming.stateStore.providerClass", store)
+    spark = spark_query.session(slots, store)
     for name in query.reads:
         _stream(spark, files, name).createOrReplaceTempView(name)
     if query.name == "q13":
