@@ -62,6 +62,7 @@ from headgate.topology.graph import Node
 
 LAST = 9
 COMPACT_AFTER = 2  # so that there are runs and snapshots by then
+FOLD_ROWS = 3  # and pieces of them
 BUCKETS = 8
 BAD = 13
 SCHEMA = "k bigint, w string, v bigint, t timestamp"
@@ -357,7 +358,9 @@ class Place:
 
         def run(plan: EpochPlan) -> EpochResult:
             with patch.object(
-                testing, "StateStore", partial(StateStore, compact_after=COMPACT_AFTER)
+                testing,
+                "StateStore",
+                partial(StateStore, compact_after=COMPACT_AFTER, fold_rows=FOLD_ROWS),
             ):
                 result = engine.run(plan, _partitions(self.program, self._rows, epoch, 1))
             return replace(result, statistics=self._measured(plan))

@@ -23,13 +23,14 @@ import xxhash
 
 from headgate.arrays import I64, U64
 from headgate.errors import SchemaMismatch
+from headgate.state.chain import Task, chain_id
 from headgate.state.columns import FixedColumn, PrivateMemory
 from headgate.state.layout import TOUCHED, KeyBatch, Mask, Positions, RowLayout, StateSchema, Values
 from headgate.state.rows import Held, Places, RowIds, StateRows, in_units, sorted_order
 from headgate.state.scan import Scan, positions_within
 from headgate.state.seals import EMPTY, REMOVED, WarmCopyDamaged
 from headgate.state.session_logs import ChangeLog, Finder, key_values
-from headgate.state.state_file import Chain, Task, chain_id
+from headgate.state.state_file import Chain
 from headgate.state.storage import Storage
 from headgate.state.table import HashTable
 from headgate.state.warm_copy import WarmCopy

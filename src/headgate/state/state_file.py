@@ -11,12 +11,10 @@ Columns: `_route`, `_h` (only with sub-keys; else it equals `_route`), `_check`,
 remove), `key.*`, `sub.*`, `value.*`, and `_touched_ms` if the state has a TTL. Removed rows have
 zeros and nulls in the columns that describe them.
 
-A chain is the files that, folded oldest first, are the state. Rows are absolute, so the newest file
-that names a row wins, and applying a file twice changes nothing. The id of a chain is a digest of
-its file names; names hold content digests, so equal ids mean equal state. Compaction folds a
-chain's tail into a run, or all of it into a snapshot. It is a pure function of the chain, so it
-needs no lock, and two attempts at it write the same file. The new file remembers those it stands
-for (`replaces`, one generation): they are read in its place if it is damaged.
+A chain is the files that, folded oldest first, are the state (`chain.py`). Rows are absolute, so
+the newest file that names a row wins, and applying a file twice changes nothing. A file that was
+folded from others remembers them (`replaces`, one generation): they are read in its place if it is
+damaged.
 """
 
 from __future__ import annotations
@@ -33,13 +31,14 @@ import xxhash
 
 from headgate.arrays import U64
 from headgate.errors import StateFileError
-from headgate.state.digest import DamagedFile, digest_of, is_strong, matches
+from headgate.state.digest import DamagedFile, digest_of, matches
 from headgate.state.layout import TOUCHED, ColumnLayout, Mask, RowLayout, Values
 from headgate.state.rows import RowIds, distinct_order
 from headgate.state.storage import Storage
 
 FORMAT = 2
 BLOCK_ROWS = 16384  # the least that is read of a file to move one key
+LAST_ROUTE = (1 << 64) - 1
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _META = b"headgate"
 Kind = Literal["delta", "run", "snapshot"]
@@ -48,7 +47,12 @@ Routes = tuple[U64, U64]  # first and last routes of closed intervals
 
 @dataclass(frozen=True)
 class StateFile:
-    """One file of a chain. `replaces` are the files a run or snapshot was folded from."""
+    """One file of a chain. `replaces` are the files a run or snapshot was folded from.
+
+    `piece` counts the pieces in which one was folded, from 1; the first knows what all of them
+    replace. A file that is being folded has the number of the next piece in `folding`. Of either
+    only the rows of routes from `first` to `last` count ("": all), in 16 digits of base 16.
+    """
 
     name: str
     kind: Kind
@@ -57,10 +61,25 @@ class StateFile:
     bytes: int
     digest: str
     replaces: tuple[StateFile, ...] = ()
+    first: str = ""
+    last: str = ""
+    piece: int = 0
+    folding: int = 0
+
+    @property
+    def low(self) -> int:
+        return int(self.first or "0", 16)
+
+    @property
+    def high(self) -> int:
+        return int(self.last, 16) if self.last else LAST_ROUTE
 
     def to_json(self) -> dict[str, Any]:
         fields = dict(vars(self))
         replaces = fields.pop("replaces")
+        for name in ("first", "last", "piece", "folding"):
+            if not fields[name]:
+                del fields[name]
         return {**fields, "replaces": [f.to_json() for f in replaces]} if replaces else fields
 
     @classmethod
@@ -127,11 +146,16 @@ class SlotFiles:
     def read(self, chain: Chain, routes: Routes | None = None) -> list[FileRows]:
         """Every file's rows, oldest first, digests checked; of some routes, only their blocks."""
         parts: list[FileRows] = []
+        before: Chain = ()  # what the pieces of a fold replace
         for file in chain:
+            before = before if file.piece > 1 else file.replaces
+            within = _within(file, routes)
+            if within is not None and not len(within[0]):
+                continue
             try:
-                parts.append(self._read_file(file, routes))
+                parts.append(self._read_file(file, within))
             except DamagedFile as damage:
-                parts.extend(self._instead_of(file, damage, routes))
+                parts.extend(self._instead_of(file, before, damage, within))
         return parts
 
     def state(self, chain: Chain, routes: Routes | None = None) -> FileRows:
@@ -146,12 +170,12 @@ class SlotFiles:
         return replace(rows, columns={**rows.columns, TOUCHED: clock})
 
     def _instead_of(
-        self, file: StateFile, damage: DamagedFile, routes: Routes | None
+        self, file: StateFile, before: Chain, damage: DamagedFile, routes: Routes | None
     ) -> list[FileRows]:
         reason = str(damage)
-        if file.replaces:
+        if before:
             try:
-                return [self._read_file(older, routes) for older in file.replaces]
+                return [self._read_file(older, _within(older, routes)) for older in before]
             except DamagedFile as second:
                 reason += f", and of the files it was folded from one cannot be used: {second}"
         raise StateFileError(
@@ -163,112 +187,6 @@ class SlotFiles:
             epoch=file.epoch,
             file=file.name,
         ) from damage
-
-
-@dataclass(frozen=True, kw_only=True)
-class Task(SlotFiles):
-    """One task's view of one (operator, slot); `now_ms` is the plan's clock.
-
-    `identity` says how keys of equal hash are told apart; only key batches look into it.
-    """
-
-    now_ms: int = 0
-    epoch: int = 0
-    level: int = 0
-    ttl_ms: int | None = None
-    buckets: int = 1
-    compact_after: int = 0
-    strong_digests: bool = False
-    identity: Any = None
-
-    @property
-    def folder(self) -> str:
-        return f"{self.operator}/{self.slot:05d}"
-
-    def write(self, rows: FileRows, kind: Kind, replaces: tuple[StateFile, ...] = ()) -> StateFile:
-        """Write rows as one file, named by epoch, level and content; written even if it exists."""
-        buffers, digest = encode(self.layout, rows, kind, self.strong_digests)
-        name = f"{self.folder}/e{self.epoch:09d}-L{self.level:02d}-{digest}.arrow"
-        self.storage.write(name, buffers)
-        byte_count = sum(len(buffer) for buffer in buffers)
-        return StateFile(name, kind, self.epoch, len(rows.ids), byte_count, digest, replaces)
-
-    def compact(self, chain: Chain) -> Chain:
-        """The same state in fewer files, if that is due; else the chain as it is."""
-        plan = plan_compaction(chain, self.operator, self.slot, self.compact_after)
-        weak = self.strong_digests and not all(is_strong(file.digest) for file in chain)
-        if weak:  # the checkpoint has got a key: what was written without one may not stay
-            plan = Compaction(0, "snapshot")
-        if plan is None:
-            return chain
-        old = chain[plan.start :]
-        rows = FileRows.fold(self.read(old), self.layout, keep_removed=plan.kind == "run")
-        if not len(rows.ids):
-            return ()  # a snapshot of nothing: the chain of an empty state
-        replaces = () if weak else tuple(replace(file, replaces=()) for file in old)
-        return (*chain[: plan.start], self.write(rows, plan.kind, replaces))
-
-
-def chain_id(chain: Chain) -> str:
-    """Identity of the state that a chain describes."""
-    return xxhash.xxh3_128_hexdigest("\n".join(file.name for file in chain).encode())
-
-
-def missing_files(chain: Chain, version: str) -> Chain | None:
-    """The files to apply on a state of that version to reach the chain; None: start again.
-
-    A run may be applied on any state that has only some of the files it replaces: it holds the
-    newest row of each, removals too. A snapshot has forgotten removals, so it may not.
-    """
-    for count in range(len(chain), -1, -1):
-        if chain_id(chain[:count]) == version:
-            rest = chain[count:]
-            return rest if all(file.kind != "snapshot" for file in rest) else None
-    for at, file in enumerate(chain):
-        if file.kind != "run":
-            continue
-        for count in range(1, len(file.replaces) + 1):
-            if chain_id(chain[:at] + file.replaces[:count]) == version:
-                return chain[at:]
-    return None
-
-
-@dataclass(frozen=True)
-class Compaction:
-    """Fold the files from `start` on into one run or snapshot."""
-
-    start: int
-    kind: Literal["run", "snapshot"]
-
-
-def plan_compaction(
-    chain: Chain, operator: str, slot: int, compact_after: int
-) -> Compaction | None:
-    """What to fold now, decided from the chain alone, so that every attempt decides alike.
-
-    Due every `compact_after` deltas; the first time later by a part that depends on operator and
-    slot, so that slots do not all compact in one epoch. A run swallows earlier runs that are not
-    much larger (their number stays logarithmic); when all that lies above the snapshot has as many
-    rows as the snapshot, everything becomes a new snapshot.
-    """
-    deltas = 0
-    while deltas < len(chain) and chain[-1 - deltas].kind == "delta":
-        deltas += 1
-    limit = compact_after
-    if deltas == len(chain):
-        limit += xxhash.xxh3_64_intdigest(f"{operator}/{slot}".encode()) % compact_after
-    if deltas < limit or len(chain) < 2:
-        return None
-    start = len(chain) - deltas
-    rows = sum(file.rows for file in chain[start:])
-    while start and chain[start - 1].kind == "run" and chain[start - 1].rows <= 2 * rows:
-        start -= 1
-        rows += chain[start].rows
-    base = chain[0].rows if chain and chain[0].kind == "snapshot" else 0
-    above = sum(file.rows for file in chain if file.kind != "snapshot")
-    if start == 0 or above >= base:
-        return Compaction(0, "snapshot")
-    return Compaction(start, "run")
 
 
 def encode(
@@ -333,6 +251,18 @@ def read_file(
     ends = np.searchsorted(rows.ids.route, routes[1], "right")
     spans = [np.arange(b, e) for b, e in zip(begins, ends, strict=True) if e > b]
     return rows.take(np.unique(np.concatenate(spans)) if spans else np.zeros(0, np.intp))
+
+
+def _within(file: StateFile, routes: Routes | None) -> Routes | None:
+    """Those of some routes that count in a file; None: all it has."""
+    if not file.first and not file.last:
+        return routes
+    low, high = np.uint64(file.low), np.uint64(file.high)
+    if routes is None:
+        routes = np.zeros(1, np.uint64), np.full(1, LAST_ROUTE, np.uint64)
+    lows, highs = np.maximum(routes[0], low), np.minimum(routes[1], high)
+    kept = lows <= highs
+    return lows[kept], highs[kept]
 
 
 def _blocks_of(blocks: list[list[Any]], routes: Routes | None) -> Iterable[int]:

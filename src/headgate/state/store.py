@@ -14,20 +14,14 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.arrays import I64, U64
+from headgate.errors import StateFileError
+from headgate.state.chain import FOLD_ROWS, Task, chain_id, missing_files
 from headgate.state.columns import PrivateMemory
 from headgate.state.layout import TOUCHED, RowLayout, StateSchema
 from headgate.state.rows import StateRows, bucket_shift
 from headgate.state.seals import WarmCopyDamaged
 from headgate.state.session import StateSession
-from headgate.state.state_file import (
-    Chain,
-    FileRows,
-    Routes,
-    SlotFiles,
-    Task,
-    chain_id,
-    missing_files,
-)
+from headgate.state.state_file import Chain, FileRows, Routes, SlotFiles
 from headgate.state.storage import Storage
 from headgate.state.table import HashTable
 from headgate.state.warm_copy import WarmCopy, WarmRoom
@@ -48,10 +42,12 @@ class StateStore:
         identity: Any = None,
         budget_bytes: int = 8 << 30,
         compact_after: int = 16,
+        fold_rows: int = FOLD_ROWS,
         strong_digests: bool = False,
     ) -> None:
         bucket_shift(buckets)
-        self.storage, self.buckets, self.compact_after = storage, buckets, compact_after
+        self.storage, self.buckets = storage, buckets
+        self.compact_after, self.fold_rows = compact_after, fold_rows
         self._strong_digests = strong_digests
         self.identity = identity
         self.warm = None if warm_dir is None else WarmRoom(warm_dir, budget_bytes)
@@ -72,8 +68,8 @@ class StateStore:
         task = Task(
             storage=self.storage, layout=RowLayout(schema, ttl_ms is not None), operator=operator,
             slot=slot, epoch=epoch, level=level, now_ms=now_ms, ttl_ms=ttl_ms, buckets=self.buckets,
-            compact_after=self.compact_after, strong_digests=self._strong_digests,
-            identity=self.identity,
+            compact_after=self.compact_after, fold_rows=self.fold_rows,
+            strong_digests=self._strong_digests, identity=self.identity,
         )  # fmt: skip
         warm = None if self.warm is None else self.warm.lock(operator, slot)
         try:
@@ -147,7 +143,7 @@ def _table_for(chain: Chain, task: Task, warm: WarmCopy | None) -> HashTable:
     if warm is not None:
         try:
             table = _brought_up_to(chain, task, warm)
-        except WarmCopyDamaged:
+        except (WarmCopyDamaged, StateFileError):  # the chain may do without that file
             table = None
         if table is not None:
             return table

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from headgate.errors import SchemaMismatch
 from headgate.operator.rows import Groups, KeyedRows
+from headgate.state.chain import FOLD_ROWS
 from headgate.state.layout import StateSchema
 from headgate.state.rows import in_units
 from headgate.state.session import PrivateSession
@@ -71,22 +72,29 @@ actions = st.one_of(
     steps=st.lists(actions, max_size=25),
     warm=st.booleans(),
     ttl=st.sampled_from([None, 3]),
+    fold_rows=st.sampled_from([1, 4, FOLD_ROWS]),
 )
 def test_a_session_agrees_with_a_dict(
-    kind: str, steps: list[Any], warm: bool, ttl: int | None
+    kind: str, steps: list[Any], warm: bool, ttl: int | None, fold_rows: int
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        Machine(folder, kind, warm, ttl).run(steps)
+        Machine(folder, kind, warm, ttl, fold_rows).run(steps)
 
 
 class Machine:
     """A store and a dict side by side; the dict maps number -> (n, s, touched)."""
 
-    def __init__(self, folder: str, kind: str, warm: bool, ttl: int | None) -> None:
+    def __init__(
+        self, folder: str, kind: str, warm: bool, ttl: int | None, fold_rows: int = FOLD_ROWS
+    ) -> None:
         self.kind, self.ttl, self.schema = kind, ttl, SCHEMAS[kind]
         warm_dir = f"{folder}/warm" if warm else None
         self.store = StateStore(
-            Storage.at(f"{folder}/files"), warm_dir=warm_dir, buckets=8, compact_after=2
+            Storage.at(f"{folder}/files"),
+            warm_dir=warm_dir,
+            buckets=8,
+            compact_after=2,
+            fold_rows=fold_rows,
         )
         self.truth: dict[int, tuple[Any, Any, int]] = {}
         self.committed = dict(self.truth)

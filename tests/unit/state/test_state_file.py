@@ -26,8 +26,11 @@ SCHEMA = StateSchema(
 )
 
 
-def written(folder: Path, epochs: int, rows: int = 50) -> tuple[StateStore, list[Chain]]:
-    store = StateStore(Storage.at(str(folder)), warm_dir=None, buckets=16, compact_after=2)
+def written(
+    folder: Path, epochs: int, rows: int = 50, **more: int
+) -> tuple[StateStore, list[Chain]]:
+    place = Storage.at(str(folder))
+    store = StateStore(place, warm_dir=None, buckets=16, compact_after=2, **more)
     chains: list[Chain] = [()]
     for epoch in range(epochs):
         with store.open("op", 0, SCHEMA, chains[-1], epoch=epoch, level=1, now_ms=0) as session:
@@ -87,6 +90,31 @@ def test_a_damaged_snapshot_falls_back_on_what_it_replaced(tmp_path: Path, how: 
     damage(tmp_path / chain[0].replaces[0].name, how)
     with pytest.raises(StateFileError, match="folded from"):
         content(store, chain)
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_damaged_piece_falls_back_on_what_its_fold_replaces(tmp_path: Path, how: str) -> None:
+    """For its own routes only: others have been folded by now, or count in the old files."""
+    for touched in (50, 1):  # a fold in larger and in smaller steps
+        folder = tmp_path / str(touched)
+        store, chains = written(folder, 1, rows=400, fold_rows=1)
+        damaged = 0
+        for epoch in range(1, 14):
+            with store.open("op", 0, SCHEMA, chains[-1], epoch=epoch, level=1, now_ms=0) as session:
+                keys = np.arange(epoch, epoch + touched)
+                session.write(int_keys(keys), {"n": keys * epoch})
+                if epoch % 3 == 0:
+                    session.remove(int_keys(np.arange(epoch, epoch + 3)))
+                chains.append(session.commit())
+            chain = chains[-1]
+            truth = content(store, chain)
+            for piece in [file for file in chain if file.piece]:
+                kept = (folder / piece.name).read_bytes()
+                damage(folder / piece.name, how)
+                assert content(store, chain) == truth
+                (folder / piece.name).write_bytes(kept)
+                damaged += 1
+        assert damaged > 5
 
 
 def test_no_flipped_bit_goes_unseen(tmp_path: Path) -> None:
