@@ -2,7 +2,8 @@
 
 Per epoch: 100,000 distinct integer keys, 5 % new, three int64 values; open, read three columns,
 write three columns, commit a delta. Two states (small and large) are driven in turn in one
-process, so both meet the same noise; compaction is left out of the timed epochs.
+process, so both meet the same noise; compaction is left out of the timed epochs, and so are the
+first ones: a table that was just built is sealed bit by bit (docs/decisions/0021-warm-seals.md).
 Then, once on the large state: an epoch on fresh mappings, a rebuild from the chain, reading 1/64 of
 the buckets for a move, folding the chain into a snapshot. Prints JSON with every raw number.
 
@@ -24,11 +25,13 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.state.layout import StateSchema
+from headgate.state.seals import SESSIONS
 from headgate.state.state_file import Chain
 from headgate.state.storage import Storage
 from headgate.state.store import StateStore
 from headgate.state.warm_copy import forget_mappings
 
+WARMUP = SESSIONS + 4  # until the large table is sealed, and all of its pages have been met
 VALUES = pa.schema([("a", pa.int64()), ("b", pa.int64()), ("c", pa.int64())])
 
 
@@ -142,10 +145,10 @@ def measure(small: int, large: int, touched: int, epochs: int, strings: bool) ->
             for name, held in (("small", small), ("large", large))
         ]
         raw: dict[str, list[dict[str, float]]] = {"small": [], "large": []}
-        for epoch in range(epochs + 2):
+        for epoch in range(epochs + WARMUP):
             for driver in drivers if epoch % 2 else drivers[::-1]:
                 steps = driver.run(driver.batch())
-                if epoch >= 2:  # the first two meet cold pages
+                if epoch >= WARMUP:
                     raw[driver.name].append(steps)
         seldom = once(drivers[1])
     finally:

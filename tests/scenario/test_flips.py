@@ -43,6 +43,8 @@ def test_undamaged_it_goes_on_and_has_every_kind_of_file(place: Place) -> None:
     manifest = json.loads(max((place.kept / "checkpoint" / "manifests").iterdir()).read_bytes())
     chains = [files for by_slot in manifest["chains"].values() for files in by_slot.values()]
     assert {file["kind"] for files in chains for file in files} == {"snapshot", "run", "delta"}
+    assert any("piece" in file for files in chains for file in files)
+    assert any("folding" in file for files in chains for file in files)
     assert manifest["costs"] and max(map(len, manifest["tables"].values())) > 2
 
 

@@ -30,12 +30,13 @@ from headgate.state.state_file import (
     SlotFiles,
     StateFile,
     encode,
+    whole_files,
 )
 
-# An epoch folds so many rows for each row of its delta. Every row is folded about four times: into
-# a run, into larger runs, and into a snapshot with as many rows as lie above it.
-FOLDS_PER_ROW = 4
-PIECES_MAX = 16  # of one fold, about: each is a file that every manifest names
+# An epoch folds so many rows for each row of its delta. Where that is too little, as every row is
+# folded some four times, deltas wait meanwhile, and the next fold takes more of them at once.
+FOLDS_PER_ROW = 2
+PIECES_MAX = 32  # of one fold, about: each is a file that every manifest names
 FOLD_ROWS = BLOCK_ROWS  # an epoch may fold as many whatever it touched: some milliseconds
 
 
@@ -129,7 +130,7 @@ def plan_fold(
             return None
         (start, kind), end = begun, len(chain)
     olds = chain[start:end]
-    low = min(file.low for file in olds)
+    low = min(file.low for file in olds if file.low <= file.high)
     left = sum(_rows_from(file, low) for file in olds)
     total = sum(file.rows for file in olds)
     step = max(fold_rows, FOLDS_PER_ROW * chain[-1].rows, total // PIECES_MAX)
@@ -179,15 +180,6 @@ def _begin(
     return (0, "snapshot") if start == 0 or above >= base else (start, "run")
 
 
-def whole_files(chain: Chain) -> Iterator[Chain]:
-    """The files of a chain, the pieces of one fold together."""
-    begin = 0
-    for at in range(1, len(chain) + 1):
-        if at == len(chain) or chain[at].piece <= 1:
-            yield chain[begin:at]
-            begin = at
-
-
 def folded(chain: Chain, fold: Fold, made: StateFile | None, *, remember: bool = True) -> Chain:
     """The chain after a step of a fold, which made this file (None: there was no row).
 
@@ -214,7 +206,6 @@ def folded(chain: Chain, fold: Fold, made: StateFile | None, *, remember: bool =
                 folding=number + len(pieces),
             )
             for file in olds
-            if file.high > fold.high
         )
     return (*chain[: fold.start], *pieces, *rest, *chain[fold.end :])
 
@@ -246,6 +237,5 @@ def _before_folds(chain: Chain) -> Iterator[Chain]:
             while after < len(chain) and chain[after].folding:
                 after += 1
             for kept in range(len(files) - 1, -1, -1):
-                left = before if not kept else [f for f in before if f.high > files[kept - 1].high]
-                yield (*chain[:start], *files[:kept], *left, *chain[after:])
+                yield (*chain[:start], *files[:kept], *before, *chain[after:])
         start = end

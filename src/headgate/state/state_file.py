@@ -91,6 +91,19 @@ class StateFile:
 Chain = tuple[StateFile, ...]
 
 
+def whole_files(chain: Chain) -> Iterator[Chain]:
+    """The files of a chain, the pieces of one fold together."""
+    begin = 0
+    for at in range(1, len(chain) + 1):
+        if (
+            at == len(chain)
+            or chain[at].piece <= 1
+            or (chain[at].folding and not chain[at - 1].folding)
+        ):
+            yield chain[begin:at]
+            begin = at
+
+
 @dataclass(frozen=True)
 class FileRows:
     """Rows of files: identity, which of them are removals, and columns.
@@ -146,16 +159,15 @@ class SlotFiles:
     def read(self, chain: Chain, routes: Routes | None = None) -> list[FileRows]:
         """Every file's rows, oldest first, digests checked; of some routes, only their blocks."""
         parts: list[FileRows] = []
-        before: Chain = ()  # what the pieces of a fold replace
-        for file in chain:
-            before = before if file.piece > 1 else file.replaces
-            within = _within(file, routes)
-            if within is not None and not len(within[0]):
-                continue
-            try:
-                parts.append(self._read_file(file, within))
-            except DamagedFile as damage:
-                parts.extend(self._instead_of(file, before, damage, within))
+        for pieces in whole_files(chain):
+            for file in pieces:
+                within = _within(file, routes)
+                if within is not None and not len(within[0]):
+                    continue
+                try:
+                    parts.append(self._read_file(file, within))
+                except DamagedFile as damage:
+                    parts.extend(self._instead_of(file, pieces[0].replaces, damage, within))
         return parts
 
     def state(self, chain: Chain, routes: Routes | None = None) -> FileRows:
@@ -249,6 +261,8 @@ def read_file(
         return rows
     begins = np.searchsorted(rows.ids.route, routes[0], "left")
     ends = np.searchsorted(rows.ids.route, routes[1], "right")
+    if len(begins) == 1:
+        return rows.take(slice(int(begins[0]), int(ends[0])))
     spans = [np.arange(b, e) for b, e in zip(begins, ends, strict=True) if e > b]
     return rows.take(np.unique(np.concatenate(spans)) if spans else np.zeros(0, np.intp))
 

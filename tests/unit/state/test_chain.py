@@ -162,7 +162,7 @@ def test_a_chain_stays_short_and_no_epoch_folds_much() -> None:
         model.epoch(epoch, dict.fromkeys(chosen, epoch))
         folded_rows += model.folded_rows
         longest = max(longest, len(model.chain))
-        bound = 4 * delta_rows + 2 * len(model.truth) / PIECES_MAX
+        bound = 2 * delta_rows + 2 * len(model.truth) / PIECES_MAX
         most = max(most, model.folded_rows / bound)
     assert len(model.truth) == 30_000
     assert most < 1.5  # ranges of routes hold about as many rows as they are wide
