@@ -14,6 +14,7 @@ from headgate.control.settings import Manager, Scaling
 from headgate.errors import DeclarationError
 from headgate.topology.arguments import unknown_name
 from headgate.topology.builder import FlowBuilder
+from headgate.topology.changelog import Changelog
 from headgate.topology.joining import Asked
 
 if TYPE_CHECKING:
@@ -40,10 +41,11 @@ class Flow(FlowBuilder):
         schemas: tuple[pa.Schema, pa.Schema],
         keys: tuple[tuple[str, ...], tuple[str, ...]],
         event_times: tuple[frozenset[str], frozenset[str]],
+        told: tuple[Changelog | None, Changelog | None],
     ) -> Any:
         from headgate.operator.joining import join_operator
 
-        return join_operator(asked, schemas, keys, event_times)
+        return join_operator(asked, schemas, keys, event_times, told)
 
     def explain(self) -> Explained:
         """What was declared, as a table; raises what `start` would raise of the declaration."""

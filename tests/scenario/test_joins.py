@@ -77,12 +77,63 @@ def joined(rng: random.Random, epochs: int = 4) -> Case:
     return Case("joined", schemas, {"left": left, "right": right}, declare, made, keys)
 
 
+def changed(rng: random.Random, epochs: int = 4) -> Case:
+    """Sums that change, joined with rows: what an epoch takes back, and what it tells."""
+    left = [
+        [{"k": rng.randrange(5), "v": rng.randrange(1, 9)} for _ in range(rng.choice([0, 2, 5]))]
+        for _ in range(epochs)
+    ]
+    right = [
+        [{"id": rng.randrange(5), "w": rng.choice("pqr")} for _ in range(rng.choice([0, 3, 9]))]
+        for _ in range(epochs)
+    ]
+
+    def declare(_flow: hg.Flow, sources: dict[str, Any]) -> dict[str, Any]:
+        sums = sources["left"].key_by("k").process(hg.Sum("v", emit="changes"), name="sums")
+        pairs = sums.key_by("k").join(sources["right"].key_by("id"), how="left", name="join")
+        return {"pairs": pairs}
+
+    sums: dict[int, int] = {}
+    touched: dict[int, int] = {}  # as the state says it: in which epoch, negative if new there
+    rights: dict[int, list[str]] = defaultdict(list)
+    told: Counter[Any] = Counter()
+    made = []
+    for epoch, (ours, theirs) in enumerate(zip(left, right, strict=True), start=1):
+        touched |= {row["k"]: epoch if row["k"] in sums else -epoch for row in ours}
+        for row in ours:
+            sums[row["k"]] = sums.get(row["k"], 0) + row["v"]
+        for row in theirs:
+            rights[row["id"]].append(row["w"])
+        now = Counter((k, n, w) for k, n in sums.items() for w in rights.get(k) or [None])
+        out = [(row, "delete") for row in (told - now).elements()]
+        out += [(row, "insert") for row in (now - told).elements()]
+        index = [
+            {
+                "k": k,
+                "left_first": 0,
+                "left_count": int(k in sums),
+                "right_first": 0,
+                "right_count": len(rights.get(k, ())),
+            }
+            for k in {*sums, *(k for k in rights if rights[k])}
+        ]
+        told = now
+        rows = ({"k": k, "sum": n, "w": w, "change": how} for (k, n, w), how in out)
+        totals = bag({"k": k, "sum": n, "@epoch": touched[k]} for k, n in sums.items())
+        made.append(Expected({"sums": totals, "join": bag(index)}, {"pairs": bag(rows)}))
+    key = (pa.schema({"k": pa.int64()}), [(k,) for k in range(5)])
+    keys = {"sums": key, "join": key}
+    schemas = {"left": "k bigint, v bigint", "right": "id bigint, w string"}
+    return Case("changed", schemas, {"left": left, "right": right}, declare, made, keys)
+
+
+@pytest.mark.parametrize("kind", [joined, changed])
 @pytest.mark.parametrize("seed", seeds(4, of=30))
 def test_a_join_is_right_whatever_dies(
-    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    seed: int, kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = random.Random(f"join {seed}")
-    case, faults = joined(rng), Faults(rng, kill_write=rng.choice([0.0, 0.02]))
+    case, faults = kind(rng), Faults(rng, kill_write=rng.choice([0.0, 0.02]))
     faults.wrap_storage(monkeypatch)
     crash = rng.choice([0.0, 0.03])
 

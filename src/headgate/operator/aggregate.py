@@ -134,7 +134,7 @@ class PerKey(StatefulOperator):
         return self.emit == "changes"
 
     @property
-    def tells(self) -> bool:
+    def tells(self) -> bool:  # type: ignore[override]
         """Has the output a column `change`?"""
         return self.early or (self.window is not None and self.window.lateness_us > 0)
 
@@ -196,6 +196,10 @@ class PerKey(StatefulOperator):
                     operator=type(self).__name__,
                 )
         return pa.schema([*head, *results])
+
+    def known_by(self, key: Sequence[str]) -> tuple[str, ...] | None:
+        bounds = () if self.window is None else self.window.bounded
+        return (*key, *(bound.name for bound in bounds))
 
     def carry_schema(self, rows: pa.Schema, key: Sequence[str]) -> pa.Schema | None:
         if not self._carries:

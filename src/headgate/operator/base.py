@@ -68,8 +68,9 @@ class StatefulOperator:
     bypass). `ttl`: state of a key untouched for that long (processing time; a timedelta, or text
     such as "1 hour") is forgotten.
     `ends_epochs`: `finish` must be called even when no row came (windows, timers).
-    `whole_epochs`: all rows of an epoch arrive in one call, in any order. `sides`: of an operator
-    that joins two inputs, how they share one schema (`topology/joining.py`).
+    `whole_epochs`: all rows of an epoch arrive in one call, in any order. `tells`: a column of its
+    output, `change`, says that rows replace others. `sides`: of an operator that joins two inputs,
+    how they share one schema (`topology/joining.py`).
     """
 
     kind: ClassVar[str] = "stateful"
@@ -77,6 +78,7 @@ class StatefulOperator:
     ttl: str | timedelta | None = None
     ends_epochs: bool = False
     whole_epochs: bool = False
+    tells: bool = False
     sides: Sides | None = None
 
     def state_fields(self, rows: pa.Schema, key: Sequence[str]) -> StateFields:
@@ -138,6 +140,12 @@ class StatefulOperator:
     def needs(self, rows: pa.Schema, key: Sequence[str], wanted: set[str]) -> set[str]:
         """Input columns that must arrive if consumers want `wanted` of the output; default all."""
         return set(rows.names)
+
+    def known_by(self, key: Sequence[str]) -> tuple[str, ...] | None:
+        """Output columns that tell a row from others, if it tells changes: at most one change of a
+        row an epoch. None: rows are taken back with all their values, and equal ones count each.
+        """
+        return None
 
     def passes(self, rows: pa.Schema) -> set[str]:
         """Input columns that `process` puts out as they came, with each row's origin; default none.

@@ -11,7 +11,7 @@ Which rows leave is one column, `@until`: the time after which nobody can want t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -116,6 +116,30 @@ class Index:
         self._state.beside[PARTS[side]].write(RowKeys(self.groups, codes, seq), values)
         self.count[side] = self.count[side] + added
 
+    def take_out(self, side: int, codes: I64, seq: I64, remove: Callable[[I64], None]) -> None:
+        """Remove rows, and close the rings behind them; `remove` takes out some of these."""
+        session, first = self._state.beside[PARTS[side]], self.first[side]
+        gone = np.bincount(codes, minlength=len(self.groups))
+        after = first + gone
+        # Of each ring the first `gone` places go. What stays there moves into the holes behind.
+        hole = np.flatnonzero(seq >= after[codes])
+        front = np.flatnonzero(seq < after[codes])
+        if len(hole):
+            starts = np.cumsum(gone) - gone
+            stays = np.ones(len(codes), np.bool_)
+            stays[(starts[codes] + seq - first[codes])[front]] = False
+            left = np.flatnonzero(stays)
+            owner = np.repeat(np.arange(len(self.groups)), gone)[left]
+            movers = RowKeys(self.groups, owner, first[owner] + ramps(gone)[left])
+            hole = hole[np.lexsort((seq[hole], codes[hole]))]
+            held = session.read(movers)
+            moved = {name: held.arrow(name) for name in session.schema.values.names}
+            session.write(RowKeys(self.groups, codes[hole], seq[hole]), moved)
+            session.remove(movers)
+        remove(front)
+        self.first[side] = after
+        self.count[side] = self.count[side] - gone
+
     def write(self) -> None:
         """Keep it; keys without any row are forgotten."""
         some = (self.count[0] > 0) | (self.count[1] > 0)
@@ -194,32 +218,11 @@ def ramps(counts: I64) -> I64:
 
 def take_out(state: StateSession, side: int, rows: StateRows) -> None:
     """Remove rows of a side, and close the rings behind them."""
-    session = state.beside[PARTS[side]]
-    groups = groups_of(rows, SEQ)
-    codes, seq = groups.codes, rows[SEQ]
+    session, groups = state.beside[PARTS[side]], groups_of(rows, SEQ)
     index = Index(state, groups)
-    first, gone = index.first[side], groups.sizes
-    after = first + gone
-    # Of each ring the first `gone` places go. What stays there moves into the holes behind.
-    hole = np.flatnonzero(seq >= after[codes])
-    if len(hole):
-        place = seq - first[codes]
-        starts = np.cumsum(gone) - gone
-        stays = np.ones(int(gone.sum()), np.bool_)
-        front = np.flatnonzero(seq < after[codes])
-        stays[(starts[codes] + place)[front]] = False
-        left = np.flatnonzero(stays)
-        owner = np.repeat(np.arange(len(groups)), gone)[left]
-        movers = RowKeys(groups, owner, first[owner] + ramps(gone)[left])
-        hole = hole[np.lexsort((seq[hole], codes[hole]))]
-        held = session.read(movers)
-        names = [field.name for field in rows.layout.schema.values]
-        moved = {name: held.arrow(name) for name in names}
-        session.write(RowKeys(groups, codes[hole], seq[hole]), moved)
-        session.remove(movers)
-        session.remove_rows(rows.take(front))
-    else:
-        session.remove_rows(rows)
-    index.first[side] = after
-    index.count[side] = index.count[side] - gone
+
+    def remove(some: I64) -> None:
+        session.remove_rows(rows if len(some) == len(rows) else rows.take(some))
+
+    index.take_out(side, groups.codes, rows[SEQ], remove)
     index.write()

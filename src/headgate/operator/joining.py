@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, get_args
 
@@ -10,13 +11,15 @@ import pyarrow as pa
 
 from headgate.errors import DeclarationError, SchemaMismatch
 from headgate.operator.as_of import AsOf
+from headgate.operator.changelog_join import ChangelogJoin
 from headgate.operator.fixed_windows import FixedWindow
 from headgate.operator.joins import Join, Within
 from headgate.operator.window import CHANGE, Late, Window
 from headgate.state.layout import layout_of
 from headgate.topology.arguments import check_choice, duration_us, positive_us
+from headgate.topology.changelog import Changelog
 from headgate.topology.joining import LEFT, RIGHT, Asked, How, Sides, sides_of, words_of
-from headgate.topology.schema import time_of
+from headgate.topology.schema import key_of, time_of
 
 WHO = "join(...)"
 
@@ -26,16 +29,20 @@ def join_operator(
     schemas: tuple[pa.Schema, pa.Schema],
     keys: tuple[tuple[str, ...], tuple[str, ...]],
     event_times: tuple[frozenset[str], frozenset[str]],
+    told: tuple[Changelog | None, Changelog | None] = (None, None),
 ) -> Any:
     """The operator that does what was asked, or a DeclarationError that says why there is none.
 
-    `event_times` are the columns by which the sources of each side measure event time.
+    `event_times` are the columns by which the sources of each side measure event time, `told` what
+    each side tells of changes.
     """
     check_choice(asked.how, f"{WHO}: how", get_args(How))
     check_choice(asked.late, f"{WHO}: late", get_args(Late))
     _check_kind(asked)
     if asked.as_of:
         return _as_of(asked, schemas, keys, event_times)
+    if told != (None, None):
+        return _of_changes(asked, schemas, keys, told)
     names = _time_names(asked, schemas, event_times)
     within = None
     if asked.within is not None:
@@ -72,6 +79,34 @@ def _as_of(
     sides = Sides(sides.keys, sides.names, (frozenset({left}), own))
     lateness_us = duration_us(asked.allowed_lateness or timedelta(0))
     return AsOf(sides, asked.how, (left, right), deletes, asked.late, lateness_us)
+
+
+def _of_changes(
+    asked: Asked,
+    schemas: tuple[pa.Schema, pa.Schema],
+    keys: tuple[tuple[str, ...], tuple[str, ...]],
+    told: tuple[Changelog | None, Changelog | None],
+) -> ChangelogJoin:
+    """A regular join with a side that tells changes."""
+    sides = sides_of(schemas, keys, asked.suffixes, WHO, (told[0] is not None, told[1] is not None))
+    _check_held(sides, schemas)
+    own: list[frozenset[str]] = []
+    for side, log in enumerate(told):
+        if log is not None:
+            where = f"{WHO}: rows of {words_of(side)} are taken back by their values, and"
+            try:
+                key_of(schemas[side], log.known_by, WHO)
+            except SchemaMismatch as refused:
+                raise SchemaMismatch(
+                    f"{where} {refused.message.partition(';')[0]}; leave it out with select(...) "
+                    "before the join",
+                    operator=WHO,
+                ) from None
+        own.append(frozenset() if log is None else frozenset({*log.known_by, CHANGE.name}))
+    sides = replace(sides, own=(own[LEFT], own[RIGHT]))
+    known = tuple(None if log is None else log.known_by for log in told)
+    whole = tuple(log is not None and log.whole for log in told)
+    return ChangelogJoin(sides, asked.how, known_by_side=known, whole=whole)
 
 
 def _check_kind(asked: Asked) -> None:

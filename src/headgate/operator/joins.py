@@ -10,7 +10,7 @@ when no row that is not late can meet it; of an outer side it is put out then, i
 With `allowed_lateness` all of that goes by a watermark that much earlier.
 A **regular join** has no such end: it holds all rows, or those of the last `ttl` of processing
 time. Its outer rows are put out at once, and taken back when a partner comes: the column `change`
-says "insert" or "delete".
+says "insert" or "delete". If a side of it tells changes, see `changelog_join.py`.
 
 A null in the key equals nothing, as in SQL.
 """
@@ -95,7 +95,7 @@ class Join(StatefulOperator):
         return self.within is not None or self.window is not None
 
     @property
-    def tells(self) -> bool:
+    def tells(self) -> bool:  # type: ignore[override]
         """Are outer rows put out before it is known that they stay alone?"""
         return not self.timed and self.how != "inner"
 

@@ -166,6 +166,9 @@ class TopRows(PerKey):
                 )
         return pa.schema(fields)
 
+    def known_by(self, key: Sequence[str]) -> tuple[str, ...] | None:
+        return (*key, RANK.name)
+
     def needs(self, rows: pa.Schema, key: Sequence[str], wanted: set[str]) -> set[str]:
         own = {*key, *(one.name for one in self.kept(rows, key))}
         return own if self.window is None else own | self.window.reads

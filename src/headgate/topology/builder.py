@@ -20,6 +20,7 @@ from pyarrow import fs
 
 from headgate.errors import DeclarationError, NameClash
 from headgate.topology.arguments import absolute, check_count, check_name, duration_us
+from headgate.topology.changelog import Changelog
 from headgate.topology.graph import (
     Edge,
     FlowGraph,
@@ -169,6 +170,7 @@ class FlowBuilder:
         schemas: tuple[pa.Schema, pa.Schema],
         keys: tuple[tuple[str, ...], tuple[str, ...]],
         event_times: tuple[frozenset[str], frozenset[str]],
+        told: tuple[Changelog | None, Changelog | None],
     ) -> Any:
         """The operator of a join; operators are known further out (`Flow`)."""
         raise NotImplementedError

@@ -7,18 +7,21 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from headgate.errors import DeclarationError, MissingKey
 from headgate.topology.arguments import check_choice, unknown_name
-from headgate.topology.expressions import Columns
+from headgate.topology.changelog import Changelog, changelog_of
 from headgate.topology.graph import SEVERAL_SLOTS, KeyGrouping
+from headgate.topology.joining import Asked
 
 if TYPE_CHECKING:
     from headgate.topology.stream import Stream
 
 
-_CHANGE = "change"  # the column of operators that tell changes
+def check_joined(
+    sides: tuple[Stream, Stream], asked: Asked
+) -> tuple[Changelog | None, Changelog | None]:
+    """Raise unless two streams of one flow are keyed so that a join can have them.
 
-
-def check_joined(sides: tuple[Stream, Stream], *, as_of: bool = False) -> None:
-    """Raise unless two streams of one flow are keyed so that a join can have them."""
+    Returns what each side tells of changes.
+    """
     left, right = sides
     if not isinstance(right, type(left)):
         raise DeclarationError(
@@ -38,21 +41,13 @@ def check_joined(sides: tuple[Stream, Stream], *, as_of: bool = False) -> None:
                 f"grouping={stream.grouping.by!r} of the {side} side folds rows of a key in "
                 "several slots, and those of a join have to meet in one; leave it out"
             )
-        teller = None if as_of else _teller(stream)
-        if teller is not None:
-            raise DeclarationError(
-                f"the {side} side of join(...) tells changes of {teller!r} (column 'change'), and "
-                "a join keeps all rows that came: those that were replaced or deleted would go on "
-                "meeting others. Join before that operator, or have it emit what is final; "
-                "as_of=True takes changes, on the right. If each change is a row of its own, call "
-                "the column otherwise, as in select('id', what='change')",
-                operator=teller,
-            )
+    told = (_told(left, "left", asked), _told(right, "right", asked))
     if left.grouping.by != right.grouping.by:
         raise DeclarationError(
             f"the sides of a join are grouped by {left.grouping.by!r} and {right.grouping.by!r}; "
             "give both the same grouping="
         )
+    return told
 
 
 def check_operator(operator: Any, options: Mapping[str, object]) -> None:
@@ -93,18 +88,32 @@ def check_grouping(grouping: object, known: Sequence[str]) -> None:
     check_choice(grouping, "grouping", known)
 
 
-def _teller(stream: Stream) -> str | None:
-    """The operator whose changes these are, as far as it can be seen: functions do anything."""
-    if _CHANGE not in stream.schema.names:
+def _told(stream: Stream, side: str, asked: Asked) -> Changelog | None:
+    """The changes that a side tells, if the join can follow them; raises if it cannot."""
+    if asked.as_of:
         return None
-    nodes, edges = stream.flow._nodes, stream.flow._edges
-    waiting = list(stream.producers)
-    while waiting:
-        node = nodes[waiting.pop()]
-        if node.kind == "stateful" and getattr(node.spec, "tells", False):
-            return node.name
-        function = getattr(node.spec, "function", None)
-        same = isinstance(function, Columns) and function.source_of(_CHANGE) == _CHANGE
-        if node.kind == "filter" or same:
-            waiting += [edge.producer for edge in edges if edge.consumer == node.id]
-    return None
+    told = changelog_of(stream.flow._nodes, stream.flow._edges, stream.producers)
+    if told is None:
+        return None
+    why = told.lost
+    other = [name for name in stream.grouping.key if name not in told.known_by]
+    if asked.within is not None or asked.window is not None:
+        why = "a join with within= or window= keeps all rows that came, also those replaced"
+    elif asked.ttl is not None:
+        why = "with ttl= rows would be forgotten that have to be taken back; leave it out"
+    elif other and not why:
+        known = ", ".join(told.known_by) or "nothing, as there is one row"
+        why = (
+            f"key {other[0]!r} is a value that changes, so the row that it replaces may live "
+            f"elsewhere; key by what it is known by ({known})"
+        )
+    if not why:
+        return told
+    raise DeclarationError(
+        f"the {side} side of join(...) tells changes of {told.teller!r} (column 'change'), which "
+        f"cannot be followed: {why}. Join right behind that operator without within=, window= and "
+        "ttl=, join before it, or have it emit what is final; as_of=True takes changes, on the "
+        "right. If each change is a row of its own, call the column otherwise, as in "
+        "select('id', what='change')",
+        operator=told.teller,
+    )

@@ -22,6 +22,7 @@ from headgate.topology.schema import check_columns
 
 How = Literal["inner", "left", "right", "full"]
 SIDE = "@side"
+CHANGE = "change"  # the column of operators that tell changes
 LEFT, RIGHT = 0, 1
 _WORDS = ("left", "right")
 _PREFIXES = ("@l.", "@r.")
@@ -48,11 +49,13 @@ class Sides:
 
     `keys` are the key columns of each side, `names` the other columns of each side as pairs (name
     there, name in the output), `own` what the join itself reads of a side, besides the key.
+    Of a side that tells changes the column that says so comes, too, and is not passed on.
     """
 
     keys: tuple[tuple[str, ...], tuple[str, ...]]
     names: tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]
     own: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
+    told: tuple[bool, bool] = (False, False)
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -64,6 +67,10 @@ class Sides:
         passed = {name for name, output in self.names[side] if output in wanted}
         return passed | {*self.keys[side]} | self.own[side]
 
+    def came(self, side: int) -> list[str]:
+        """The columns of a side besides its key."""
+        return [*(name for name, _ in self.names[side]), *([CHANGE] if self.told[side] else [])]
+
     def wide(self, left: pa.Schema, right: pa.Schema) -> pa.Schema:
         """The schema of rows of both sides."""
         key = [
@@ -71,10 +78,10 @@ class Sides:
             for mine, other in zip(*self.keys, strict=True)
         ]
         others = [
-            side_schema.field(name).with_name(prefix + name).with_nullable(True)
-            for side_schema, prefix, names in zip((left, right), _PREFIXES, self.names, strict=True)
-            for name, _ in names
-            if name in side_schema.names
+            schema.field(name).with_name(_PREFIXES[side] + name).with_nullable(True)
+            for side, schema in enumerate((left, right))
+            for name in self.came(side)
+            if name in schema.names
         ]
         return pa.schema([*key, pa.field(SIDE, pa.int8(), nullable=False), *others])
 
@@ -130,6 +137,7 @@ def sides_of(
     keys: Sequence[tuple[str, ...]],
     suffixes: tuple[str, str] | None,
     who: str,
+    told: tuple[bool, bool] = (False, False),
 ) -> Sides:
     """The sides of a join of streams with these schemas and keys; raises if they do not fit."""
     left, right = keys
@@ -150,8 +158,8 @@ def sides_of(
                 column=mine,
             )
     others = [
-        [name for name in schema.names if name not in key]
-        for schema, key in zip(schemas, keys, strict=True)
+        [name for name in schema.names if name not in key and not (tells and name == CHANGE)]
+        for schema, key, tells in zip(schemas, keys, told, strict=True)
     ]
     taken = [{*others[RIGHT]}, {*left, *others[LEFT]}]
     clashing = sorted(taken[LEFT] & taken[RIGHT])
@@ -169,7 +177,7 @@ def sides_of(
     outputs = [output for mine in names for _, output in mine]
     made = pa.schema([(name, pa.null()) for name in (*left, *outputs)])
     check_columns(made, f"what {who} puts out (suffixes={suffixes})")
-    return Sides((left, right), (names[LEFT], names[RIGHT]))
+    return Sides((left, right), (names[LEFT], names[RIGHT]), told=told)
 
 
 def words_of(side: int) -> str:

@@ -374,8 +374,9 @@ class Stream(Outlets):
           "delete" ends what held. `how` is "inner" or "left".
         - none of these: regular join. Rows are held for good, or for `ttl` (processing time).
 
-        Rows that tell changes (`emit="changes"`) are refused, but for those of `as_of`: a join
-        keeps rows that were replaced.
+        A side of a regular join may tell changes (`emit="changes"`, an outer join): pairs come and
+        go with its rows, as a column `change` says. Other joins refuse such a side, but for the
+        right one of `as_of`: they keep rows that were replaced.
 
         `times=("ts", "ts")` are the columns of event times of left and right (default: those of the
         sources, or of the window). `how` is "inner", "left", "right" or "full"; what a side lacks
@@ -393,14 +394,14 @@ class Stream(Outlets):
         """
         asked = Asked(how, as_of, within, window, times, ttl, suffixes, late, allowed_lateness)
         sides = (self, other)
-        check_joined(sides, as_of=as_of)
+        told = check_joined(sides, asked)
         keys = (self.grouping.key, other.grouping.key)
         schemas = (self.schema, other.schema)
         event_times = (
             self.flow._event_times(self.producers),
             self.flow._event_times(other.producers),
         )
-        operator = self.flow._join_operator(asked, schemas, keys, event_times)
+        operator = self.flow._join_operator(asked, schemas, keys, event_times, told)
         wide = operator.sides.wide(*schemas)
         schema = check_columns(operator.declared(wide, keys[0]), "what join(...) returns")
         if parallelism is not None:
