@@ -480,6 +480,15 @@ def test_defaults_that_say_nothing_are_refused(defaults: dict[str, Any], told: s
         hg.Aggregate(n=hg.Count(), mean=hg.Mean("v"), defaults=defaults)
 
 
+@pytest.mark.parametrize(
+    "window", [hg.Sliding("2 seconds", "1 second", "ts"), hg.Session("2 seconds", "ts")]
+)
+def test_a_default_that_would_be_added_up_is_refused(window: Any) -> None:
+    with pytest.raises(DeclarationError, match=r"added up.*\{'n': None\}"):
+        hg.Aggregate(n=hg.Count(), m=hg.Min("v"), defaults={"n": 7, "m": 3}, window=window)
+    hg.Aggregate(n=hg.Count(), m=hg.Min("v"), defaults={"n": 0, "m": 3}, window=window)
+
+
 def in_order(key: Any, rows: Rows, state: Any) -> Any:
     times = [value for row in rows for name, value in row.items() if name != "k"]
     return (state or 0) + 1, [{"n": time.second + 60 * time.minute} for time in times]

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, get_args
 import pyarrow as pa
 
 from headgate.errors import DeclarationError
+from headgate.operator.aggregates import Count, Sum
 from headgate.operator.base import Emit, StateFields
 from headgate.operator.first_and_last import Last
 from headgate.operator.measure import Measure, Measuring
@@ -82,7 +83,7 @@ class Aggregate(Measuring):
         check_choice(emit, "Aggregate: emit", get_args(Emit), operator="Aggregate")
         self.check_emit()
         for name, value in self.defaults.items():
-            _check_default(name, given.get(name), value)
+            _check_default(name, given.get(name), value, window)
 
     def state_fields(self, rows: pa.Schema, key: Sequence[str]) -> StateFields:
         added = {
@@ -137,7 +138,7 @@ def _prepared(name: str, measure: Any) -> Measure:
     return mine
 
 
-def _check_default(name: str, measure: Measure | None, value: Any) -> None:
+def _check_default(name: str, measure: Measure | None, value: Any, window: Window | None) -> None:
     """Raise unless state of before there was this aggregate can hold the default."""
     if measure is None:
         raise DeclarationError(
@@ -149,6 +150,14 @@ def _check_default(name: str, measure: Measure | None, value: Any) -> None:
             f"Aggregate: defaults={{{name!r}: {value!r}}}, and {type(measure).__name__} keeps more "
             f"than its result, which does not say what rows it is of; write {{{name!r}: None}}: it "
             "begins from nothing then",
+            operator="Aggregate",
+        )
+
+    if value and isinstance(measure, Count | Sum) and window is not None and window.needs_merge:
+        raise DeclarationError(
+            f"Aggregate: defaults={{{name!r}: {value!r}}}, and a result of {window!r} is added up "
+            f"from several rows of state, each of which would hold it; write {{{name!r}: None}}: "
+            "it begins from nothing then",
             operator="Aggregate",
         )
 
