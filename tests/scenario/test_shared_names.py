@@ -146,6 +146,37 @@ def test_each_may_get_another_name(
     assert last_time(tmp_path, source) == latest_us(4)
 
 
+@pytest.mark.parametrize("point", [p for p in faults.CRASH_POINTS if p != "file-published"])
+def test_new_names_hold_wherever_the_start_that_gave_them_dies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """A source and an operator of a checkpoint that is there; old names go on if none committed."""
+    run(declared(2, "orders", "totals"), checkpoint=tmp_path, slots=2)
+    names = {"source:orders": "in", "operator:totals": "in"}
+
+    def die(at: str, epoch: int) -> None:
+        if (at, epoch) == (point, 2):
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(faults, "reach", die)
+        with pytest.raises(Killed):
+            run(declared(3, "in", "in"), checkpoint=tmp_path, slots=3, renamed=names)
+    committed = last_time(tmp_path, "in" if _is_after(point) else "orders") == latest_us(3)
+    assert committed == _is_after(point)
+    if not committed:
+        done = run(declared(3, "orders", "totals"), checkpoint=tmp_path, slots=1)
+        assert held(done, "totals") == sums(3)
+    done = run(declared(4, "in", "in"), checkpoint=tmp_path, slots=3, renamed=names)
+
+    assert held(done, "in") == sums(4)
+    assert done.coordinator.last is not None and {*done.coordinator.last.sources} == {"in"}
+
+
+def _is_after(point: str) -> bool:
+    return faults.CRASH_POINTS.index(point) >= faults.CRASH_POINTS.index("manifest-written")
+
+
 @pytest.mark.parametrize(
     ("says", "error", "told"),
     [

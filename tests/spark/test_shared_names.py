@@ -86,6 +86,16 @@ def test_three_of_one_name_go_through_a_life(
 
     arrive(tmp_path, 5)
     names = {"operator:orders": "totals", "source:orders": "files"}
+    for point in ("tasks-done", "sink-called"):  # before the new names hold, and after
+
+        def fail(at: str, epoch: int, point: str = point) -> None:
+            if (at, epoch) == (point, 5):
+                raise RuntimeError("the driver is dead")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(faults, "reach", fail)
+            with pytest.raises(Exception, match="the driver is dead"):
+                start(declared(tmp_path, "files", "totals"), 1, renamed=names)
     query = start(declared(tmp_path, "files", "totals"), 3, renamed=names)
     assert totals(query, "totals") == {111_111}
 

@@ -123,7 +123,8 @@ def _check_renamed(renamed: object) -> None:
     if twice or chained:
         raise DeclarationError(
             f"renamed={dict(renamed)!r}: {', '.join(twice or chained)} is there twice. To exchange "
-            "names, or pass them on, start once with each step"
+            "names, or pass them on, start once with each step; a source and an operator may have "
+            "one name, if it is said which is which: 'source:old', 'operator:old'"
         )
 
 
