@@ -82,3 +82,43 @@ def test_an_interval_join_is_that_of_spark(spark: SparkSession, tmp_path: Path) 
     assert sum(pairs(ours).values()) > 50
     alone = [rows - pairs(rows) for rows in (ours, spark_rows)]
     assert alone[0] and not alone[0] - alone[1]  # Spark ends with a batch without rows
+
+
+def test_totals_joined_as_they_change_are_those_of_a_batch(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """One file an epoch, two starts with other slots: in the end, what Spark says of all rows."""
+    _write(tmp_path / "bids", ("auction", "price", "at"), 3)
+    _write(tmp_path / "auctions", ("id", "seller", "opened"), 4)
+    for name in ("bids", "auctions"):
+        (tmp_path / name / "2.parquet").rename(tmp_path / f"{name}.later")
+
+    def start(slots: int) -> Counter[Any]:
+        flow = hg.Flow("totals")
+        bids = flow.source(hg.Files(tmp_path / "bids", schema=BIDS, max_files=1), name="bids")
+        auctions = hg.Files(tmp_path / "auctions", schema=AUCTIONS, max_files=1)
+        right = flow.source(auctions, name="auctions").select("id", "seller").key_by("id")
+        totals = bids.key_by("auction").process(hg.Sum("price", emit="changes"), name="totals")
+        totals.key_by("auction").join(right, how="full", name="join").to_table("out")
+        query = flow.start(spark, slots=slots, checkpoint=tmp_path / "ours", trigger=ONCE)
+        query.awaitTermination()
+        held: Counter[Any] = Counter()
+        for row in query.table("out").collect():
+            held[row["auction"], row["sum"], row["seller"]] += (
+                -1 if row["change"] == "delete" else 1
+            )
+        assert min(held.values()) >= 0
+        return +held
+
+    def wanted() -> Counter[Any]:
+        bids = spark.read.parquet(str(tmp_path / "bids"))
+        totals = bids.groupBy("auction").agg(F.sum("price").alias("sum"))
+        right = spark.read.parquet(str(tmp_path / "auctions"))
+        pairs = totals.join(right, totals.auction == right.id, "full")
+        key = F.coalesce("auction", "id")
+        return Counter(tuple(row) for row in pairs.select(key, "sum", "seller").collect())
+
+    assert start(slots=2) == wanted()
+    for name in ("bids", "auctions"):
+        (tmp_path / f"{name}.later").rename(tmp_path / name / "2.parquet")
+    assert start(slots=3) == wanted()

@@ -312,6 +312,7 @@ class TopK(PerKey):
     """
 
     instead = "rename the key or the item, or choose another name="
+    adds_rows = True
 
     item: str
     k: int

@@ -89,6 +89,8 @@ Parts: TypeAlias = Mapping[str, Accumulator]
 class Measuring(PerKey):
     """Base of operators that keep measures: rows go into all of them, in one row of state."""
 
+    adds_rows = True
+
     @property
     def measures(self) -> Mapping[str, Measure]:
         """By the name of the result."""

@@ -9,7 +9,7 @@ from headgate.errors import DeclarationError, MissingKey
 from headgate.topology.arguments import check_choice, unknown_name
 from headgate.topology.changelog import Changelog, changelog_of
 from headgate.topology.graph import SEVERAL_SLOTS, KeyGrouping
-from headgate.topology.joining import Asked
+from headgate.topology.joining import CHANGE, Asked
 
 if TYPE_CHECKING:
     from headgate.topology.stream import Stream
@@ -71,6 +71,22 @@ def check_operator(operator: Any, options: Mapping[str, object]) -> None:
         )
     raise DeclarationError(
         f"process(...) takes a stateful operator such as hg.Count(), not {operator!r}"
+    )
+
+
+def check_folded(stream: Stream, operator: Any, who: str) -> None:
+    """Raise if an aggregate would count rows that replace others, and does not ask which do."""
+    if not operator.adds_rows or CHANGE not in stream.schema.names:
+        return
+    told = changelog_of(stream.flow._nodes, stream.flow._edges, stream.producers)
+    if told is None or CHANGE in operator.needs(stream.schema, stream.grouping.key, set()):
+        return
+    raise DeclarationError(
+        f"{who} would count each change that {told.teller!r} tells (column 'change') as a row of "
+        "its own, beside the one that it replaces. Aggregate before that operator, or have it emit "
+        "what is final; where=\"change = 'insert'\" says which changes count. If each is a row of "
+        "its own, call the column otherwise, as in select('id', what='change')",
+        operator=who,
     )
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from html import escape
 from typing import TYPE_CHECKING, Any, Literal, Never, get_args
 
 import pyarrow as pa
 
 from headgate.errors import DeclarationError, MissingKey
 from headgate.topology.arguments import check_choice, check_count
-from headgate.topology.checks import check_grouping, check_joined, check_operator
+from headgate.topology.checks import check_folded, check_grouping, check_joined, check_operator
 from headgate.topology.expressions import chosen, condition_of, is_expression, with_columns
 from headgate.topology.graph import (
     LOCAL,
@@ -64,6 +65,11 @@ class Stream(Outlets):
         columns = ", ".join(f"{field.name} {field.type}" for field in self.schema)
         by = f", by {', '.join(self.grouping.key)}" if self.grouping.key else ""
         return f"<Stream of {names or 'dead letters'}{by}: {columns}>"
+
+    def _repr_html_(self) -> str:
+        cells = [f"<tr><td>{escape(f.name)}</td><td>{f.type}</td></tr>" for f in self.schema]
+        title = repr(self).partition(":")[0].removeprefix("<")
+        return f"<b>{escape(title)}</b><table>{''.join(cells)}</table>"
 
     # --- groupings -------------------------------------------------------------------------
     def key_by(
@@ -332,6 +338,7 @@ class Stream(Outlets):
                 operator=who,
             )
         schema = check_columns(operator.declared(self.schema, key), f"what {operator!r} returns")
+        check_folded(self, operator, who)
         in_pieces = self.grouping.by in ("partial", *SEVERAL_SLOTS)
         if in_pieces and (operator.ordered or not operator.mergeable(self.schema, key)):
             raise DeclarationError(

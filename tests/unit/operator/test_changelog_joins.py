@@ -234,11 +234,6 @@ REFUSED = {
     "filter by change": ({}, lambda s: s.filter("change = 'insert'"), "filters by 'change'"),
     "function": ({}, lambda s: s.filter(lambda batch: [True] * batch.num_rows), "filters them"),
     "known by": ({}, lambda s: s.select("k", "m", "change"), "leaves out 'g'"),
-    "passing": (
-        {},
-        lambda s: s.key_by("k").process(hg.Count(name="n", emit="rows"), name="seen"),
-        "'seen' stands between",
-    ),
     "first": ({}, lambda s: s.key_by("k").process(hg.Deduplicate(), name="once"), "'once' stands"),
     "union": ({}, lambda s: s.union(s.with_columns(k="k + 1")), "united"),
 }
@@ -285,3 +280,20 @@ def test_rows_taken_back_whole_need_values_that_can_be_compared():
     b = flow.source(ListSource("id bigint, w string", []), name="b").key_by("id")
     with pytest.raises(SchemaMismatch, match=r"'l' is list.*leave it out with select"):
         a.join(b, how="left").key_by("k").join(b, suffixes=("", "_r"))
+
+
+def test_an_aggregate_over_changes_has_to_say_which_count():
+    flow = hg.Flow("f")
+    rows = [[{"k": 1, "g": "x", "v": 3, "t": START}], [{"k": 1, "g": "y", "v": 1, "t": START}]]
+    a = flow.source(ListSource(COLUMNS, rows), name="a").key_by("k")
+    told = a.process(hg.Count(emit="changes"), name="teller").filter("k > 0")
+    for operator in (hg.Sum("count"), hg.Aggregate(n=hg.Count()), hg.Count(emit="rows")):
+        with pytest.raises(DeclarationError, match=r"change that 'teller' tells.*what='change'"):
+            told.key_by("k").process(operator)
+    once = hg.Count(where="change = 'insert'", name="keys")
+    told.key_by("k").process(once, name="once").to_memory("once")
+    each = told.select("k", what="change").key_by("k").process(hg.Count(name="n"), name="each")
+    each.to_memory("each")
+    done = run(flow)
+    assert done.state("once") == [{"k": 1, "count": 1}]
+    assert [row["n"] for row in done.rows("each")] == [1, 2]
