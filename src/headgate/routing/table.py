@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,16 @@ class RoutingTable:
             f"<RoutingTable version {self.version}: {len(self.pinned_h)} keys placed, all others "
             f"by {self.buckets} buckets, over {self.slots} slots>"
         )
+
+    def _repr_html_(self) -> str:
+        owners = (self.pinned_slots, self.bucket_slots)
+        counts = [np.bincount(at, minlength=self.slots) for at in owners]
+        rows = "".join(
+            f"<tr><td>{slot}</td><td>{keys}</td><td>{buckets}</td></tr>"
+            for slot, (keys, buckets) in enumerate(zip(*counts, strict=True))
+        )
+        head = "<tr><th>slot</th><th>keys placed</th><th>buckets</th></tr>"
+        return f"<b>{escape(repr(self)[1:-1])}</b><table>{head}{rows}</table>"
 
     @property
     def buckets(self) -> int:

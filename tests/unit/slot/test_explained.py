@@ -53,4 +53,9 @@ def test_values_say_what_they_are() -> None:
     assert repr(flow) == ("<Flow 'trends': 1 sources, 3 operators, 1 sinks; explain() shows them>")
     assert repr(counted) == "<Stream of count: k string, count int64>"
     assert repr(counted.key_by("k")) == "<Stream of count, by k: k string, count int64>"
+    assert counted.key_by("k")._repr_html_() == (
+        "<b>Stream of count, by k</b><table><tr><td>k</td><td>string</td></tr>"
+        "<tr><td>count</td><td>int64</td></tr></table>"
+    )
     assert "0 keys placed" in repr(hg.hash_table(4))
+    assert "<tr><td>3</td><td>0</td><td>256</td></tr>" in hg.hash_table(4)._repr_html_()
