@@ -164,7 +164,8 @@ def test_both_sides_of_a_key_move_together(kind: str, tmp_path: Path) -> None:
     assert got == expected(left, right, kind, "full")
 
 
-def test_pairs_of_joined_rows_bring_the_next_key_to_them() -> None:
+@pytest.mark.parametrize("changes", [False, True], ids=["rows", "changes"])
+def test_pairs_of_joined_rows_bring_the_next_key_to_them(changes: bool) -> None:
     """Auctions have one seller each: tables bring bids of a seller's auctions into its slot."""
     rng = random.Random(3)
     auctions = [{"id": n, "seller": n % 40} for n in range(200)]
@@ -174,8 +175,10 @@ def test_pairs_of_joined_rows_bring_the_next_key_to_them() -> None:
         flow = hg.Flow("auctions")
         a = flow.source(ListSource("id bigint, seller bigint", [auctions, *[[]] * 5]))
         b = flow.source(ListSource("auction bigint, price bigint", bids))
+        if changes:
+            b = b.key_by("auction").process(hg.Sum("price", name="price", emit="changes"))
         pairs = b.key_by("auction").join(a.key_by("id"), name="join")
-        pairs.key_by("seller").process(hg.Sum("price"), name="sums")
+        pairs.key_by("seller").process(hg.Last("price"), name="last")
         done = run(flow, slots=4, manager=manager, check_purity=False)
         last = [record for record in done.journal if record["kind"] == "epoch"][-1]
         edges = [facts for name, facts in last["edges"].items() if name.startswith("join")]
