@@ -148,6 +148,8 @@ ENDING: dict[str, Callable[[], Any]] = {
     "TopRows(v, global)": lambda: hg.TopRows(2, ("v desc", "i"), window=hg.Global(5)),
     "TopRows(i, changes)": lambda: hg.TopRows(3, "i desc", ["v"], emit="changes"),
     "TopRows(v, i)": lambda: hg.TopRows(2, ("v", "i")),
+    "TopRows(i, changes) joined": lambda: hg.TopRows(2, "i", ["v"], emit="changes"),
+    "Sum(v, changes) joined": lambda: hg.Sum("v", emit="changes"),
     "Sum(v, global, 9 rows)": lambda: hg.Sum("v", window=hg.Global(9, then="reset")),
     "Max(b, global, time)": lambda: hg.Max("b", window=hg.Global("1 minute", clock="event")),
     "TopK(b)": lambda: hg.TopK("b", 2, MINUTE),
@@ -280,9 +282,19 @@ class Recipe:
                     hg.Sum("count", window=window), name=f"{step.name}-sum"
                 )
                 longer.to_memory(f"out-{step.name}")
+            elif step.what.endswith("joined") and step.key:
+                _joined_changes(made, streams[step.of[0]], step).to_memory(f"out-{step.name}")
             else:
                 made.to_memory(f"out-{step.name}")
         return made
+
+
+def _joined_changes(told: Any, rows: Any, step: Step) -> Any:
+    """What an operator tells of its keys, with the rows that it tells it of."""
+    sides = [
+        side.key_by(*step.key, nulls=step.nulls) for side in (told, rows.select(*step.key, n="i"))
+    ]
+    return sides[0].join(sides[1], how="full", name=f"{step.name}-pairs")
 
 
 def draw_recipe(seed: int, *, passes: int = 0) -> Recipe:
