@@ -102,14 +102,12 @@ class ChangelogJoin(Join):
 
         def tell(change: str, by: int, rows: tuple[Any, Any], sets: tuple[I64, I64]) -> None:
             """Pairs of these rows, which come of those of side `by`."""
-            codes = [one.codes[some] for one, some in zip(rows, sets, strict=True)]
-            for side in _BOTH:
-                can = meets[codes[side]]
-                sets = (sets[0][can], sets[1]) if side == LEFT else (sets[0], sets[1][can])
-                codes[side] = codes[side][can]
+            both = zip(rows, sets, strict=True)
+            chosen = [some[meets[one.codes[some]]] for one, some in both]
+            codes = [one.codes[some] for one, some in zip(rows, chosen, strict=True)]
             pairs = join_match.equal(codes[LEFT], codes[RIGHT], len(index))
-            left, right = sets[LEFT][pairs[LEFT]], sets[RIGHT][pairs[RIGHT]]
-            head = index.groups.columns.take(pa.array(codes[LEFT][pairs[LEFT]]))
+            left, right = chosen[LEFT][pairs[LEFT]], chosen[RIGHT][pairs[RIGHT]]
+            head = index.groups.columns.take(pa.array(rows[LEFT].codes[left]))
             causes = sides[by].cause(rows[by], (left, right)[by])
             made.add(head, ((rows[LEFT], left), (rows[RIGHT], right)), causes, change)
 
