@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from headgate.arrays import I64, Bools
 from headgate.operator import join_match
 from headgate.operator.base import Output, StateFields, StatefulOperator, state_schema
-from headgate.operator.join_rows import made_at_end, null_rows, picked
+from headgate.operator.join_rows import made_at_end, null_rows, picked, refused_late, us_of
 from headgate.operator.join_state import (
     GONE,
     INDEX,
@@ -34,7 +34,6 @@ from headgate.operator.join_state import (
     side_schema,
     take_out,
 )
-from headgate.operator.joins import refused_late, us_of
 from headgate.operator.panes import groups_of
 from headgate.operator.rows import EpochClock, KeyedRows
 from headgate.operator.window import CHANGE, DELETE, FOREVER, Late
@@ -46,7 +45,7 @@ from headgate.topology.joining import LEFT, RIGHT, SIDE, How, Sides
 LAST = FOREVER - 1  # the end of what holds until further notice
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class AsOf(StatefulOperator):
     """Made by `Stream.join(as_of=True)`. `deletes`: the right side has a column `change`."""
 
@@ -96,6 +95,9 @@ class AsOf(StatefulOperator):
 
     def why_not_mergeable(self, rows: pa.Schema, key: Sequence[str]) -> str:
         return "rows of a key have to meet those of the other side in one place"
+
+    def __repr__(self) -> str:
+        return f"join(how={self.how!r}, as_of=True, times={self.times})"
 
     def describe(self) -> dict[str, Any]:
         return {"operator": "AsOf", "how": self.how, "times": list(self.times)}

@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 from headgate.arrays import I64, Bools
 from headgate.operator import join_match
 from headgate.operator.base import Output, state_schema
-from headgate.operator.join_rows import Made, NewRows, null_rows, picked
+from headgate.operator.join_rows import Made, NewRows, null_rows, picked, side_rows
 from headgate.operator.join_state import PARTS, Index, RowKeys, Stored, by_code, ramps, side_schema
 from headgate.operator.joins import Join
 from headgate.operator.rows import EpochClock, KeyedRows
@@ -40,7 +40,7 @@ from headgate.topology.joining import CHANGE, LEFT, RIGHT, SIDE
 _BOTH = (LEFT, RIGHT)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ChangelogJoin(Join):
     """Made by `Stream.join`.
 
@@ -113,8 +113,7 @@ class ChangelogJoin(Join):
 
         def alone(change: str, side: int, rows: Any, some: I64, causes: I64) -> None:
             head = index.groups.columns.take(pa.array(rows.codes[some]))
-            shown = ((rows, some), None) if side == LEFT else (None, (rows, some))
-            made.add(head, shown, causes, change)
+            made.add(head, side_rows(side, rows, some), causes, change)
 
         a, b = sides
         tell(DELETE, LEFT, (a.held, b.held), (a.gone, np.arange(len(b.held))))

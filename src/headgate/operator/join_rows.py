@@ -11,9 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headgate.arrays import I64, Bools
+from headgate.operator.arithmetic import to_words
 from headgate.operator.join_state import PARTS
+from headgate.operator.rows import EpochClock
+from headgate.operator.window import iso_of
 from headgate.state.session import StateSession
-from headgate.topology.joining import Sides
+from headgate.topology.joining import LEFT, Sides
 
 
 class RowsOfSide(Protocol):
@@ -125,3 +128,32 @@ def made_at_end(sides: Sides, head: pa.Schema, state: StateSession) -> Made:
         fields += [kept.field(name).with_name(out) for name, out in names[side].items()]
     schema = pa.schema([field.with_nullable(True) for field in fields])
     return Made(schema, (names[0], names[1]))
+
+
+def side_rows(side: int, rows: RowsOfSide, chosen: I64) -> tuple[Picked | None, Picked | None]:
+    """Rows of one side, and nulls for the other one."""
+    return ((rows, chosen), None) if side == LEFT else (None, (rows, chosen))
+
+
+def refused_late(missed: Bools, clock: EpochClock) -> dict[int, str]:
+    """Late rows as dead letters; the clock is that by which the join lets rows go."""
+    assert clock.previous_watermark_us is not None
+    mark = iso_of(clock.previous_watermark_us)
+    why = f"late: the join had let go of its time when the watermark was at {mark}"
+    return dict.fromkeys(np.flatnonzero(missed).tolist(), why)
+
+
+def seconds(us: int) -> str:
+    """A duration as people write it.
+
+    Examples:
+        >>> seconds(-90_500_000)
+        '-90.5 seconds'
+    """
+    return f"{us / 1e6:g} seconds"
+
+
+def us_of(column: pa.Array) -> tuple[I64, Bools | None]:
+    """Times in µs, and which are there (None: all)."""
+    zone = column.type.tz if pa.types.is_timestamp(column.type) else None
+    return to_words(column.cast(pa.timestamp("us", zone), safe=False))

@@ -29,7 +29,17 @@ from headgate.operator import join_match
 from headgate.operator.arithmetic import from_words, to_words
 from headgate.operator.base import Output, StateFields, StatefulOperator, state_schema
 from headgate.operator.fixed_windows import FixedWindow
-from headgate.operator.join_rows import Made, NewRows, made_at_end, null_rows, picked
+from headgate.operator.join_rows import (
+    Made,
+    NewRows,
+    made_at_end,
+    null_rows,
+    picked,
+    refused_late,
+    seconds,
+    side_rows,
+    us_of,
+)
 from headgate.operator.join_state import (
     INDEX,
     MATCHED,
@@ -51,7 +61,6 @@ from headgate.operator.window import (
     START,
     TIMESTAMP,
     Late,
-    iso_of,
 )
 from headgate.state.layout import StateSchema
 from headgate.state.rows import StateRows
@@ -74,7 +83,7 @@ class Within:
     until: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Join(StatefulOperator):
     """Made by `Stream.join`."""
 
@@ -167,6 +176,16 @@ class Join(StatefulOperator):
 
     def why_not_mergeable(self, rows: pa.Schema, key: Sequence[str]) -> str:
         return "rows of a key have to meet those of the other side in one place"
+
+    def __repr__(self) -> str:
+        told = [f"how={self.how!r}"]
+        if self.within is not None:
+            high = self.within.until or seconds(self.within.high_us)
+            told.append(f"within={(seconds(self.within.low_us), high)}")
+        told += [] if self.window is None else [f"window={self.window!r}"]
+        told += [] if self.keep_us is None else [f"ttl={seconds(self.keep_us)!r}"]
+        told += [] if not self.lateness_us else [f"allowed_lateness={seconds(self.lateness_us)!r}"]
+        return f"join({', '.join(told)})"
 
     def describe(self) -> dict[str, Any]:
         told: dict[str, Any] = {"operator": "Join", "how": self.how, "times": list(self.times)}
@@ -271,7 +290,7 @@ class Join(StatefulOperator):
                     rows, at = np.unique(back[s][0], return_index=True)
                     origin = back[s][1][at][np.isin(rows, first)]
                     head = self._head(call, held[s].codes[first])
-                    made.add(head, _side(s, held[s], first), origin, DELETE)
+                    made.add(head, side_rows(s, held[s], first), origin, DELETE)
                 held[s].write(first, {MATCHED: np.ones(len(first), np.bool_)})
         change = INSERT if self.tells else None
         for left, right, (a, b), origin in pairs:
@@ -280,7 +299,7 @@ class Join(StatefulOperator):
             if self.tells and self.is_outer(s):
                 alone = np.flatnonzero(~met[s])
                 head, origin = self._head(call, new[s].codes[alone]), new[s].origin[alone]
-                made.add(head, _side(s, new[s], alone), origin, INSERT)
+                made.add(head, side_rows(s, new[s], alone), origin, INSERT)
             index.append(s, new[s].codes, self._values(s, new[s], met[s]))
         if nulls is not None:
             for s in _BOTH:
@@ -288,7 +307,7 @@ class Join(StatefulOperator):
                 if self.tells:
                     every = np.arange(len(lonely))
                     head = self._head(call, lonely.codes)
-                    made.add(head, _side(s, lonely, every), lonely.origin, INSERT)
+                    made.add(head, side_rows(s, lonely, every), lonely.origin, INSERT)
                 else:
                     met_none = np.zeros(len(lonely), np.bool_)
                     index.append(s, lonely.codes, self._values(s, lonely, met_none))
@@ -352,7 +371,7 @@ class Join(StatefulOperator):
         head = rows.keys.select(list(range(rows.keys.num_columns - 1)))  # but their number
         head = head if self.window is None else self._with_end(head)
         made = made_at_end(self.sides, head.schema, state)
-        made.add(head, _side(side, rows, np.arange(len(rows))))
+        made.add(head, side_rows(side, rows, np.arange(len(rows))))
         return [made.batch()[0]]
 
     def _made(self, wide: pa.Schema) -> Made:
@@ -406,25 +425,6 @@ class _Call:
     times: I64
     starts: I64 | None
     groups: Groups
-
-
-def refused_late(missed: Bools, clock: EpochClock) -> dict[int, str]:
-    """Late rows as dead letters; the clock is that by which the join lets rows go."""
-    assert clock.previous_watermark_us is not None
-    mark = iso_of(clock.previous_watermark_us)
-    why = f"late: the join had let go of its time when the watermark was at {mark}"
-    return dict.fromkeys(np.flatnonzero(missed).tolist(), why)
-
-
-def us_of(column: pa.Array) -> tuple[I64, Bools | None]:
-    """Times in µs, and which are there (None: all)."""
-    zone = column.type.tz if pa.types.is_timestamp(column.type) else None
-    return to_words(column.cast(pa.timestamp("us", zone), safe=False))
-
-
-def _side(side: int, rows: Any, chosen: I64) -> Any:
-    """Rows of one side, and nulls for the other one."""
-    return ((rows, chosen), None) if side == LEFT else (None, (rows, chosen))
 
 
 _NONE: tuple[I64, I64] = (np.zeros(0, np.int64), np.zeros(0, np.int64))

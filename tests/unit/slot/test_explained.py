@@ -59,3 +59,19 @@ def test_values_say_what_they_are() -> None:
     )
     assert "0 keys placed" in repr(hg.hash_table(4))
     assert "<tr><td>3</td><td>0</td><td>256</td></tr>" in hg.hash_table(4)._repr_html_()
+
+
+def test_a_join_shows_what_was_asked_for() -> None:
+    flow = hg.Flow("joins")
+    left = flow.source(ListSource("k bigint, t timestamp", []), event_time="t").key_by("k")
+    right = flow.source(ListSource("id bigint, at timestamp", []), event_time="at").key_by("id")
+    told = left.process(hg.Count(emit="changes"), name="counts").key_by("k")
+    left.join(right, within=("-10 minutes", "1 second"), how="left", name="near").discard()
+    left.join(right, as_of=True, name="as_of").discard()
+    told.join(right, name="changes").discard()
+
+    shown = {row[0]: row[1] for row in flow.explain().rows}
+
+    assert shown["near"] == "join(how='left', within=('-600 seconds', '1 seconds'))"
+    assert shown["as_of"] == "join(how='inner', as_of=True, times=('t', 'at'))"
+    assert shown["changes"] == "join(how='inner')"
