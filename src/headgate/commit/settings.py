@@ -118,7 +118,9 @@ def _check_renamed(renamed: object) -> None:
     kinds = [old.removesuffix(bare(old)) for old in renamed]
     olds = {*zip(kinds, map(bare, renamed), strict=True)}
     news = [*zip(kinds, renamed.values(), strict=True)]
-    twice = sorted({name for kind, name in news if news.count((kind, name)) > 1})
+    # "operator.old" is a column of one operator; another one's may get the same name.
+    said = [*zip((old.rpartition(".")[0] for old in renamed), news, strict=True)]
+    twice = sorted({one[1][1] for one in said if said.count(one) > 1})
     chained = sorted(name for _, name in olds.intersection(news))
     if twice or chained:
         raise DeclarationError(
