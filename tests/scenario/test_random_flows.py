@@ -28,10 +28,10 @@ def test_any_seed_of_wide_rows_that_operators_pass_on(seed: int) -> None:
 
 
 def test_columns_wait_in_many_flows_of_wide_rows() -> None:
-    recipes = [draw_recipe(seed, passes=2) for seed in range(10)]
+    recipes = [draw_recipe(seed, passes=2) for seed in range(20)]
     flows = [recipe.declare(draw_rows(recipe.seed), {}) for recipe in recipes]
 
-    assert sum(bool(compile_flow(flow.graph()).parked.on) for flow in flows) >= 5
+    assert sum(bool(compile_flow(flow.graph()).parked.on) for flow in flows) >= 8
 
 
 def follow(seed: int, recipe: Recipe) -> None:
