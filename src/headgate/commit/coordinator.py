@@ -280,6 +280,7 @@ class Coordinator:
             cost_files=dict(self._costs.names),
             costs_uri=self.checkpoint.costs.storage.uri,
             beside_ms=dict(self._costs.beside_ms),
+            unmeasured=self._costs.unmeasured,
             side_tables=self._side_tables.names,
             side_tables_uri=self.checkpoint.lookups.uri,
             parking_uri=self._parking_uri,
@@ -388,6 +389,7 @@ class Coordinator:
         costs = self._costs.record(plan, total, result.statistics)
         # The next plan knows them.
         self._costs.observe(result.statistics, plan.slots, result.timings)
+        self._costs.judge(plan, costs, result.statistics)
         facts = epoch_facts(self.program, plan, total, result, (self.last or BEFORE).record)
         facts = replace(facts, costs=costs, attempts=attempts, tick=tick)
         manifest = next_manifest(

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from headgate.arrays import I64
 from headgate.commit.facts import CostFacts
+from headgate.commit.measuring import Measuring
 from headgate.commit.renumbering import in_order
 from headgate.errors import StateFileError
 from headgate.routing.costs import CostModel, CostSketch, SketchShape
@@ -43,7 +44,7 @@ class CostFiles:
         self._known: dict[str, tuple[str, CostModel]] = {}
 
     def save(self, operator: str, model: CostModel) -> str:
-        name = write_table(self.storage, operator, model.to_arrow())
+        name = write_table(self.storage, operator, model.to_arrow(with_speed=True))
         self._known[operator] = name, model
         return name
 
@@ -54,6 +55,35 @@ class CostFiles:
             model = CostModel.from_arrow(read_table(self.storage, name, "cost model"))
             self._known[operator] = name, model
         return model
+
+
+class CostsAsAsked(Mapping[str, CostModel]):
+    """A plan's models, each read when a task first asks for it: most tasks only run rows.
+
+    They are advice, so a task can do without one that cannot be read. Another attempt that has it
+    may send rows elsewhere; custody notices, and the epoch is run again.
+    """
+
+    def __init__(self, files: CostFiles, names: Mapping[str, str]) -> None:
+        self._files, self._names = files, names
+        self._found: dict[str, CostModel | None] = {}
+
+    def __getitem__(self, operator: str) -> CostModel:
+        if operator not in self._found:
+            try:
+                self._found[operator] = self._files.load(self._names[operator])
+            except StateFileError:
+                self._found[operator] = None
+        model = self._found[operator]
+        if model is None:
+            raise KeyError(operator)
+        return model
+
+    def __iter__(self) -> Iterator[str]:
+        return (operator for operator in self._names if operator in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 class CostsInUse:
@@ -67,6 +97,7 @@ class CostsInUse:
         self.names: dict[str, str] = {}
         self.beside_ms: dict[str, tuple[float, ...]] = {}
         self._sent: Counter[str] = Counter()
+        self._measuring = {op: Measuring(always=op in _papers(program)) for op in self._shapes}
         self.damaged: dict[str, StateFileError] = {}
         for operator, name in stored.items():
             if operator in self._shapes:
@@ -77,7 +108,14 @@ class CostsInUse:
         for operator, model in self.models.items():
             if model.instances != slots:
                 self._use(operator, model.resized(slots))
+                self._measuring[operator].wanted = True
         self.beside_ms = {op: b for op, b in self.beside_ms.items() if len(b) == slots}
+
+    @property
+    def unmeasured(self) -> frozenset[str]:
+        """Operators whose rows the next epoch need not measure by value."""
+        due = {op for op, chosen in self._measuring.items() if chosen.is_due(self.models.get(op))}
+        return frozenset(self._shapes) - due
 
     def renumber(self, order: I64) -> None:
         """Slot `order[i]` is called i from now on."""
@@ -109,6 +147,15 @@ class CostsInUse:
             self.beside_ms[operator] = tuple(
                 round(NEWEST * a + (1 - NEWEST) * b, 3) for a, b in zip(now, before, strict=True)
             )
+
+    def judge(
+        self, plan: EpochPlan, facts: Mapping[str, CostFacts], statistics: Iterable[TaskStatistics]
+    ) -> None:
+        """Whether times were as expected: if not, the next epoch is measured."""
+        unsettled = {operator for task in statistics for operator in task.unsettled}
+        for operator, chosen in self._measuring.items():
+            measured = operator not in plan.unmeasured
+            chosen.observe(facts[operator], measured=measured, unsettled=operator in unsettled)
 
     def record(
         self, plan: EpochPlan, total: Control, statistics: Iterable[TaskStatistics]
@@ -191,6 +238,13 @@ def chain_names(program: Program) -> dict[str, tuple[set[str], set[str]]]:
         producers = {nodes[edge.producer].name for edge in program.graph.inputs(head)}
         named[nodes[head].name] = chain, producers
     return named
+
+
+def _papers(program: Program) -> set[str]:
+    """Operators that get their rows as in the paper, whose instances measure whatever they do."""
+    edges = [edge for edge in program.graph.edges if edge.grouping.kind == "cost"]
+    nodes = program.graph.nodes
+    return {nodes[e.consumer].name for e in edges if e.grouping.cost.schedule == "paper"}
 
 
 def cost_shapes(program: Program) -> dict[str, SketchShape]:

@@ -83,30 +83,6 @@ def deal(at, starts, slots, upto, turn, offset, targets):  # type: ignore[no-unt
         targets[i] = slots[j]
 
 
-@njit(cache=True)
-def assign(times, group, busy, first, ahead):  # type: ignore[no-untyped-def]
-    """Each tuple to the instance that is done with it first; `busy` grows with it.
-
-    `ahead` is 1.0, or 0.0 to leave the tuple's own time out of the choice. Same targets as
-    `cost_shuffle.greedy`, bit by bit: same order of additions and comparisons.
-    """
-    k = len(busy)
-    targets = np.empty(len(group), np.int32)
-    for i in range(len(group)):
-        g = group[i]
-        best = first
-        least = busy[first] + ahead * times[g, first]
-        for j in range(first + 1, first + k):
-            op = j if j < k else j - k
-            end = busy[op] + ahead * times[g, op]
-            if end < least:
-                least = end
-                best = op
-        busy[best] += times[g, best]
-        targets[i] = best
-    return targets
-
-
 class Chooser:
     """Gives the rows of an edge their slots, in one task.
 

@@ -14,6 +14,7 @@ instances apart: each then has to see every value by itself (docs/decisions/0012
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -241,10 +242,16 @@ class CostModel:
         frequency, time_ms = self.frequency[instance], self.time_ms[instance]
         return CostSketch(self.shape, frequency.copy(), time_ms.copy())
 
+    @cached_property
+    def told_rows(self) -> F64:
+        """How many tuples each instance has told of."""
+        told: F64 = self.frequency.sum(axis=1) / self.shape.depth
+        return told
+
     @property
     def is_whole(self) -> bool:
         """Has every instance told something?"""
-        return bool((self.frequency.sum(axis=1) > 0).all())
+        return bool((self.told_rows > 0).all())
 
     def seen(self, h: U64) -> F64:
         """How many tuples of each value all instances have told of, at most."""
@@ -260,17 +267,25 @@ class CostModel:
             np.pad(self.time_ms[:instances], more),
         )
 
-    def to_arrow(self) -> pa.Table:
-        """The cells that are not zero, instance by instance."""
-        instance, cell = np.nonzero(self.frequency)
+    def to_arrow(self, *, with_speed: bool = False) -> pa.Table:
+        """The cells that are not zero, instance by instance.
+
+        Fitting speeds takes longer than reading all the rest: `with_speed` puts them beside it.
+        """
+        instance, cell = np.divmod(np.flatnonzero(self.frequency), self.frequency.shape[1])
         columns = {
             "instance": instance.astype(np.int32),
             "cell": cell.astype(np.int32),
             "frequency": self.frequency[instance, cell],
             "time_ms": self.time_ms[instance, cell],
         }
-        shape = f"{self.shape.depth} {self.shape.width} {self.shape.seed}"
-        return pa.table(columns, metadata={"shape": shape, "instances": str(self.instances)})
+        facts = {
+            "shape": f"{self.shape.depth} {self.shape.width} {self.shape.seed}",
+            "instances": str(self.instances),
+        }
+        if with_speed:
+            facts["speed"] = json.dumps(self.speed.tolist())
+        return pa.table(columns, metadata=facts)
 
     @classmethod
     def from_arrow(cls, table: pa.Table) -> CostModel:
@@ -280,4 +295,7 @@ class CostModel:
         time_ms = np.zeros_like(frequency)
         at = table["instance"].to_numpy(), table["cell"].to_numpy()
         frequency[at], time_ms[at] = table["frequency"].to_numpy(), table["time_ms"].to_numpy()
-        return cls(SketchShape(depth, width, seed), frequency, time_ms)
+        model = cls(SketchShape(depth, width, seed), frequency, time_ms)
+        if b"speed" in facts:  # JSON gives every float back bit by bit
+            vars(model)["speed"] = np.array(json.loads(facts[b"speed"]))
+        return model

@@ -1,7 +1,7 @@
-/* The hot loops over keys: hashes, marks and groups, one pass over all rows.
+/* The hot loops over keys: hashes, marks, groups and schedules, one pass over all rows.
 
-   Every function gives exactly what its NumPy counterpart gives (routing/hashing.py and
-   routing/identity.py); tests/unit/routing/test_kernels.py compares them. No Python in here:
+   Every function gives exactly what its counterpart gives (routing/hashing.py, routing/identity.py
+   and slot/cost_shuffle.py); tests/unit/routing/test_kernels.py compares them. No Python in here:
    routing/kernels.py calls it through ctypes.
 */
 #include <stdint.h>
@@ -195,4 +195,25 @@ i64 hg_group_rows(const u64 *h, const u64 **marks, i64 mark_count, i64 rows, i64
    must hold where the group begins. */
 void hg_order_of(const i64 *codes, i64 rows, i64 *starts, i64 *order) {
     for (i64 row = 0; row < rows; row++) order[starts[codes[row]]++] = row;
+}
+
+/* --- schedules -------------------------------------------------------------------------------- */
+
+/* Each row, in order, to the instance that would be done with it first, or, not looking ahead, to
+   the one with the least work so far. Of equals the first one wins, counted from `first`. `busy`
+   grows by what the rows take: `times` has a line per group, a column per instance. */
+void hg_assign(const double *times, const i64 *group, i64 rows, i64 instances, i64 first, i64 ahead,
+               double *busy, int32_t *targets) {
+    for (i64 row = 0; row < rows; row++) {
+        const double *cost = times + group[row] * instances;
+        i64 best = first;
+        double least = ahead ? busy[first] + cost[first] : busy[first];
+        for (i64 step = 1; step < instances; step++) {
+            const i64 j = first + step < instances ? first + step : first + step - instances;
+            const double end = ahead ? busy[j] + cost[j] : busy[j];
+            if (end < least) least = end, best = j;
+        }
+        busy[best] += cost[best];
+        targets[row] = (int32_t)best;
+    }
 }

@@ -1,4 +1,4 @@
-"""The compiled hot loops over keys, if they were built; see `native.py`."""
+"""The compiled hot loops over keys and rows, if they were built; see `native.py`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from headgate import native
-from headgate.arrays import I64, U64
+from headgate.arrays import F64, I32, I64, U64
 from headgate.native import COUNT, POINTER, Kernels
 from headgate.native import at as _at
 
@@ -23,6 +23,7 @@ _SIGNATURES: native.Signatures = {
     "hg_sip_words": ([POINTER, POINTER, COUNT, COUNT, POINTER], None),
     "hg_group_rows": ([POINTER, POINTER, COUNT, COUNT, POINTER, POINTER], COUNT),
     "hg_order_of": ([POINTER, COUNT, POINTER, POINTER], None),
+    "hg_assign": ([POINTER, POINTER, *[COUNT] * 4, POINTER, POINTER], None),
 }
 
 
@@ -98,6 +99,16 @@ def order_of(kernels: Kernels, codes: I64, starts: I64) -> I64:
     places = starts.copy()
     kernels.order_of(_at(codes), len(codes), _at(places), _at(order))
     return order
+
+
+def assign(kernels: Kernels, times: F64, group: I64, busy: F64, first: int, ahead: bool) -> I32:
+    """An instance per row; `busy` grows in place."""
+    times, group = np.ascontiguousarray(times, np.float64), np.ascontiguousarray(group, np.int64)
+    assert busy.flags.c_contiguous and busy.dtype == np.float64
+    targets = np.empty(len(group), np.int32)
+    places = _at(busy), _at(targets)
+    kernels.assign(_at(times), _at(group), len(group), len(busy), first, ahead, *places)
+    return targets
 
 
 def _whole(long_values: int) -> int:

@@ -28,10 +28,9 @@ import pyarrow as pa
 import xxhash
 from pyspark import Accumulator, Broadcast, TaskContext
 
-from headgate.commit.costs_in_use import CostFiles
+from headgate.commit.costs_in_use import CostFiles, CostsAsAsked
 from headgate.commit.routing_in_use import TableFiles
 from headgate.errors import EngineError, StateFileError
-from headgate.routing.costs import CostModel
 from headgate.routing.route import Route
 from headgate.runtime.exchange import Stage, slot_labels
 from headgate.slot.file_rows import files_of, read_pieces, read_whole
@@ -234,18 +233,12 @@ def _plan() -> tuple[EpochPlan, StateFileError | None]:
         except StateFileError as problem:
             return plan, problem
         routes = {op: Route(table, *large[op]) for op, table in tables.items()}
-        _plans[packed] = replace(plan, routes={**plan.routes, **routes}, costs=_cost_models(plan))
+        plan = replace(plan, routes={**plan.routes, **routes})
+        if plan.cost_files:
+            costs = CostsAsAsked(_cost_files(plan.costs_uri), plan.cost_files)
+            plan = replace(plan, costs=costs)
+        _plans[packed] = plan
     return _plans[packed], None
-
-
-def _cost_models(plan: EpochPlan) -> dict[str, CostModel]:
-    models = {}
-    for operator, name in plan.cost_files.items():
-        # Advice, so a task can do without it. Another attempt that has it may send rows
-        # elsewhere; custody notices, and the epoch is run again.
-        with suppress(StateFileError):
-            models[operator] = _cost_files(plan.costs_uri).load(name)
-    return models
 
 
 @lru_cache(maxsize=1)

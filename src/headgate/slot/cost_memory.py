@@ -35,8 +35,17 @@ class Place(NamedTuple):
         return [self.plan.epoch, self.level]
 
 
-def tell(store: StateStore, place: Place, measured: CostSketch) -> CostSketch | None:
-    """Add what an instance has measured in a task; its sketches, if they are due to be sent."""
+class Told(NamedTuple):
+    """An instance's sketches, if they are due to be sent, and whether it has told what it knows:
+    it has become stable, and times have not changed since.
+    """
+
+    sent: CostSketch | None
+    settled: bool
+
+
+def tell(store: StateStore, place: Place, measured: CostSketch) -> Told:
+    """Add what an instance has measured in a task."""
     plan, operator, slot, _ = place
     copy = None if store.warm is None else store.warm.lock(operator, slot)
     key = plan.storage_uri, operator, slot
@@ -50,7 +59,7 @@ def tell(store: StateStore, place: Place, measured: CostSketch) -> CostSketch | 
                 _keep(key, noted)
             else:
                 copy.keep_note(noted)
-        return instance.sent if sent_at == place.now else None
+        return Told(instance.sent if sent_at == place.now else None, instance.is_stable)
     finally:
         if copy is not None:
             copy.release()

@@ -14,13 +14,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from headgate.arrays import F64, I32, I64
+from headgate.routing import kernels
 from headgate.routing.hashing import group_rows, hash_columns
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import Program
 from headgate.slot.rows import Rows, concat
 from headgate.topology.graph import Edge
 
-SMALL_ROWS = 2_000  # scheduled by a loop in Python: loading numba takes longer
 WINDOW_ROWS = 16_384  # scheduled together, what takes long first; held in memory until then
 Scheduled = tuple[Edge, Rows, I32]
 
@@ -37,17 +37,12 @@ def greedy(times: F64, group: I64, busy: F64, first: int = 0, *, ahead: bool = T
     if times.shape[1] != len(busy):
         raise ValueError(f"times of {times.shape[1]} instances, but {len(busy)} are there")
     first %= len(busy)
-    targets: I32
-    if len(group) > SMALL_ROWS:
-        from headgate.routing.chooser import assign  # late: it loads numba
-
-        targets = assign(np.ascontiguousarray(times), group, busy, first, float(ahead))
-        return targets
+    if kernels.compiled is not None:
+        return kernels.assign(kernels.compiled, times, group, busy, first, ahead)
     turn = [*range(first, len(busy)), *range(first)]
-    done, costs = busy.tolist(), times.tolist()
-    targets = np.empty(len(group), np.int32)
-    for i, g in enumerate(group.tolist()):
-        cost = costs[g]
+    done = busy.tolist()
+    targets: I32 = np.empty(len(group), np.int32)
+    for i, cost in enumerate(times[group].tolist()):
         best = (
             min(turn, key=lambda j: done[j] + cost[j]) if ahead else min(turn, key=done.__getitem__)
         )

@@ -12,6 +12,9 @@ the parts are values *apart*, those whose costs matter most and are known least;
 values of similar cost whose company changes from epoch to epoch. And rows of a part of n values
 count one nth of an nth: it is one measurement of all of them, and says little of any.
 
+In epochs that the plan leaves unmeasured a chain is timed as a whole, which costs nothing: one
+call, no groups, no sketches. That is enough to see whether its slots take what they should.
+
 How rows are cut depends on rows and plan alone, and the output is put back into their order, so
 nothing but the clock differs between two runs.
 """
@@ -55,12 +58,8 @@ class Measured:
     in_parts: bool = False
 
     @property
-    def rows(self) -> int:
-        return int(self.count.sum())
-
-    @property
-    def total_ms(self) -> float:
-        return float(self.own_ms.sum() + self.part_ms.sum())
+    def spent(self) -> tuple[int, float]:
+        return int(self.count.sum()), float(self.own_ms.sum() + self.part_ms.sum())
 
     def open(self, h: U64, count: F64, work_ms: F64, part: I64) -> int:
         """Begin with more groups; the number of the first."""
@@ -97,25 +96,35 @@ class CostTiming:
         self._inputs = {e.consumer: e.grouping for e in edges if e.grouping.kind == "cost"}
         self._chain_of = chains(program) if self._inputs else {}
         self._names = {head: program.graph.nodes[head].name for head in self._inputs}
+        nodes = program.graph.nodes
+        self._cuts = {head for at, head in self._chain_of.items() if not nodes[at].spec.per_row}
         self._measured: dict[int, Measured] = {}
+        self._whole: dict[int, tuple[int, float]] = {}
 
     def measures(self, node: Node) -> bool:
         return node.id in self._chain_of
 
     @property
-    def measured(self) -> dict[str, Measured]:
-        """By the operator behind the shuffle, what its chain has taken so far."""
-        return {self._names[head]: found for head, found in self._measured.items()}
+    def spent(self) -> dict[str, tuple[int, float]]:
+        """By the operator behind the shuffle, its rows so far and the milliseconds of its chain."""
+        measured = {head: found.spent for head, found in self._measured.items()}
+        return {self._names[head]: told for head, told in (self._whole | measured).items()}
 
-    def sketch(self, operator: str) -> CostSketch:
-        """What was learnt of an operator's rows."""
-        head = next(head for head, name in self._names.items() if name == operator)
-        options = self._inputs[head].cost
-        return self._measured[head].sketched(SketchShape.within(options.epsilon, options.delta))
+    @property
+    def sketches(self) -> dict[str, CostSketch]:
+        """What was learnt of the rows of operators that were measured."""
+        found = {}
+        for head, measured in self._measured.items():
+            options = self._inputs[head].cost
+            shape = SketchShape.within(options.epsilon, options.delta)
+            found[self._names[head]] = measured.sketched(shape)
+        return found
 
     def run(self, node: Node, rows: Rows, dead: DeadLetters) -> Rows:
         """As `run_stateless`, and remember what the rows took."""
         head = self._chain_of[node.id]
+        if self._names[head] in self._plan.unmeasured:
+            return self._run_whole(node, rows, dead, head)
         measured = self._measured.setdefault(head, Measured())
         if node.id == head:
             rows = self._opened(node, rows, measured)
@@ -138,6 +147,15 @@ class CostTiming:
             measured.part_ms[part] += (self._clock_ns() - start) / 1e6
         return in_order(outputs, PLACE)
 
+    def _run_whole(self, node: Node, rows: Rows, dead: DeadLetters, head: int) -> Rows:
+        start = self._clock_ns()
+        made = run_stateless(node, rows, dead)
+        spent_ms = (self._clock_ns() - start) / 1e6
+        before = self._whole.get(head, (0, 0.0))
+        came = len(rows) if node.id == head else 0
+        self._whole[head] = before[0] + came, before[1] + spent_ms
+        return made
+
     def goes_on(self, edge: Edge) -> bool:
         """Do rows stay in their chain along this edge?"""
         chain = self._chain_of.get(edge.producer)
@@ -150,9 +168,9 @@ class CostTiming:
         group, first = group_rows(hashed)
         h = hashed[first]
         count = np.bincount(group, minlength=len(first)).astype(np.float64)
-        model, slot = self._plan.costs.get(node.name), self._slot
+        slot, parts = self._slot, PARTS_MAX
+        model = self._plan.costs.get(node.name) if node.id in self._cuts else None
         work_ms, seen = np.ones(len(h)), np.zeros(len(h))
-        parts = PARTS_MAX
         if model is not None and slot is not None:
             work_ms, seen = _known(model, h, slot, self._inputs[node.id].cost.schedule == "paper")
             parts = int(max(1, min(parts, (work_ms * count).sum() / PART_MS_MIN)))

@@ -107,9 +107,10 @@ class EpochPlan:
     that do not send large ones along. `costs` holds, for operators with a cost-aware input, what
     rows take in each slot, and `cost_files` where that is stored; there is none before the first
     measurements. `beside_ms` is what each slot will have to do besides, in one scheduling task's
-    share. `batching` says how rows become batch tuples. `clocks` holds the clocks of
-    operators behind windows, whose event time is not the flow's. `signed`: the checkpoint has a
-    key, so that digests of files must be strong. `identity` is how the checkpoint tells keys apart,
+    share; rows of operators in `unmeasured` are not measured by value. `batching` says how rows
+    become batch tuples. `clocks` holds the clocks of operators behind windows, whose event time is
+    not the flow's. `signed`: the checkpoint has a key, so that digests of files must be strong.
+    `identity` is how the checkpoint tells keys apart,
     `clock_behind` for how many epochs the wall clock has been behind `clock`. `at_work` holds, for
     each level from the first on, the slots that get a task (none given: all slots in all levels),
     `ends` the level in which each stateful operator has all of the epoch (see `slot/levels.py`),
@@ -142,6 +143,7 @@ class EpochPlan:
     cost_files: Mapping[str, str] = field(default_factory=dict)
     costs_uri: str = ""
     beside_ms: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    unmeasured: frozenset[str] = frozenset()
     batching: Batching = field(default_factory=Batching)
     clocks: Mapping[str, EpochClock] = field(default_factory=dict)
     clock_behind: int = 0

@@ -42,7 +42,8 @@ _LOADS_SHARE = 4  # one part in four of the memory is for key loads
 class TaskStatistics:
     """The counts of one task: `pairs[producer, consumer]`, `loads[operator]`, and key texts;
     `spent[operator]`, rows behind a cost-aware shuffle and their milliseconds; `costs[operator]`,
-    the instance's sketches if it sends them; `state[operator]`, rows of state by unit;
+    the instance's sketches if it sends them, and `unsettled`, operators whose rows it does not know
+    well enough to be silent; `state[operator]`, rows of state by unit;
     `unit_ns[operator]`, what each part of its units took; `yardstick_ns`, how fast it was here.
     """
 
@@ -52,6 +53,7 @@ class TaskStatistics:
     labels: dict[str, dict[int, str]] = field(default_factory=dict)
     spent: dict[str, tuple[int, float]] = field(default_factory=dict)
     costs: dict[str, CostSketch] = field(default_factory=dict)
+    unsettled: set[str] = field(default_factory=set)
     state: dict[str, PairSketch] = field(default_factory=dict)
     unit_ns: dict[str, tuple[int, ...]] = field(default_factory=dict)
     yardstick_ns: int = 0

@@ -241,7 +241,7 @@ class Task:
             sink = self.program.graph.nodes[self.program.graph.dead_letters]
             self.sinks.add(sink.name, Rows(letters))
             self.control.dead = dict(self.dead.counts)
-        if self.counting is not None or self._timing.measured:
+        if self.counting is not None or self._timing.spent:
             counted = TaskStatistics(self.producer)
             if self.counting is not None:
                 counted = self.counting.statistics
@@ -253,13 +253,16 @@ class Task:
 
     def _tell_costs(self, counted: TaskStatistics) -> None:
         """What rows took; the sketches of it only if they are due to be sent."""
-        for operator, measured in self._timing.measured.items():
-            counted.spent[operator] = measured.rows, measured.total_ms
-            if self.slot is not None:
-                place = Place(self.plan, operator, self.slot, self.level)
-                sent = tell(self.services.store, place, self._timing.sketch(operator))
-                if sent is not None:
-                    counted.costs[operator] = sent
+        counted.spent |= self._timing.spent
+        if self.slot is None:
+            return
+        for operator, sketch in self._timing.sketches.items():
+            place = Place(self.plan, operator, self.slot, self.level)
+            told = tell(self.services.store, place, sketch)
+            if told.sent is not None:
+                counted.costs[operator] = told.sent
+            if not told.settled:
+                counted.unsettled.add(operator)
 
     def answer(self, problem: HeadgateError | None = None) -> BatchTuple:
         """The control record; of a task that hit bad input only the error."""

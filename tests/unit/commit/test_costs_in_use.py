@@ -11,7 +11,7 @@ from tests.unit.commit.parts import coordinator, quiet
 from tests.unit.slot.parts import compiled, plan_for, source
 
 from headgate import Count, Flow
-from headgate.commit.costs_in_use import CostFiles, CostsInUse, cost_shapes
+from headgate.commit.costs_in_use import CostFiles, CostsAsAsked, CostsInUse, cost_shapes
 from headgate.errors import StateFileError
 from headgate.routing.costs import CostSketch
 from headgate.routing.hashing import mix
@@ -92,6 +92,39 @@ def test_a_restart_begins_with_what_was_measured(tmp_path):
     assert after.models["work"].instances == 3
     assert files(tmp_path).load(after.names["work"]).instances == 3
     assert len(CostsInUse(program(0.05), files(tmp_path), before.names).models) == 0
+
+
+def test_tasks_read_a_model_when_they_ask_for_it(tmp_path):
+    costs = measured(CostsInUse(program(), files(tmp_path), {}), 6)
+    names = {**costs.names, "lost": "lost-0.arrow"}
+    asked = CostsAsAsked(files(tmp_path), names)
+    found = asked["work"]
+    (tmp_path / costs.names["work"]).unlink()
+    assert (found.times_ms(VALUES) == costs.models["work"].times_ms(VALUES)).all()
+    assert asked.get("work") is found and asked.get("lost") is None and list(asked) == ["work"]
+    assert "work" not in CostsAsAsked(files(tmp_path), names), "it reads nothing before it is asked"
+
+
+def test_what_is_known_well_is_measured_now_and_then(tmp_path):
+    """All the same, an instance that says it is unsettled is heard, and so is another number."""
+    costs = CostsInUse(program(), files(tmp_path), {})
+    assert not costs.unmeasured
+    measured(costs, 8, rows=4_000)
+    quick = TaskStatistics(0, spent={"work": (5, 1.0)})
+
+    def after(told, plan):
+        costs.judge(plan, costs.record(plan, Control(), [told]), [told])
+        return costs.unmeasured
+
+    plan = plan_for(program(), slots=2)
+    assert after(quick, plan) == {"work"}
+    seldom = replace(plan, unmeasured=costs.unmeasured)
+    assert [after(quick, seldom) for _ in range(15)][-2:] == [{"work"}, set()]
+    assert after(quick, plan) == {"work"}
+    assert after(replace(quick, unsettled={"work"}), plan) == set()
+    assert after(quick, plan) == {"work"}
+    costs.fit(3)
+    assert not costs.unmeasured
 
 
 def test_a_lost_file_costs_the_measurements_and_nothing_else(tmp_path):

@@ -48,7 +48,7 @@ def measured(seed, factor=1.0):
 
 def told(store, place, epochs, factor=1.0):
     """The epochs in which the instance sends, and its last sketches."""
-    sent = {e: tell(store, at(place, e), measured(e, factor)) for e in epochs}
+    sent = {e: tell(store, at(place, e), measured(e, factor)).sent for e in epochs}
     return {e: sketch for e, sketch in sent.items() if sketch is not None}
 
 
@@ -61,8 +61,8 @@ def test_it_sends_when_stable_seldom_after_that_and_again_on_change(store, place
 
 def test_an_epoch_that_runs_again_counts_once_and_tells_the_same(store, place):
     for epoch in range(6):
-        first = tell(store, at(place, epoch), measured(epoch))
-        again = tell(store, at(place, epoch), measured(epoch + 100))
+        first = tell(store, at(place, epoch), measured(epoch)).sent
+        again = tell(store, at(place, epoch), measured(epoch + 100)).sent
         assert (first is None) == (again is None)
         if first is not None and again is not None:
             assert (first.frequency == again.frequency).all()
@@ -71,7 +71,7 @@ def test_an_epoch_that_runs_again_counts_once_and_tells_the_same(store, place):
 
 def test_levels_and_slots_are_kept_apart(store, place):
     told(store, place, range(4))
-    assert tell(store, at(place, 3)._replace(level=2), measured(9)) is None, "it was told of 2"
+    assert tell(store, at(place, 3)._replace(level=2), measured(9)).sent is None, "it was told of 2"
     assert not told(store, place._replace(slot=0), range(1)), "another instance knows nothing"
 
 

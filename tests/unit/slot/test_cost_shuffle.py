@@ -216,7 +216,7 @@ def _twice(batch):
 
 def estimates(timing, keys):
     h = hash_columns([pa.array(keys, pa.int64())], len(keys))
-    return estimate_ms(timing.sketch("work"), h)
+    return estimate_ms(timing.sketches["work"], h)
 
 
 @pytest.mark.parametrize("known", [False, True], ids=["no model yet", "with a model"])
@@ -238,8 +238,8 @@ def test_output_is_as_without_timing(kind, known, keys):
         assert made.batch == plain.batch
         assert (made.lineage["order"] == plain.lineage["order"]).all()
     assert set(made.lineage) == {"order", COST}
-    assert timing.measured["work"].rows == len(keys)
-    assert timing.measured["work"].total_ms == pytest.approx(sum(k + 1 for k in keys))
+    rows, ms = timing.spent["work"]
+    assert rows == len(keys) and ms == pytest.approx(sum(k + 1 for k in keys))
 
 
 def test_a_row_function_is_timed_row_by_row():
@@ -260,6 +260,20 @@ def test_a_vectorised_function_is_timed_part_by_part():
     node = program.graph.node("work")
     timing.run(node, rows_of([0, 30, 9, 0, 9]), DeadLetters(plan, 0, wanted=False))
     assert estimates(timing, [0, 9, 30]) == pytest.approx([1, 10, 31])
+
+
+@pytest.mark.parametrize("kind", ["map", "filter", "flat_map", "map_rows"])
+def test_an_unmeasured_chain_is_timed_as_a_whole_and_called_once(kind):
+    clock = Clock()
+    program = declared(kind, clock)
+    plan = plan_for(program, unmeasured=frozenset({"work"}))
+    timing, node = CostTiming(program, plan, clock, 0), program.graph.node("work")
+    rows, dead = rows_of([0, 30, 9, 0, 9]), DeadLetters(plan, 0, wanted=False)
+    made = timing.run(node, rows, dead)
+    assert made.batch == run_stateless(node, rows, dead).batch
+    assert COST not in made.lineage
+    assert timing.spent == {"work": (5, pytest.approx(1 + 31 + 10 + 1 + 10))}
+    assert not timing.sketches
 
 
 def test_rows_that_cost_little_are_not_cut_much():
@@ -306,7 +320,7 @@ def test_the_times_of_a_chain_are_those_of_all_its_operators():
         rows = timing.run(node, rows, dead)
     assert not timing.measures(program.graph.node("beyond"))
     assert sorted(rows.batch.column("k").to_pylist()) == [0] * 4 + [9] * 4
-    assert timing.measured["work"].rows == 5
+    assert timing.spent["work"][0] == 5
     assert estimates(timing, [0, 9, 30]) == pytest.approx([3, 30, 0])
 
 

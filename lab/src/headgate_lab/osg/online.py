@@ -18,11 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headgate.arrays import F64, I32
-from headgate.routing.chooser import assign
 from headgate.routing.costs import CostModel, CostSketch, SketchShape
 from headgate.routing.hashing import mix
 from headgate.routing.instance_costs import InstanceCosts, Stability
-from headgate.slot.cost_shuffle import round_robin
+from headgate.slot.cost_shuffle import greedy, round_robin
 from headgate_lab.osg.paper_instance import PaperInstance
 from headgate_lab.osg.stream_kernel import finish_times
 
@@ -122,8 +121,8 @@ class Online:
                 if self._settings.clock:
                     np.maximum(busy, self._arrival[start], out=busy)
                 group = self._author[at].astype(np.int64)
-                ahead = float(self._settings.ahead)
-                chosen = assign(self._times, group, busy, start % k, ahead)
+                ahead = self._settings.ahead
+                chosen = greedy(self._times, group, busy, start % k, ahead=ahead)
             target[at] = chosen
             self._end[at] = finish_times(self._arrival[at], self._spent[at], chosen, free)
             for i, j in enumerate(chosen.tolist()):
