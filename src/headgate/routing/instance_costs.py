@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headgate.routing.costs import CostModel, CostSketch, SketchShape
+from headgate.routing.costs import CostSketch, SketchShape
 
 
 def change(sketch: CostSketch, before: CostSketch) -> float:
@@ -100,12 +100,18 @@ class InstanceCosts:
         """All of it, to go on from in another process, with what else its keeper wants to know."""
         state = {**told, "stable": self.is_stable, "sent": self.sent is not None}
         state["usual"] = self._usual
-        empty = CostSketch(self.sketch.shape)
-        parts = CostModel.of([self.sketch, self.sent or empty, self._window, self._snapshot])
-        table = parts.to_arrow()
-        noted = {**(table.schema.metadata or {}), b"state": json.dumps(state).encode()}
+        shape = self.sketch.shape
+        parts = [self.sketch, self.sent or CostSketch(shape), self._window, self._snapshot]
+        state["parts"] = [len(part.cells) for part in parts]
+        columns = {
+            "cell": np.concatenate([part.cells for part in parts]).astype(np.int32),
+            "frequency": np.concatenate([part.frequency for part in parts]),
+            "time_ms": np.concatenate([part.time_ms for part in parts]),
+        }
+        facts = {"shape": f"{shape.depth} {shape.width} {shape.seed}", "state": json.dumps(state)}
+        table = pa.table(columns, metadata=facts)
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, table.schema.with_metadata(noted)) as writer:
+        with pa.ipc.new_stream(sink, table.schema) as writer:
             writer.write_table(table)
         packed: bytes = sink.getvalue().to_pybytes()
         return packed
@@ -116,10 +122,16 @@ class InstanceCosts:
     ) -> tuple[InstanceCosts, dict[str, Any]]:
         """What `to_bytes` made, and what its keeper wanted to know."""
         table = pa.ipc.open_stream(packed).read_all()
-        told = json.loads(table.schema.metadata[b"state"])
-        parts = CostModel.from_arrow(table)
-        sketch, sent, window, snapshot = map(parts.sketch, range(4))
-        found = cls(parts.shape, settings)
+        facts = table.schema.metadata
+        told, shape = json.loads(facts[b"state"]), SketchShape(*map(int, facts[b"shape"].split()))
+        ends = np.cumsum(told.pop("parts"))[:-1]
+        cells = np.split(table["cell"].to_numpy().astype(np.int64), ends)
+        frequencies = np.split(table["frequency"].to_numpy(), ends)
+        times_ms = np.split(table["time_ms"].to_numpy(), ends)
+        sketch, sent, window, snapshot = (
+            CostSketch(shape, *part) for part in zip(cells, frequencies, times_ms, strict=True)
+        )
+        found = cls(shape, settings)
         found.sketch, found._window, found._snapshot = sketch, window, snapshot
         found.sent = sent if told.pop("sent") else None
         found.is_stable, found._usual = told.pop("stable"), told.pop("usual")

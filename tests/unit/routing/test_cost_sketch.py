@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.strategies import examples
-from tests.unit.routing.count_min import estimate_ms, frequency_of
+from tests.unit.routing.count_min import estimate_ms, frequency_of, matrices
 
-from headgate.routing.costs import CostSketch, SketchShape
+from headgate.routing.costs import CostModel, CostSketch, SketchShape
 from headgate.routing.hashing import mix
 from headgate.routing.instance_costs import InstanceCosts, Stability, change, surprise
 
@@ -79,7 +79,7 @@ def test_counts_and_times_are_over_by_epsilon_in_few_cases(epsilon, delta):
         sketch = CostSketch(SketchShape.within(epsilon, delta, seed))
         sketch.update(h, spent, count.astype(np.float64))
         too_much.append(np.mean(frequency_of(sketch, h) - count > epsilon * len(values)))
-        cells = sketch.time_ms[sketch.shape.cells(h)].min(axis=0)
+        cells = matrices(sketch)[1][sketch.shape.cells(h)].min(axis=0)
         assert (cells >= spent - 1e-6).all()
         too_much.append(np.mean(cells - spent > epsilon * times.sum()))
     assert np.mean(too_much) <= delta
@@ -113,6 +113,7 @@ def test_merging_is_adding_up(batches, cut):
     first, second = filled(shape, batches[:cut]), filled(shape, batches[cut:])
     first.merge(second)
     whole = filled(shape, batches)
+    assert (first.cells == whole.cells).all() and (np.diff(whole.cells) > 0).all()
     assert first.frequency == pytest.approx(whole.frequency)
     assert first.time_ms == pytest.approx(whole.time_ms)
     assert (first.rows, first.total_ms) == pytest.approx((whole.rows, whole.total_ms))
@@ -126,8 +127,31 @@ def test_counted_tuples_are_tuples(batches):
     h = mix(np.array(list(truth), np.uint64))
     spent = np.array([sum(times) for times in truth.values()])
     together.update(h, spent, np.array([len(times) for times in truth.values()], np.float64))
-    assert together.time_ms == pytest.approx(filled(shape, batches).time_ms)
-    assert together.frequency == pytest.approx(filled(shape, batches).frequency)
+    for ours, theirs in zip(matrices(together), matrices(filled(shape, batches)), strict=True):
+        assert ours == pytest.approx(theirs)
+
+
+def test_many_values_at_once_are_numbered_as_few_are():
+    """A cell per value would take longer to find than all cells."""
+    h = mix(np.arange(3_000, dtype=np.uint64) % 700)
+    times = np.random.default_rng(1).uniform(0, 9, len(h))
+    shape = SketchShape(3, 500)
+    whole, parts = CostSketch(shape), CostSketch(shape)
+    whole.update(h, times)
+    for at in range(0, len(h), 100):
+        parts.update(h[at : at + 100], times[at : at + 100])
+    assert (whole.cells == parts.cells).all() and (whole.frequency == parts.frequency).all()
+    assert whole.time_ms == pytest.approx(parts.time_ms)
+
+
+@given(batches, batches)
+def test_a_copy_goes_its_own_way(first, second):
+    sketch = filled(SketchShape(3, 11, 1), first)
+    copy, before = sketch.copy(), matrices(sketch)
+    copy.merge(filled(SketchShape(3, 11, 1), second))
+    copy.decay(0.5)
+    for ours, theirs in zip(matrices(sketch), before, strict=True):
+        assert (ours == theirs).all()
 
 
 @given(batches)
@@ -135,7 +159,7 @@ def test_a_sketch_survives_pickling(batches):
     sketch = filled(SketchShape(3, 17, 9), batches)
     again = pickle.loads(pickle.dumps(sketch))
     assert again.shape == sketch.shape
-    assert (again.frequency == sketch.frequency).all()
+    assert (again.cells == sketch.cells).all() and (again.frequency == sketch.frequency).all()
     assert (again.time_ms == sketch.time_ms).all()
     assert (again.rows, again.total_ms) == (sketch.rows, sketch.total_ms)
 
@@ -153,8 +177,8 @@ def test_decay_keeps_estimates_and_lets_new_times_weigh_more():
 def test_shapes_are_those_of_the_bounds_and_state_their_memory():
     shape = SketchShape.within(0.01, 0.05)
     assert (shape.depth, shape.width) == (3, 272)
-    sketch = CostSketch(shape)
-    assert sketch.frequency.nbytes + sketch.time_ms.nbytes == 3 * 272 * 16
+    model = CostModel.of([CostSketch(shape)] * 2)
+    assert model.frequency.nbytes + model.time_ms.nbytes == 2 * 3 * 272 * 16
     with pytest.raises(ValueError, match="between 0 and 1"):
         SketchShape.within(epsilon=2)
     with pytest.raises(ValueError, match="cannot add"):
@@ -229,7 +253,7 @@ def test_after_a_restart_it_goes_on_from_what_was_sent():
 
 def test_change_and_surprise_are_relative_and_look_at_known_cells_only():
     def cells(frequency, time_ms):
-        return CostSketch(SketchShape(1, 3), np.array(frequency), np.array(time_ms))
+        return CostSketch.of_cells(SketchShape(1, 3), np.array(frequency), np.array(time_ms))
 
     one, twice = cells([1.0, 2.0, 0.0], [4.0, 8.0, 0.0]), cells([1.0, 2.0, 0.0], [8.0, 16.0, 0.0])
     nothing = cells([0.0, 0.0, 0.0], [0.0, 0.0, 0.0])
