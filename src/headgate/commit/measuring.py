@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from headgate.commit.facts import CostFacts
 from headgate.routing.costs import CostModel
 
-ENOUGH_ROWS = 2_048  # told by each instance: from then on not every epoch is measured
-WORK_MS = 400.0  # of a slot, to one measured epoch, which takes it 2 to 4 ms
+SEEN_ROWS = 6  # of a value, on average, when enough is known of them ...
+ENOUGH_ROWS = 8_192  # ... or of an instance, on average, however many values there are
+WORK_MS = 1_000.0  # of a slot, to one measured epoch, which takes it 2 to 4 ms
 EPOCHS_MAX = 16
 WATCH_ROWS = 128  # in a slot: fewer often take more or less than expected
 DRIFT = 0.25  # of the slots' times, above which they are not what was expected
@@ -49,9 +50,10 @@ class Measuring:
 
 
 def knows_enough(model: CostModel) -> bool:
-    """Those who have told anything have told enough, on average."""
+    """Have those who have told anything told enough, together?"""
     told = model.told_rows
-    return float(told.sum()) >= ENOUGH_ROWS * max(1, int((told > 0).sum()))
+    enough = min(SEEN_ROWS * model.values, ENOUGH_ROWS * int((told > 0).sum()))
+    return 0 < enough <= float(told.sum())
 
 
 def surprising(facts: CostFacts) -> bool:

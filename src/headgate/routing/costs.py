@@ -115,7 +115,8 @@ class CostSketch:
         at, place = self._numbered(self.shape.cells(h).reshape(-1))
         counts = None if count is None else np.tile(count, depth)
         frequency = np.bincount(place, counts, len(at)).astype(np.float64)
-        self._add(at, frequency, np.bincount(place, np.tile(time_ms, depth), len(at)))
+        spent_ms = np.bincount(place, np.tile(time_ms, depth), len(at)).astype(np.float64)
+        self._add(at, frequency, spent_ms)
 
     def merge(self, other: CostSketch) -> None:
         """Add another instance's, task's or epoch's sketch of the same shape."""
@@ -283,6 +284,11 @@ class CostModel:
         """How many tuples each instance has told of."""
         told: F64 = self.frequency.sum(axis=1) / self.shape.depth
         return told
+
+    @cached_property
+    def values(self) -> int:
+        """How many values instances have told of, about: their cells are distinct, if few."""
+        return int(np.count_nonzero(self.frequency.any(axis=0)) / self.shape.depth)
 
     @property
     def is_whole(self) -> bool:

@@ -10,15 +10,16 @@ from headgate.commit.measuring import ENOUGH_ROWS, EPOCHS_MAX, WORK_MS, Measurin
 from headgate.routing.costs import CostModel, CostSketch, SketchShape
 from headgate.routing.hashing import mix
 
-SHAPE = SketchShape.within(0.05, 0.05)
+SHAPE = SketchShape.within(0.0002, 0.05)
 
 
-def model_of(*rows: float) -> CostModel:
-    """Instances that have told of so many rows each."""
+def model_of(*rows: float, values: int = 1) -> CostModel:
+    """Instances that have told of so many rows each, evenly of so many values."""
     sketches = [CostSketch(SHAPE) for _ in rows]
+    h = mix(np.arange(values, dtype=np.uint64))
     for sketch, count in zip(sketches, rows, strict=True):
         if count:
-            sketch.update(mix(np.arange(1, dtype=np.uint64)), np.array([count]), np.array([count]))
+            sketch.update(h, np.full(values, count / values), np.full(values, count / values))
     return CostModel.of(sketches)
 
 
@@ -27,7 +28,7 @@ def facts_of(expected: float, spent: float, rows: int = 10, slots: int = 2) -> C
     return CostFacts((expected,) * slots, (spent,) * slots, (rows,) * slots)
 
 
-KNOWN = model_of(ENOUGH_ROWS, ENOUGH_ROWS)
+KNOWN = model_of(30, 30, values=2)
 
 
 def epochs(chosen: Measuring, count: int, ms: float, model: CostModel = KNOWN) -> list[int]:
@@ -40,14 +41,20 @@ def epochs(chosen: Measuring, count: int, ms: float, model: CostModel = KNOWN) -
     return found
 
 
-def test_every_epoch_is_measured_until_enough_is_known():
+@pytest.mark.parametrize("little", [model_of(0, 0), model_of(30, 20, values=10)])
+def test_every_epoch_is_measured_until_enough_is_known(little):
     assert Measuring().is_due(None)
-    for little in (model_of(9, 9), model_of(ENOUGH_ROWS + 1, ENOUGH_ROWS - 9)):
-        assert epochs(Measuring(), 5, 1.0, little) == [0, 1, 2, 3, 4]
+    assert epochs(Measuring(), 5, 1.0, little) == [0, 1, 2, 3, 4]
+
+
+def test_of_more_values_than_can_be_known_a_number_of_rows_is_enough():
+    values = 2 * ENOUGH_ROWS
+    assert epochs(Measuring(), 2, 1.0, model_of(ENOUGH_ROWS - 9, values=values)) == [0, 1]
+    assert epochs(Measuring(), 2, 1.0, model_of(ENOUGH_ROWS, values=values)) == [0]
 
 
 def test_an_instance_that_is_new_does_not_make_the_others_start_over():
-    assert epochs(Measuring(), 5, 1.0, model_of(ENOUGH_ROWS, 0)) == [0]
+    assert epochs(Measuring(), 5, 1.0, model_of(60, 0, values=2)) == [0]
 
 
 @pytest.mark.parametrize(

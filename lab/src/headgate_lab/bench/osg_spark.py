@@ -50,7 +50,7 @@ class SparkOptions:
 
     instances: tuple[int, ...] = tuple(range(10, 0, -1))
     rows: tuple[tuple[int, int], ...] = ((100, 2), (1_000, 1), (10_000, 1))  # and epochs of each
-    learn_rows: int = 60_000
+    learn_rows: int = 100_000
     learn_epoch_rows: int = 2_000
     faster: float = 20.0
     epsilon: float = 0.0001
