@@ -121,7 +121,7 @@ class CostsInUse:
         """Slot `order[i]` is called i from now on."""
         for operator, model in self.models.items():
             if model.instances == len(order):
-                self._use(operator, CostModel.of([model.sketch(s) for s in order.tolist()]))
+                self._use(operator, CostModel.of([model.sketches[s] for s in order.tolist()]))
         self.beside_ms = {op: in_order(ms, order) for op, ms in self.beside_ms.items()}
 
     def observe(
@@ -137,7 +137,7 @@ class CostsInUse:
             shape, model = self._shapes[operator], self.models.get(operator)
             known = [CostSketch(shape) for _ in range(slots)]
             if model is not None:
-                known = [model.sketch(slot) for slot in range(slots)]
+                known = [model.sketches[slot] for slot in range(slots)]
             for slot, sketch in by_slot.items():
                 known[slot] = sketch
             self._use(operator, CostModel.of(known))

@@ -86,5 +86,5 @@ def _recalled(
                 return instance, told["last"], told["sent_at"]
     instance, model = InstanceCosts(measured.shape), place.plan.costs.get(place.operator)
     if model is not None and place.slot < model.instances and model.shape == measured.shape:
-        instance.adopt(model.sketch(place.slot))
+        instance.adopt(model.sketches[place.slot])
     return instance, [], []

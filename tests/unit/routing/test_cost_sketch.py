@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.strategies import examples
 from tests.unit.routing.count_min import estimate_ms, frequency_of, matrices
 
-from headgate.routing.costs import CostModel, CostSketch, SketchShape
+from headgate.routing.costs import CostSketch, SketchShape
 from headgate.routing.hashing import mix
 from headgate.routing.instance_costs import InstanceCosts, Stability, change, surprise
 
@@ -177,8 +177,9 @@ def test_decay_keeps_estimates_and_lets_new_times_weigh_more():
 def test_shapes_are_those_of_the_bounds_and_state_their_memory():
     shape = SketchShape.within(0.01, 0.05)
     assert (shape.depth, shape.width) == (3, 272)
-    model = CostModel.of([CostSketch(shape)] * 2)
-    assert model.frequency.nbytes + model.time_ms.nbytes == 2 * 3 * 272 * 16
+    sketch = CostSketch(shape)
+    sketch.update(mix(np.arange(5_000, dtype=np.uint64)), np.ones(5_000))
+    assert len(sketch.cells) == 3 * 272, "never more than all cells"
     with pytest.raises(ValueError, match="between 0 and 1"):
         SketchShape.within(epsilon=2)
     with pytest.raises(ValueError, match="cannot add"):

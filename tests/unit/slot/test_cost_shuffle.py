@@ -153,8 +153,7 @@ def test_the_papers_scheduler_leaves_a_rows_own_time_out_of_its_choice():
 def test_the_papers_scheduler_goes_round_until_every_instance_has_told():
     program = program_of("paper")
     told = model_of(3)
-    silent = np.array([[1.0], [1.0], [0.0]])
-    model = CostModel(told.shape, told.frequency * silent, told.time_ms * silent)
+    model = CostModel.of([*told.sketches[:2], CostSketch(told.shape)])
     plan = plan_for(program, slots=3, costs={"work": model})
     slots, control = schedule(program, plan, [rows_of([30, 1, 1, 1])])
     assert list(slots.values()) == [0, 1, 2, 0] and not control.estimated_us
