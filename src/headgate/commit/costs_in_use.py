@@ -121,7 +121,8 @@ class CostsInUse:
         """Slot `order[i]` is called i from now on."""
         for operator, model in self.models.items():
             if model.instances == len(order):
-                self._use(operator, CostModel.of([model.sketches[s] for s in order.tolist()]))
+                renumbered = [model.sketches[slot] for slot in order.tolist()]
+                self._use(operator, CostModel.of(renumbered, model.former))
         self.beside_ms = {op: in_order(ms, order) for op, ms in self.beside_ms.items()}
 
     def observe(
@@ -135,12 +136,14 @@ class CostsInUse:
                 self._sent[operator] += 1
         for operator, by_slot in sent.items():
             shape, model = self._shapes[operator], self.models.get(operator)
-            known = [CostSketch(shape) for _ in range(slots)]
-            if model is not None:
-                known = [model.sketches[slot] for slot in range(slots)]
+            if model is None:
+                model = CostModel.of([CostSketch(shape)] * slots)
+            known, former = list(model.sketches), model.former
             for slot, sketch in by_slot.items():
+                if sketch.rows < known[slot].rows:  # it started over, for times have changed
+                    former = CostSketch(shape)
                 known[slot] = sketch
-            self._use(operator, CostModel.of(known))
+            self._use(operator, CostModel.of(known, former))
         for operator, (chain, producers) in self._chains.items():
             now = beside(timings, operator, chain, producers, slots)
             before = self.beside_ms.get(operator, now)

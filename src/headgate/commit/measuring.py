@@ -50,10 +50,10 @@ class Measuring:
 
 
 def knows_enough(model: CostModel) -> bool:
-    """Have those who have told anything told enough, together?"""
+    """Have those who have told anything told enough, together and with those who are gone?"""
     told = model.told_rows
     enough = min(SEEN_ROWS * model.values, ENOUGH_ROWS * int((told > 0).sum()))
-    return 0 < enough <= float(told.sum())
+    return 0 < enough <= float(told.sum()) + model.former.rows
 
 
 def surprising(facts: CostFacts) -> bool:

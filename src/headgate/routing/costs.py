@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -196,7 +196,8 @@ SPEED_ROUNDS = 8  # of fitting costs and speeds in turn: enough to agree in thre
 
 @dataclass(frozen=True)
 class CostModel:
-    """What k instances have told, `sketches[j]` of instance j, all of one shape.
+    """What k instances have told, `sketches[j]` of instance j, all of one shape; `former` is what
+    those had told that are gone, in times of the mean instance.
 
     It is frozen: every attempt of a task must schedule alike. Memory: that of the sketches, and 16
     bytes a cell. An estimate takes about 0.2 microseconds a value and 30 ns an instance.
@@ -213,10 +214,12 @@ class CostModel:
     """
 
     sketches: tuple[CostSketch, ...]
+    former: CostSketch
 
     @classmethod
-    def of(cls, sketches: Sequence[CostSketch]) -> CostModel:
-        return cls(tuple(sketch.copy() for sketch in sketches))
+    def of(cls, sketches: Sequence[CostSketch], former: CostSketch | None = None) -> CostModel:
+        gone = CostSketch(sketches[0].shape) if former is None else former.copy()
+        return cls(tuple(sketch.copy() for sketch in sketches), gone)
 
     @property
     def shape(self) -> SketchShape:
@@ -252,7 +255,7 @@ class CostModel:
     def _frequency(self) -> F64:
         """F of all instances together, cell by cell."""
         frequency = np.zeros(self.shape.depth * self.shape.width)
-        for sketch in self.sketches:
+        for sketch in (*self.sketches, self.former):
             frequency[sketch.cells] += sketch.frequency
         return frequency
 
@@ -261,6 +264,7 @@ class CostModel:
         time_ms = np.zeros(self.shape.depth * self.shape.width)
         for sketch, factor in zip(self.sketches, speed.tolist(), strict=True):
             time_ms[sketch.cells] += sketch.time_ms / factor
+        time_ms[self.former.cells] += self.former.time_ms
         return time_ms
 
     @cached_property
@@ -321,21 +325,27 @@ class CostModel:
         return counted
 
     def resized(self, instances: int) -> CostModel:
-        """For another number of instances: new ones know nothing and count as mean ones."""
+        """For another number of instances: new ones know nothing and count as mean ones. What
+        those knew that leave is kept.
+        """
         new = [CostSketch(self.shape)] * (instances - self.instances)
-        return CostModel.of([*self.sketches[:instances], *new])
+        model = CostModel.of([*self.sketches[:instances], *new], self.former)
+        for gone, speed in zip(self.sketches[instances:], self.speed[instances:], strict=True):
+            model.former.merge(replace(gone, time_ms=gone.time_ms / speed))
+        return model
 
     def to_arrow(self, *, with_speed: bool = False) -> pa.Table:
-        """The cells in use, instance by instance.
+        """The cells in use, instance by instance; `former` as one more.
 
         Fitting speeds takes longer than reading all the rest: `with_speed` puts them beside it.
         """
-        held = [len(sketch.cells) for sketch in self.sketches]
+        parts = (*self.sketches, self.former)
+        held = [len(part.cells) for part in parts]
         columns = {
-            "instance": np.repeat(np.arange(self.instances, dtype=np.int32), held),
-            "cell": np.concatenate([sketch.cells for sketch in self.sketches]).astype(np.int32),
-            "frequency": np.concatenate([sketch.frequency for sketch in self.sketches]),
-            "time_ms": np.concatenate([sketch.time_ms for sketch in self.sketches]),
+            "instance": np.repeat(np.arange(len(parts), dtype=np.int32), held),
+            "cell": np.concatenate([part.cells for part in parts]).astype(np.int32),
+            "frequency": np.concatenate([part.frequency for part in parts]),
+            "time_ms": np.concatenate([part.time_ms for part in parts]),
         }
         facts = {
             "shape": f"{self.shape.depth} {self.shape.width} {self.shape.seed}",
@@ -349,7 +359,7 @@ class CostModel:
     def from_arrow(cls, table: pa.Table) -> CostModel:
         facts = table.schema.metadata
         shape = SketchShape(*map(int, facts[b"shape"].split()))
-        borders = np.arange(1, int(facts[b"instances"]))
+        borders = np.arange(1, int(facts[b"instances"]) + 1)
         ends = np.searchsorted(table["instance"].to_numpy(), borders)
         parts = zip(
             np.split(table["cell"].to_numpy().astype(np.int64), ends),
@@ -357,7 +367,8 @@ class CostModel:
             np.split(table["time_ms"].to_numpy(), ends),
             strict=True,
         )
-        model = cls(tuple(CostSketch(shape, *part) for part in parts))
+        *sketches, former = (CostSketch(shape, *part) for part in parts)
+        model = cls(tuple(sketches), former)
         if b"speed" in facts:  # JSON gives every float back bit by bit
             vars(model)["speed"] = np.array(json.loads(facts[b"speed"]))
         return model

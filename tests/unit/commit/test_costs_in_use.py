@@ -127,6 +127,21 @@ def test_what_is_known_well_is_measured_now_and_then(tmp_path):
     assert not costs.unmeasured
 
 
+def test_of_instances_that_left_is_forgotten_what_is_not_true_any_more(tmp_path):
+    costs = CostsInUse(program(), files(tmp_path), {})
+    instances = Instances(2)
+    for seed in range(8):
+        costs.observe(instances.epoch(rows=200, seed=seed), 2)
+    costs.fit(1)
+    assert costs.models["work"].former.rows >= 400
+    del instances.instances[1]
+    costs.observe(instances.epoch(rows=3_000, seed=20), 1)
+    assert costs.models["work"].former.rows >= 400, "times are as they were"
+    for seed in range(30, 36):
+        costs.observe(instances.epoch(rows=200, seed=seed, speeds=[5.0]), 1)
+    assert costs.models["work"].former.rows == 0
+
+
 def test_a_lost_file_costs_the_measurements_and_nothing_else(tmp_path):
     costs = CostsInUse(program(), files(tmp_path), {"work": "work-0.arrow", "gone": "x.arrow"})
     assert not costs.models

@@ -64,6 +64,20 @@ def test_a_model_survives_the_wire_and_another_number_of_instances(instances, ro
         assert (ours.cells == theirs.cells).all() and (ours.frequency == theirs.frequency).all()
 
 
+def test_what_instances_knew_that_leave_is_kept_in_times_of_the_mean_one():
+    costs = np.linspace(1, 9, 20)
+    model = measured(costs, [1.0, 1.0, 3.0], [200, 200, 4_000])
+    smaller = model.resized(2)
+    h = mix(np.arange(20, dtype=np.uint64))
+    assert smaller.former.rows == 4_000
+    mean_ms = smaller.times_ms(h).mean(axis=1)
+    assert mean_ms / mean_ms.mean() == pytest.approx(costs / costs.mean(), rel=0.25)
+    again = CostModel.from_arrow(smaller.to_arrow(with_speed=True))
+    assert (again.times_ms(h) == smaller.times_ms(h)).all()
+    assert again.resized(3).former.rows == 4_000
+    assert again.resized(1).former.rows == pytest.approx(4_200)
+
+
 def test_a_model_that_knows_nothing_finds_all_tuples_alike():
     model = measured(np.ones(3), [1.0, 1.0], [0, 0])
     times = model.times_ms(mix(np.arange(4, dtype=np.uint64)))
