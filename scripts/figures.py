@@ -36,12 +36,17 @@ PAGES = (
     NOTES / "0017-batching.md",
     NOTES / "0036-benchmarks.md",
     NOTES / "0037-instances.md",
+    NOTES / "0043-files-and-text.md",
+    NOTES / "0044-wide-rows.md",
     NOTES / "0045-no-debts-between-epochs.md",
 )
 
 WRITERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "chain": runtime.chain,
+    "text": runtime.text,
+    "rows": runtime.wide_rows,
     "wide": runtime.wide,
+    "state-text": runtime.state,
     "manage": runtime.manage,
     "fixed-cost": runtime.fixed_cost,
     "state": runtime.state,

@@ -73,6 +73,60 @@ def draw_chain(found: dict[str, Any]) -> None:
         )
 
 
+def text(found: dict[str, Any]) -> str:
+    labels = {
+        "split": "Headgate, both sums split",
+        "keyed": "Headgate, rows sent to their keys",
+        "native_rocksdb": LABELS["native_rocksdb"].replace("count()", "sum()"),
+        "native_memory": LABELS["native_memory"].replace("count()", "sum()"),
+        "flink": LABELS["flink"],
+        "duckdb": LABELS["duckdb"],
+    }
+    ours = found["split_rows_per_s"]
+    rates = {name: found.get(f"{name}_rows_per_s") for name in labels}
+    rows = [
+        [labels[name], f"{rate:,.0f}", f"{ours / rate:.2f}x"]
+        for name, rate in rates.items()
+        if rate is not None
+    ]
+    options, flink = found["options"], found["split_over_flink"]
+    over_flink = "" if flink is None else f", split {flink:.1f}x Flink SQL"
+    note = (
+        f"\n\nAgainst the better store: split {found['split_over_native']:.2f}x, by key "
+        f"{found['keyed_over_native']:.2f}x{over_flink}. {options['rows_per_epoch']:,} rows per "
+        f"epoch, {options['slots']} slots on {found['machine']['cores']} cores, medians of "
+        f"{options['rounds']} rounds; raw numbers in `docs/figures/text.json`."
+    )
+    return table(["sums by two text keys", "rows/s", "split is"], rows) + note
+
+
+def wide_rows(found: dict[str, Any]) -> str:
+    labels = {
+        "parked": "Headgate, wide columns wait in files",
+        "travelling": "Headgate, they travel",
+        "native": "native Spark, shuffled by the same keys",
+    }
+    sizes = list(found["rows_per_s"])
+    rows = []
+    for name, label in labels.items():
+        cells = [label]
+        for size in sizes:
+            rate = found["rows_per_s"][size][name]
+            ours = found["rows_per_s"][size]["parked"]
+            cells += [f"{rate:,.0f}", f"{ours / rate:.2f}x"]
+        rows.append(cells)
+    head = ["bytes per row"]
+    for size in sizes:
+        head += [f"{int(size):,}: rows/s", "parked is"]
+    options = found["options"]
+    note = (
+        f"\n\nEpochs of {options['epoch_bytes'] / 1e6:,.0f} MB, {options['slots']} slots on "
+        f"{found['machine']['cores']} cores, medians of {options['rounds']} rounds; raw numbers in "
+        "`docs/figures/rows.json`."
+    )
+    return table(head, rows) + note
+
+
 def wide(found: dict[str, Any]) -> str:
     rows = [
         [
