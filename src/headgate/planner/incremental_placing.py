@@ -3,9 +3,10 @@
 Greedy moves of single keys do not find their way out of every corner: when large keys should change
 places, their partners hold them. So every few epochs the pairs it remembers are partitioned from
 scratch, parts renamed so that most keys stay; if that pays, it is installed. The first plan is such
-a fresh look too. What the planner expects of itself is measured
-on the pairs it remembers, which flatters it; the difference to what came true is learnt and taken
-off.
+a fresh look too, and one that knows twice as many keys as the plan before is installed whatever it
+costs: most keys came after that plan, and found their place beside what little it knew. That
+happens ever more rarely. What the planner expects of itself is measured on the pairs it remembers,
+which flatters it; the difference to what came true is learnt and taken off.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class IncrementalPlacing:
         self._index = {name: i for i, name in enumerate(task.operators)}
         self._look_every = max(1, round(task.memory_epochs / LOOKS))
         self._look_in = 0
-        self._looked = False
+        self._keys_planned = 0
         self._last_ms: int | None = None
         self._planner: IncrementalPlanner | None = None
         self._hosts: tuple[str, ...] = ()
@@ -154,7 +155,7 @@ class IncrementalPlacing:
     def _fresh_look(
         self, seen: Observation, tables: Mapping[str, RoutingTable], started: float
     ) -> Proposal | None:
-        """A plan from scratch, if it pays until the next one; the first always does."""
+        """A plan from scratch, if it pays until the next one, or if it knows twice the keys."""
         task = self._task
         assert self._planner is not None
         graph = self._planner.graph(task.operators)
@@ -185,10 +186,9 @@ class IncrementalPlacing:
         pays, why, self._waited = _pays(
             graph, current, planned, task, tolerated, float(rows), self._waited, self._distances
         )
-        first, self._looked = not self._looked, True
-        if not pays and not first:
+        if not pays and graph.vertices < 2 * self._keys_planned:
             return None
-        self._waited = 0.0
+        self._waited, self._keys_planned = 0.0, graph.vertices
         self._planner.plan()  # what it thought so far is overtaken
         self._moves, self._expected = {}, None
         imbalance = graph.imbalance(planned, task.slots, task.allowed).tolist()
