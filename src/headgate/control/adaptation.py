@@ -20,7 +20,7 @@ is scaled.
 their noise moves state for nothing. So a plan is applied if, against staying, it
 
     takes a unit, or load, off slots that leave
-    evens loads that are further apart than allowed, and than chance would put them, by a tenth
+    evens loads by a tenth that are further apart than allowed by more than chance
     brings rows nearer to where they go, more than chance would (`chance`), and leaves loads even
         enough
 
@@ -30,18 +30,25 @@ allocation it has left, and a planner that does not foresee what collocation sav
 every period what it did in the last. ALBIC is such a planner: it keeps loads as measured within the
 limit, and those it leads to are often several times as far apart. Judged like the others it would
 stall. So its own test counts, and the loads it leads to only have to stay within `UNFORESEEN` times
-the limit. Below that rows come first: what evens loads must not cost any; so the order is strict.
+the limit, `UNEVEN_PCT` at most. Below that rows come first: what evens loads must not cost any; so
+the order is strict.
+
+A plan that is worth its moves for its loads, or as slots leave, may bring rows along that only
+chance has put side by side: it is the best of very many. Then it is made again from the rows that
+speak (`chance.rows_that_speak`), with fewer moves.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from headgate.arrays import F64, I32
-from headgate.control.chance import is_more_than_chance, is_more_than_luck
+from headgate.control.chance import is_more_than_chance, is_more_than_luck, rows_that_speak
+from headgate.control.draining import empty_slots, marked, move_alone, slots_named, units_left
 from headgate.control.policy import joined
 from headgate.control.settings import Scaling
 from headgate.planner.allocation.model import (
@@ -51,13 +58,14 @@ from headgate.planner.allocation.model import (
     far_rows,
     load_distance,
 )
-from headgate.planner.allocation.plan import ROUNDING, Limits, Plan, Planner, describe
+from headgate.planner.allocation.plan import ROUNDING, Limits, Plan, Planner
 from headgate.planner.leaving import choose_leaving, new_order
 
 HELPS_PCT = 5.0  # more slots must take at least this off the busiest one
 PATIENCE_PERIODS = 10  # for slots that were asked for and did not come
 EVENS = 0.9  # of the present load distance; a plan that evens must come below it
 UNFORESEEN = 4.0  # times the load distance allowed, for plans that do not foresee theirs
+UNEVEN_PCT = 50.0  # of the mean: uneven whatever was not foreseen; an idle slot is 100 % off
 SAVES = 0.0005  # share of the traffic that a plan must bring together; ALBIC adds a pair a call
 
 
@@ -138,15 +146,19 @@ class Adaptation:
             self._watch.begin_anew()
 
     def step(self, measured: MeasuredUnits, *, scale: bool = True) -> Adapted:
-        """One turn. The situation says how many slots there are, and which of them leave."""
+        """One turn. The situation says how many slots there are, and which of them leave.
+
+        Without `scale` slots have just come: they are empty, which is no chance.
+        """
         if self._to_choose:
             self.leaving = self._choose(measured.situation, self._to_choose)
             self._to_choose = 0
             measured = replace(measured, situation=marked(measured.situation, self.leaving))
         situation, leaving = measured.situation, self.leaving
         self._before = measured.before
-        even_pct = max(self._given.distance_max_pct, measured.noise_pct)
-        self._limits = replace(self._given, distance_max_pct=even_pct)
+        given, noise = self._given.distance_max_pct, measured.noise_pct if scale else 0.0
+        even_pct = math.hypot(given, noise)
+        self._limits = replace(self._given, distance_max_pct=even_pct, noise_pct=noise)
         slots, empty = len(situation.nodes), empty_slots(situation, leaving)
         needed = slots - len(empty)
         if self._asked is not None:
@@ -161,8 +173,8 @@ class Adaptation:
         adapted = Adapted(plan)
         if scale and self._watch is not None and measured.timed and self._asked is None:
             adapted = self._scale(self._watch, measured, plan, slots)
-        if not self._is_worth_applying(marked(situation, self.leaving), adapted.plan):
-            adapted = replace(adapted, plan=None)
+        worth = self._worth_applying(marked(situation, self.leaving), adapted.plan)
+        adapted = replace(adapted, plan=worth)
         if leaving and leaving == self.leaving:
             adapted = self._draining(adapted, situation, empty)
         if not released:
@@ -180,9 +192,32 @@ class Adaptation:
         spent = cost.astype(np.float64)
         return choose_leaving(spent, nodes.capacity, count, hosts, self.leaving)
 
-    def _is_worth_applying(self, situation: Situation, plan: Plan | None) -> bool:
+    def _worth_applying(self, situation: Situation, plan: Plan | None) -> Plan | None:
+        """The plan, if it is worth its moves, and without moves that luck has put into it."""
         if plan is None or not plan.migrations:
-            return True
+            return plan
+        if not self._is_worth_applying(situation, plan):
+            return None
+        if self._is_by_luck(situation, plan):
+            speak = rows_that_speak(situation.traffic, self._before, len(situation.units))
+            again = self._planner.plan(replace(situation, traffic=speak), self._limits)
+            if again.migrations and self._is_worth_applying(situation, again):
+                return replace(again, collocation=situation.collocation(again.node))
+        return plan
+
+    def _is_by_luck(self, situation: Situation, plan: Plan) -> bool:
+        """Does it bring rows together that only chance has put side by side?
+
+        One that adds a pair a period was not chosen among many.
+        """
+        if plan.as_measured or not self._planner.collocates:
+            return False
+        saved = far_rows(situation, situation.home) - far_rows(situation, plan.node)
+        if saved < SAVES * situation.traffic.total:
+            return False
+        return not is_more_than_luck(situation, plan.node, self._before)
+
+    def _is_worth_applying(self, situation: Situation, plan: Plan) -> bool:
         now = Standing.of(situation, situation.home, self._balance)
         then = Standing.of(situation, plan.node, self._balance)
         limit_pct, collocates = self._limits.distance_max_pct, self._planner.collocates
@@ -197,7 +232,7 @@ class Adaptation:
             saves = saves and plan.distance_pct <= max(limit_pct, now.distance_pct) + ROUNDING
             if then.evens(now, limit_pct) and then.far <= now.far:
                 return True
-            limit_pct *= UNFORESEEN
+            limit_pct = max(limit_pct, min(UNFORESEEN * limit_pct, UNEVEN_PCT))
         if then.evens(now, limit_pct):
             return True
         return saves and then.distance_pct <= max(limit_pct, now.distance_pct) + ROUNDING
@@ -321,67 +356,3 @@ class Watch:
     def begin_anew(self) -> None:
         """Something changed: what was seen before says nothing any more."""
         self._above = self._below = 0
-
-
-def marked(situation: Situation, leaving: Sequence[int]) -> Situation:
-    """The same units, and these slots leave."""
-    gone = np.zeros(len(situation.nodes), np.bool_)
-    gone[list(leaving)] = True
-    return situation.on(replace(situation.nodes, leaving=gone))
-
-
-def empty_slots(situation: Situation, leaving: Sequence[int]) -> tuple[int, ...]:
-    """Those of the slots that leave which can go now: all if no unit is on any of them.
-
-    Until then those at the end, as nobody gets another number for that.
-    """
-    used = {*np.unique(situation.home).tolist()}
-    if not used & {*leaving}:
-        return tuple(sorted(leaving))
-    first = len(situation.nodes)
-    while first - 1 in leaving and first - 1 not in used:
-        first -= 1
-    return tuple(range(first, len(situation.nodes)))
-
-
-def units_left(situation: Situation, plan: Plan | None, leaving: Sequence[int]) -> int:
-    """Units that a plan leaves on slots that are to go."""
-    node = situation.home if plan is None else plan.node
-    return int(np.isin(node, list(leaving)).sum())
-
-
-def move_alone(
-    situation: Situation, limits: Limits, method: str, balance: Balance
-) -> tuple[Plan, str] | None:
-    """The cheapest unit on slots that leave which is above the budget, to the emptiest slot.
-
-    None if there is none. The line says that the budget is not kept.
-    """
-    cost, nodes, reach = situation.migration_cost, situation.nodes, situation.reach
-    too_big = np.flatnonzero(nodes.leaving[situation.home] & (cost > limits.migration_cost_max))
-    if not len(too_big):
-        return None
-    unit = int(too_big[np.argmin(cost[too_big])])
-    loads = situation.node_loads(situation.home) + situation.units.load[unit]
-    node = situation.home.astype(np.int32)
-    closed = nodes.leaving if reach is None else nodes.leaving | ~reach.nodes[reach.group[unit]]
-    node[unit] = np.argmin(np.where(closed, np.inf, loads / nodes.capacity))
-    plan = describe(situation, node, method, limits, bound_pct=0.0, balance=balance)
-    why = (
-        f"{situation.units.name(unit)} costs {cost[unit]:.3g}, more than the "
-        f"{limits.migration_cost_max:.3g} of a period: it moves alone"
-    )
-    return plan, why
-
-
-def slots_named(slots: Sequence[int]) -> str:
-    """Slots as the beginning of a sentence.
-
-    Examples:
-        >>> slots_named((2, 3))
-        'slots 2, 3 are'
-        >>> slots_named([1])
-        'slot 1 is'
-    """
-    names = ", ".join(map(str, slots))
-    return f"slot {names} is" if len(slots) == 1 else f"slots {names} are"

@@ -13,6 +13,10 @@ The first needs two periods that agree, the second needs rows: where there are m
 acted on in the period that shows it, as ever. Where a plan was carried out in one of the periods
 before, their rows flatter what it did; so among few rows the next change of the same units waits.
 
+Whatever speaks for it, a plan has to bring more rows together than their number differs by from
+period to period while nothing moves (`NOTICED` standard deviations): at rest nobody would notice
+less, and a planner finds a little to gain in every period.
+
 A planner that adds a pair a period (ALBIC) chooses little, and few rows speak for a pair in any
 period. The rows its plan was made from do, by `CHANCE` standard deviations.
 
@@ -34,6 +38,8 @@ from headgate.planner.allocation.model import Situation, Traffic
 
 CHANCE = 3.0  # standard deviations by which counts of rows must differ, to mean something
 PERIODS_HEARD = 4  # before the present one
+NOTICED = 3.0  # standard deviations of the rows that stay, below which nobody notices a gain
+FALSE_PAIRS = 0.01  # share of pairs that speak by chance
 
 
 def is_more_than_chance(situation: Situation, node: I32) -> bool:
@@ -48,18 +54,51 @@ def is_more_than_chance(situation: Situation, node: I32) -> bool:
 def is_more_than_luck(situation: Situation, node: I32, before: Sequence[Traffic] = ()) -> bool:
     """The same of the best of very many plans; rows of periods `before` did not choose it.
 
-    They are the last first.
+    They are the last first. As many sums are looked at, chance has as many tries.
     """
     gained, varies = _gain(situation, node, situation.traffic)
+    if gained < NOTICED * _varies_anyway(situation):
+        return not varies
     if not varies or gained >= (CHANCE**2 + 2.0 * _log_plans(situation, node)) ** 0.5 * varies**0.5:
         return True
-    gained = varies = 0.0
+    gained, varies, bar = 0.0, 0.0, (CHANCE**2 + 2.0 * log(PERIODS_HEARD)) ** 0.5
     for rows in before[:PERIODS_HEARD]:
         gain, square = _gain(situation, node, rows)
         gained, varies = gained + gain, varies + square
-        if gained > 0 and gained >= CHANCE * varies**0.5:
+        if gained > 0 and gained >= bar * varies**0.5:
             return True
     return False
+
+
+def rows_that_speak(rows: Traffic, before: Sequence[Traffic], units: int) -> Traffic:
+    """The pairs that occur more often than keys drawn apart would; the other rows go anywhere.
+
+    A plan that has to be made, as loads are uneven or a slot leaves, goes by these if what it won
+    by all rows was luck: they keep partners together, and nothing else is pulled anywhere. Counted
+    over all periods heard. Of the pairs kept one in a hundred is there by chance (Benjamini and
+    Hochberg 1995), by the chance that a Poisson number gets as high.
+    """
+    from scipy.special import pdtrc  # late: only who plans from few rows needs it
+
+    heard = [rows, *before[:PERIODS_HEARD]]
+    name = np.concatenate([t.sender * units + t.receiver for t in heard])
+    pair, which = np.unique(name, return_inverse=True)
+    count = np.bincount(which, np.concatenate([t.rate for t in heard]))
+    total = count.sum()
+    if not total:
+        return rows
+    sent = np.bincount(pair // units, count, units)
+    got = np.bincount(pair % units, count, units)
+    expected = sent[pair // units] * got[pair % units] / total
+    chance = pdtrc(np.ceil(count) - 1.0, expected)
+    order = np.sort(chance)
+    possible = float(np.count_nonzero(sent)) * float(np.count_nonzero(got))
+    allowed = FALSE_PAIRS * np.arange(1, len(order) + 1) / possible
+    kept = order[order <= allowed]
+    speaks = chance <= (kept[-1] if len(kept) else -1.0)
+    mine = speaks[which[: len(rows.rate)]]
+    a, b, rate = rows.sender[mine], rows.receiver[mine], rows.rate[mine]
+    return Traffic(a, b, rate, rows.remote_load, rows.total - float(rate.sum()))
 
 
 def _gain(situation: Situation, node: I32, rows: Traffic) -> tuple[float, float]:
@@ -67,6 +106,13 @@ def _gain(situation: Situation, node: I32, rows: Traffic) -> tuple[float, float]
     a, b, home = rows.sender, rows.receiver, situation.home
     comes = (node[a] == node[b]).astype(np.int64) - (home[a] == home[b])
     return float(rows.rate @ comes), float(rows.rate @ np.abs(comes))
+
+
+def _varies_anyway(situation: Situation) -> float:
+    """By how much the rows that stay in their slot differ from period to period, at rest."""
+    rows = situation.traffic.total
+    local = situation.collocation(situation.home)
+    return float((rows * local * (1.0 - local)) ** 0.5)
 
 
 def _log_plans(situation: Situation, node: I32) -> float:

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 
 from headgate.commit.facts import PlanFacts
 from headgate.commit.planning import Observed
-from headgate.control.adaptation import Adaptation, Adapted, MeasuredUnits, marked
+from headgate.control.adaptation import Adaptation, Adapted, MeasuredUnits
 from headgate.control.chance import PERIODS_HEARD
+from headgate.control.draining import marked
 from headgate.control.policy import MOVES_EXPLAINED, Figure, Proposal, View, joined
 from headgate.control.settings import Manager, Scaling
 from headgate.control.unit_costs import HostSpeeds, UnitCosts

@@ -59,7 +59,7 @@ def main(planner: str, folder: Path) -> None:
     first = rows.key_by("a", grouping="hash").process(hg.Count(emit="rows"), name="first")
     first.key_by("b", grouping="hash").process(hg.Count(), name="second").discard()
     tuning = hg.PlannerSettings(slot_bytes_per_second=SLOT_BYTES_PER_SECOND, planner_seconds=0.3)
-    settings = hg.Manager(planner, alpha=1.1, migration_seconds_max=60, tuning=tuning)
+    settings = hg.Manager(planner, alpha=1.3, migration_seconds_max=60, tuning=tuning)
     rule = hg.Scaling(min_slots=FEW, max_slots=MANY, high_pct=75, low_pct=40, hold_periods=2)
     placing = UnitPlacement(("first", "second"), settings, scaling=rule)
     query = flow.start(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from headgate.control.adaptation import (
     PATIENCE_PERIODS,
+    UNEVEN_PCT,
     UNFORESEEN,
     Adaptation,
     Adapted,
@@ -410,3 +411,26 @@ def test_albic_goes_on_collocating_in_the_loop() -> None:
 
     assert situation.collocation(situation.home) > 0.5
     assert load_distance(situation, situation.home) <= UNFORESEEN * 5.0
+
+
+@pytest.mark.parametrize("limit_pct", [5.0, 30.0])
+@pytest.mark.parametrize("planner", ["milp", "albic", "headgate"])
+def test_a_new_slot_is_filled_however_wide_the_limit(planner: str, limit_pct: float) -> None:
+    """An empty slot is as far from the mean as can be. Algorithm 1 plans again when it is there.
+
+    On each of two slots every unit sends to four others, so whatever moves parts rows.
+    """
+    a, b = np.divmod(np.arange(64), 8)
+    together = a % 2 == b % 2
+    flow = Traffic(a[together], 8 + b[together], np.full(32, 25.0), 0.001)
+    units = Units(("a", "b"), np.repeat([0, 1], 8).astype(np.int32), np.full(16, 5.0), np.ones(16))
+    home = (np.arange(16) % 2).astype(np.int32)
+    situation = Situation(units, Nodes.alike(3), home, flow)
+    adaptation = Adaptation(by_steps(planner), Limits(4.0, limit_pct, seconds=20.0), None)
+    for period in range(6):
+        now = replace(situation, period=period)
+        plan = adaptation.step(MeasuredUnits(now, "time", 0.0, timed=True)).plan
+        if plan is not None and plan.migrations:
+            situation = now.after(plan.node)
+
+    assert load_distance(situation, situation.home) <= max(limit_pct, UNEVEN_PCT)

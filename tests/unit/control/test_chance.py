@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from headgate.arrays import I32
-from headgate.control.chance import is_more_than_chance, is_more_than_luck
+from headgate.control.chance import is_more_than_chance, is_more_than_luck, rows_that_speak
 from headgate.planner.allocation.integrated import IntegratedPlanner
 from headgate.planner.allocation.model import Nodes, Situation, Traffic, Units
 from headgate.planner.allocation.plan import Limits
@@ -77,3 +77,29 @@ def test_a_plan_that_parts_nobody_and_brings_nobody_together_is_no_chance() -> N
 
     assert is_more_than_luck(now, turned)
     assert is_more_than_luck(replace(now, traffic=Traffic.none()), turned)
+
+
+@pytest.mark.parametrize("rows", [200, 1_000, 5_000, 50_000])
+def test_rows_that_go_anywhere_speak_for_no_pair(rows: int) -> None:
+    now, before = period(0, rows, 0.0), [period(n, rows, 0.0).traffic for n in range(1, 5)]
+    speak = rows_that_speak(now.traffic, before, len(now.units))
+
+    assert speak.rate.sum() <= 0.01 * rows
+    assert speak.total == now.traffic.total == rows
+    assert speak.collocation(now.home) <= 0.01
+
+
+@pytest.mark.parametrize("rows", [1_000, 5_000])
+def test_pairs_speak_and_the_rows_between_them_do_not(rows: int) -> None:
+    now, before = period(0, rows, 0.8), [period(n, rows, 0.8).traffic for n in range(1, 5)]
+    speak = rows_that_speak(now.traffic, before, len(now.units))
+    real = speak.receiver - UNITS == speak.sender * 7 % UNITS
+
+    assert speak.rate[real].sum() >= 0.75 * rows
+    assert speak.rate[~real].sum() <= 0.02 * rows
+
+
+def test_nothing_speaks_where_no_row_goes_on() -> None:
+    none = Traffic.none()
+
+    assert rows_that_speak(none, [none], 10).total == 0.0

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.control.adaptation import empty_slots, marked, move_alone, units_left
+from headgate.control.draining import empty_slots, marked, move_alone, units_left
 from headgate.planner.allocation.model import Nodes, Situation, Units
 from headgate.planner.allocation.plan import Limits
 from unit.planner.allocation.clusters import situations

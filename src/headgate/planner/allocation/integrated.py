@@ -50,7 +50,7 @@ class IntegratedSettings:
     """
 
     balance: Balance = "total"  # evens the load of all units, or of every operator by itself
-    margin: float = 0.9  # the search aims at this share of the load distance allowed
+    margin: float = 0.9  # the search goes to this share of the load distance it aims at
     least_gain_pct: float = 0.1  # traffic is worth a plan if it saves this share of a node's load
     noticed_pct: float = 0.05  # a load distance above the limit must fall by so much
     strictness: tuple[float, ...] = (4.0, 12.0)  # of unevenness against saved load, tried in turn
@@ -174,7 +174,7 @@ class IntegratedPlanner:
             remote=situation.traffic.remote_load,
             worth=_worth_of_a_row(situation),
             strictness=strictness,
-            dead=own.margin * limits.distance_max_pct / 100.0,
+            dead=own.margin * limits.aim_pct / 100.0,
             move_price=self._move_price(situation),
             least_mean=own.no_load * unit,
             room=class_room(situation, own.balance),

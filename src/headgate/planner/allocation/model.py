@@ -55,12 +55,14 @@ class Traffic:
     """Rows (or bytes) per period from unit to unit. Each pair of units is there at most once.
 
     `remote_load` is the load that one row costs at each of its two ends if it crosses nodes.
+    `anywhere` are further rows, of which nobody knows between whom: they count as apart.
     """
 
     sender: I64
     receiver: I64
     rate: F64
     remote_load: float = 0.0
+    anywhere: float = 0.0
 
     @classmethod
     def none(cls) -> Traffic:
@@ -68,7 +70,7 @@ class Traffic:
 
     @cached_property
     def total(self) -> float:
-        return float(self.rate.sum())
+        return float(self.rate.sum()) + self.anywhere
 
     def collocation(self, node: I32) -> float:
         """The collocation factor: share of the traffic between units on one node; 1 without any."""
@@ -340,7 +342,7 @@ def far_rows(situation: Situation, node: I32) -> float:
     if not t.total:
         return 0.0
     if len(near):
-        return float(t.rate @ (1.0 - near[node[t.sender], node[t.receiver]]))
+        return t.anywhere + float(t.rate @ (1.0 - near[node[t.sender], node[t.receiver]]))
     return (1.0 - t.collocation(node)) * t.total
 
 

@@ -6,6 +6,7 @@ breaks a limit is refused; planners that cannot be trusted, such as solvers, are
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -41,6 +42,16 @@ class Limits:
     migration_cost_max: float = np.inf  # sum of mc over all units that move (maxMigrCost)
     distance_max_pct: float = 1.0  # load distance that is good enough (maxLD), in percent
     seconds: float = 1.0  # the planner is back after that time
+    noise_pct: float = 0.0  # of that, by squares, what chance gives: three standard deviations
+
+    @property
+    def aim_pct(self) -> float:
+        """What a plan should come to: loads just within are beyond it again by chance.
+
+        No nearer than one standard deviation, below which it would follow chance itself.
+        """
+        allowed = math.sqrt(max(self.distance_max_pct**2 - self.noise_pct**2, 0.0))
+        return max(allowed, self.noise_pct / 3.0)
 
     def __post_init__(self) -> None:
         if not (self.migration_cost_max >= 0 and self.distance_max_pct >= 0 and self.seconds > 0):

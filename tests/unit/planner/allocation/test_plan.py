@@ -88,3 +88,9 @@ def test_a_node_that_leaves_is_reason_enough():
     situation = cluster([1, 1], [0, 1], Nodes.alike(2, leaving=(0,)))
 
     assert told(situation, [1, 1]) == ("op[0]: node 0 -> 1, node 0 is to be removed",)
+
+
+def test_a_plan_aims_at_the_limit_without_the_chance_in_it_but_does_not_follow_chance() -> None:
+    assert Limits(distance_max_pct=5.0).aim_pct == 5.0
+    assert Limits(distance_max_pct=5.0, noise_pct=3.0).aim_pct == 4.0
+    assert Limits(distance_max_pct=30.0, noise_pct=30.0).aim_pct == 10.0
