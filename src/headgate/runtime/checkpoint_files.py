@@ -36,13 +36,16 @@ SOURCES_S = 10.0  # to wait for a query that makes its sources; then they log as
 
 
 @contextmanager
-def without_processes(spark: SparkSession, checkpoint: Storage) -> Iterator[None]:
-    """Hold the settings, unless the user has chosen one of them, or Spark has no such class."""
+def without_processes(spark: SparkSession, checkpoint: Storage) -> Iterator[bool]:
+    """Hold the settings, unless the user has chosen one of them, or Spark has no such class; does
+    it?
+    """
     jvm: Any = spark.sparkContext._jvm
     is_there = "JavaClass" in type(_named(jvm, BY_FILE_SYSTEM)).__name__
     is_free = all(spark.conf.get(name, None) is None for name in RAW_FILES)
-    with with_conf(spark, RAW_FILES if checkpoint.is_local and is_there and is_free else {}):
-        yield
+    holds = checkpoint.is_local and is_there and is_free
+    with with_conf(spark, RAW_FILES if holds else {}):
+        yield holds
 
 
 def wait_for_sources(query: StreamingQuery) -> None:

@@ -163,7 +163,7 @@ def start_flow(
         coordinator.journal.append(DamageFacts(gone[0], reason, done, sink=sink))
 
     def start_query(rows: int | None) -> StreamingQuery:
-        with naming(spark, names), without_processes(spark, place.storage):
+        with naming(spark, names), without_processes(spark, place.storage) as must_wait:
             frame = source if rows is None else read_sources(spark, graph, program, rows, names)
             writer = (
                 frame.writeStream.queryName(graph.name)
@@ -175,7 +175,8 @@ def start_flow(
                 )
             )
             query = (writer if trigger is None else writer.trigger(**trigger)).start()
-            wait_for_sources(query)
+            if must_wait:
+                wait_for_sources(query)
             return query
 
     ends = bool(trigger and (trigger.get("availableNow") or trigger.get("once")))
