@@ -15,11 +15,11 @@ setup:  ## .venv from requirements.lock, and Java 17+; at once when nothing chan
 demo: setup  ## the tour: run Headgate on this machine and write a report
 	@$(BIN)/headgate demo
 
-test: check unit spark  ## everything that must hold: check, then unit tests, then Spark tests
-
-# Within a target the order is the listed one even under `make -j`: each step waits for the last.
-unit: check
-spark: unit
+# Spark tests wait for other processes half of their time, which unit tests use. Each of the two tells
+# all it has to tell when it is done.
+test: check  ## everything that must hold: check, then unit tests and Spark tests side by side
+	@echo "== unit tests and Spark tests, side by side"
+	@$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target unit spark
 
 check: setup  ## lint, format, types and the arrows between the rooms
 	@echo "== ruff check";   $(BIN)/ruff check .
@@ -27,15 +27,15 @@ check: setup  ## lint, format, types and the arrows between the rooms
 	@echo "== mypy";         $(BIN)/mypy --strict src lab/src
 	@echo "== lint-imports"; $(BIN)/lint-imports
 
-unit:
+unit: setup
 	@echo "== unit tests (no JVM)"
 	@$(BIN)/pytest -n auto --dist worksteal --ignore=tests/spark -m "not spark and not cluster" --cov --cov-report= $(PYTEST_ARGS)
 	@$(BIN)/python scripts/coverage_by_room.py
 
-spark:
+spark: setup
 	@echo "== Spark tests"
 	@$(BIN)/python tests/spark/jvm.py
-	@$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "spark or cluster" $(PYTEST_ARGS)
+	@$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder tests/spark tests/lab/cluster -m "spark or cluster" $(PYTEST_ARGS)
 
 fuzz: setup  ## the property tests with other draws each time and more of them, and all seeds
 	@$(BIN)/pytest -n auto --dist worksteal --ignore=tests/spark --hypothesis-profile=fuzz --run-slow $(PYTEST_ARGS)

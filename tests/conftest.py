@@ -20,6 +20,7 @@ settings.register_profile("fuzz", deadline=None, max_examples=1_000, print_blob=
 settings.load_profile("headgate")
 
 TESTS = Path(__file__).parent
+CLUSTERS = TESTS / "lab" / "cluster"  # and tests/spark
 MEMORY_DISK, ROOM_BYTES = Path("/dev/shm"), 4 << 30
 
 # Temporary folders lie in memory where it has room: checkpoints are flushed to be durable, and on a
@@ -51,6 +52,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.no_cover)
         if item.path.is_relative_to(TESTS / "spark"):
             item.add_marker(pytest.mark.spark)
+        elif item.get_closest_marker("cluster") and item.path.parent != CLUSTERS:
+            raise pytest.UsageError(f"{item.nodeid}: tests of a cluster lie in {CLUSTERS}")
         if item.get_closest_marker("slow") and not config.getoption("--run-slow"):
             item.add_marker(pytest.mark.skip(reason="slow: runs with --run-slow"))
 

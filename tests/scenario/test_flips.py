@@ -55,7 +55,7 @@ def test_undamaged_warm_copies_are_used_and_not_built_again(place: Place) -> Non
     assert {name for name in place.files if name.startswith("warm/")} <= place.files_now()
 
 
-@pytest.mark.parametrize("seed", seeds(8, of=40))
+@pytest.mark.parametrize("seed", seeds(4, of=40))
 def test_flips(seed: int, place: Place) -> None:
     rng = random.Random(f"flips {seed}")
     by_kind: dict[str, list[str]] = {}

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # Files that take longest go first, so that no process works through one alone at the end.
-LONGEST = ("crash_points", "soak", "task_faults", "elastic_cluster", "flow", "bad_input")
+LONGEST = (
+    "crash_points", "soak", "task_faults", "flow", "kafka", "namespace_cluster", "tuning",
+    "bad_input", "adapting_cluster", "elastic_cluster", "windows_as_spark", "quiet", "speculation",
+)  # fmt: skip
 HERE = Path(__file__).parent
 
 os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_JVM)  # JVMs of programs that tests start

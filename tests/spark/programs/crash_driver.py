@@ -1,8 +1,9 @@
 """A driver that a test kills or pauses: `crash_driver.py FOLDER`; a line of JSON on stdin says go.
 
 It makes its SparkSession first and says "ready", so that a test can start the next driver while
-the last one runs. The function sink appends what it is called with to a file. A manager that is
-never content moves keys from epoch to epoch; every driver declares other groupings for hot keys.
+the last one runs. When it has been overtaken it says so, and is ready again. The function sink
+appends what it is called with to a file. A manager that is never content moves keys from epoch to
+epoch; every driver declares other groupings for hot keys.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tests.spark.feeding import ONCE, as_files
 from tests.spark.session import LOCAL, session_on
 
 from headgate.commit.settings import Options
+from headgate.errors import Overtaken
 from headgate.routing.table import BUCKETS
 from headgate.slot.compile import compile_flow
 
@@ -40,7 +42,17 @@ def main(folder: Path) -> None:
     spark.range(1).count()
     _die_with_the_jvm(spark)
     print("ready", flush=True)
-    told = json.loads(sys.stdin.readline())
+    for line in sys.stdin:
+        try:
+            told = drive(spark, folder, json.loads(line))
+        except Overtaken as overtaken:
+            print(json.dumps({"overtaken": str(overtaken)}), "ready", sep="\n", flush=True)
+        else:
+            print(json.dumps(told), flush=True)
+
+
+def drive(spark: SparkSession, folder: Path, told: dict[str, Any]) -> dict[str, Any]:
+    """Run the flow to its end, if nothing happens to it; what it brought, and its journal."""
     os.environ.update(told["environment"])
     mine = case()
     coin = random.Random(told["seed"])
@@ -63,7 +75,7 @@ def main(folder: Path) -> None:
     )  # fmt: skip
     query.awaitTermination()
     table = query.table("table").toArrow().to_pylist()
-    print(json.dumps({"table": table, "journal": query.journal()}), flush=True)
+    return {"table": table, "journal": query.journal()}
 
 
 def _die_with_the_jvm(spark: SparkSession) -> None:
