@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PLACE = ROOT / "build" / "matrix"
-WANTED = ["--editable", ".[dev,figures]", "--editable", "lab[examples]"]
+WANTED = ["--editable", ".[dev,figures,kafka]", "--editable", "lab[examples]"]
 UNIT = "-n auto --dist worksteal --ignore=tests/spark".split()
 SPARK = ["tests/spark/test_flow.py::test_state_and_output_are_those_of_a_plain_fold"]
 
