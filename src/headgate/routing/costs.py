@@ -277,18 +277,19 @@ class CostModel:
 
     def times_ms(self, h: U64) -> F64:
         """`[i, j]`: what a tuple of value i takes in instance j. Never seen: the mean tuple."""
-        chosen = self.shape.least(h, self._frequency)
+        # In order, which makes the look-ups several times as fast.
+        chosen, value = np.unique(self.shape.least(h, self._frequency), return_inverse=True)
         known = (self._time_ms[chosen] + PRIOR_ROWS * self._mean_ms) / (
             self._frequency[chosen] + PRIOR_ROWS
         )
-        estimate = known[:, None] * self.speed
+        estimate: F64 = known[:, None] * self.speed
         for j, sketch in enumerate(self.sketches):
             place, found = _find(sketch.cells, chosen)
             own = place[found]
             estimate[found, j] = (sketch.time_ms[own] + OWN_ROWS * estimate[found, j]) / (
                 sketch.frequency[own] + OWN_ROWS
             )
-        return estimate
+        return estimate[value.reshape(-1)]
 
     def own_times_ms(self, h: U64) -> F64:
         """The same from each instance's own sketches and nothing else, as Rivetti et al. do: W / F

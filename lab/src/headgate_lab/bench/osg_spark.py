@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 SessionOf = Callable[[int], "SparkSession"]
 OURS = ("cost", "cost_online")
+WARM = 1_000_000  # the number of the first epoch that only warms a session
 COMPARED = ("round_robin", "cost")  # by their stages, which takes more epochs
 
 
@@ -122,7 +123,7 @@ def run_on_spark(
             measured = _epochs_of(graph, cost_ms, options, k, number + len(learning))
             number += len(learning) + len(measured)
             fewer = [epoch for epoch in measured if epoch.turn % options.fewer == 0]
-            warm = [replace(measured[0], number=-1 - i) for i in range(options.warm_epochs)]
+            warm = [replace(measured[0], number=WARM + i) for i in range(options.warm_epochs)]
             _run("round_robin", k, warm, Path(folder), options, session_of(k))
             names = options.contestants
             shift = turn % len(names)  # so that none is always the first
