@@ -13,6 +13,7 @@ one with the new limit. Executors, Python workers, anchors and warm copies stay.
 
 from __future__ import annotations
 
+import ast
 import copy
 import json
 import threading
@@ -23,6 +24,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
@@ -233,12 +235,17 @@ def last_trigger(progress: StreamingQueryProgress | None, epoch: int) -> LastTri
     """
     if progress is None or progress.batchId != epoch - 1 or "addBatch" not in progress.durationMs:
         return LastTrigger()
-    offsets = [
-        [json.loads(text or "null") for text in (source.endOffset, source.latestOffset)]
-        for source in progress.sources
-    ]
+    offsets = [(offset_of(s.endOffset), offset_of(s.latestOffset)) for s in progress.sources]
     waiting = [end != latest for end, latest in offsets if latest is not None]
     return LastTrigger(progress.durationMs["triggerExecution"], any(waiting) if waiting else None)
+
+
+def offset_of(text: str | None) -> Any:
+    """PySpark tells an offset as JSON, but 4.1 as Python prints it."""
+    try:
+        return json.loads(text or "null")
+    except ValueError:
+        return ast.literal_eval(text or "None")
 
 
 class EpochStream:

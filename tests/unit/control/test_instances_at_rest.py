@@ -8,11 +8,11 @@ import pytest
 
 from headgate.control.tuner import RETUNE_EPOCHS, Tuner
 from headgate.planner.tuning.cost_model import EngineCosts
-from strategies import seeds
 from unit.control.service_world import CHAIN, Cluster, Costs, Lived, Truth, live, program
 
 pytestmark = pytest.mark.no_cover  # thousands of epochs, and the lines of test_instances.py
 
+MORE_SEEDS = [pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3)]
 SLOTS, ROWS, EPOCHS = 12, 20_000, 320
 COSTS = EngineCosts(2e-5, 0.0, task_s=0.05, epoch_s=0.3)
 
@@ -44,7 +44,7 @@ def alike_s(cluster: Cluster, slots: int, costs: Costs | None = None) -> float:
     return Truth(costs or Costs(), cluster, slots).epoch_s(ROWS, places)
 
 
-@pytest.mark.parametrize("seed", seeds(1, of=3))
+@pytest.mark.parametrize("seed", [1, *MORE_SEEDS])
 @pytest.mark.parametrize("task_s", [0.05, 0.1])
 def test_what_waits_gets_many_instances_the_others_few_and_it_stays_so(seed, task_s):
     cluster = Cluster(task_s=task_s)

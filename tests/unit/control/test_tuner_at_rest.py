@@ -13,13 +13,13 @@ import pytest
 
 from headgate.control.tuner import RETUNE_EPOCHS
 from headgate.control.tuning_history import REFUSED_EPOCHS
-from strategies import seeds
 from unit.control.flow_world import Engine, Lived, Source, live
 from unit.control.test_tuner import tuner
 
 pytestmark = pytest.mark.no_cover  # tens of thousands of epochs, and the lines of test_tuner.py
 
 EPOCHS = 500
+MORE_SEEDS = [pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3)]
 CHANGES_MOST = 6
 ENGINE = Engine()
 ELASTIC = Engine(cores=2, elastic=True)
@@ -95,7 +95,7 @@ def test_a_steady_stream_without_a_limit(noise, busy, told):
 
 @pytest.mark.parametrize("files", [1, 2, 3, 8])
 @pytest.mark.parametrize("busy", [0.8, 1.4, 2.6])
-@pytest.mark.parametrize("seed", seeds(1, of=3))
+@pytest.mark.parametrize("seed", [1, *MORE_SEEDS])
 def test_a_steady_stream_of_files(busy, files, seed):
     """Two slots take just so many in each epoch, which looks like a limit; not for ever."""
     rate = slots_of_work(busy)

@@ -6,6 +6,7 @@ Spark writes it, Kafka's offsets as its documentation shows them.
 
 from __future__ import annotations
 
+import json
 import threading
 import uuid
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from headgate.commit.facts import LastTrigger
 from headgate.errors import EngineError, SinkFailed
 from headgate.runtime.session import Interrupted
-from headgate.runtime.stream import Epochs, EpochStream, last_trigger
+from headgate.runtime.stream import Epochs, EpochStream, last_trigger, offset_of
 from waiting import PATIENCE_S, wait_until
 
 
@@ -334,6 +335,11 @@ def test_a_source_whose_end_is_not_its_latest_offset_has_rows_that_wait(end, wai
     assert last_trigger(progress((end, latest)), 7).last_rows_wait is waits
     both = progress(('{"logOffset": 3}', None), (end, latest))
     assert last_trigger(both, 7).last_rows_wait is waits
+
+
+@pytest.mark.parametrize("offset", [None, 7, {"posts": {"0": 5, "it's": None}}, [True, "a"]])
+def test_an_offset_is_read_as_json_and_as_python_prints_it(offset):
+    assert offset_of(json.dumps(offset)) == offset_of(str(offset)) == offset
 
 
 def test_nothing_is_said_of_any_other_trigger():
