@@ -23,19 +23,11 @@ LABELS = {
 
 def chain(found: dict[str, Any]) -> str:
     options = found["options"]
-    sizes = "", "_large"
-    rows = []
-    for name, label in LABELS.items():
-        cells = [label]
-        for size in sizes:
-            rate = found.get(f"{name}{size}_rows_per_s")
-            ours = found[f"split{size}_rows_per_s"]
-            cells += ["–", "–"] if rate is None else [f"{rate:,.0f}", f"{ours / rate:.2f}x"]
-        rows.append(cells)
     counts = options["rows_per_epoch"], options["large_rows_per_epoch"]
-    head = ["rows per epoch"]
-    for count in counts:
-        head += [f"{count:,}: rows/s", "split is"]
+    rates = {
+        count: {name: found.get(f"{name}{size}_rows_per_s") for name in LABELS}
+        for count, size in zip(counts, ("", "_large"), strict=True)
+    }
     ratios = found["ratios"]
     note = (
         f"\n\nAgainst the better of Spark's stores: split {ratios['split_over_native']:.2f}x and "
@@ -45,7 +37,21 @@ def chain(found: dict[str, Any]) -> str:
         f"medians of {options['rounds']} rounds; raw numbers in `docs/figures/chain.json`."
     )
     draw_chain(found)
-    return table(head, rows) + note
+    return against("split", LABELS, "rows per epoch", rates) + note
+
+
+def against(
+    ours: str, labels: dict[str, str], of: str, by_size: dict[int, dict[str, float | None]]
+) -> str:
+    """Rates of all, and how many times as fast `ours` is, for each size."""
+    head, rows = [of], [[label] for label in labels.values()]
+    for size, rates in by_size.items():
+        head += [f"{size:,}: rows/s", f"{ours} is"]
+        for cells, name in zip(rows, labels, strict=True):
+            rate, mine = rates[name], rates[ours]
+            known = rate is not None and mine is not None
+            cells += [f"{rate:,.0f}", f"{mine / rate:.2f}x"] if known else ["–", "–"]
+    return table(head, rows)
 
 
 def draw_chain(found: dict[str, Any]) -> None:
@@ -106,25 +112,14 @@ def wide_rows(found: dict[str, Any]) -> str:
         "travelling": "Headgate, they travel",
         "native": "native Spark, shuffled by the same keys",
     }
-    sizes = list(found["rows_per_s"])
-    rows = []
-    for name, label in labels.items():
-        cells = [label]
-        for size in sizes:
-            rate = found["rows_per_s"][size][name]
-            ours = found["rows_per_s"][size]["parked"]
-            cells += [f"{rate:,.0f}", f"{ours / rate:.2f}x"]
-        rows.append(cells)
-    head = ["bytes per row"]
-    for size in sizes:
-        head += [f"{int(size):,}: rows/s", "parked is"]
+    rates = {int(size): by_name for size, by_name in found["rows_per_s"].items()}
     options = found["options"]
     note = (
         f"\n\nEpochs of {options['epoch_bytes'] / 1e6:,.0f} MB, {options['slots']} slots on "
         f"{found['machine']['cores']} cores, medians of {options['rounds']} rounds; raw numbers in "
         "`docs/figures/rows.json`."
     )
-    return table(head, rows) + note
+    return against("parked", labels, "bytes per row", rates) + note
 
 
 def wide(found: dict[str, Any]) -> str:

@@ -6,6 +6,8 @@ that of a plain fold.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -70,10 +72,10 @@ def last_time(place: Path, source: str) -> Any:
     return manifest.sources[source].latest_us
 
 
-@pytest.mark.parametrize("point", ["tasks-done", "manifest-written", "sink-called"])
-def test_three_of_one_name_go_on_where_they_were_after_a_crash(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
-) -> None:
+@contextmanager
+def dying_at(point: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What runs here is killed at that point of epoch 2."""
+
     def die(at: str, epoch: int) -> None:
         if (at, epoch) == (point, 2):
             raise Killed
@@ -81,7 +83,15 @@ def test_three_of_one_name_go_on_where_they_were_after_a_crash(
     with monkeypatch.context() as patch:
         patch.setattr(faults, "reach", die)
         with pytest.raises(Killed):
-            run(declared(4), checkpoint=tmp_path, slots=2)
+            yield
+
+
+@pytest.mark.parametrize("point", ["tasks-done", "manifest-written", "sink-called"])
+def test_three_of_one_name_go_on_where_they_were_after_a_crash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    with dying_at(point, monkeypatch):
+        run(declared(4), checkpoint=tmp_path, slots=2)
     done = run(declared(5), checkpoint=tmp_path, slots=3)
 
     assert held(done) == sums(5)
@@ -154,14 +164,8 @@ def test_new_names_hold_wherever_the_start_that_gave_them_dies(
     run(declared(2, "orders", "totals"), checkpoint=tmp_path, slots=2)
     names = {"source:orders": "in", "operator:totals": "in"}
 
-    def die(at: str, epoch: int) -> None:
-        if (at, epoch) == (point, 2):
-            raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(faults, "reach", die)
-        with pytest.raises(Killed):
-            run(declared(3, "in", "in"), checkpoint=tmp_path, slots=3, renamed=names)
+    with dying_at(point, monkeypatch):
+        run(declared(3, "in", "in"), checkpoint=tmp_path, slots=3, renamed=names)
     committed = last_time(tmp_path, "in" if _is_after(point) else "orders") == latest_us(3)
     assert committed == _is_after(point)
     if not committed:

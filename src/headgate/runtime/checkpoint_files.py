@@ -3,8 +3,8 @@
 Spark writes three small files an epoch (offsets, commits, what a file source has read). By way of
 Hadoop's `FileContext`, its default, each is given its mode by a `chmod` in a process of its own, 10
 ms or more beside a large JVM, and by default so is its checksum file. By way of Hadoop's
-`FileSystem` a file has the mode that the process gives it. Rename is as atomic either way, and the
-folder above is private. Object stores and HDFS keep Spark's choice: there the two ways differ.
+`FileSystem` a file has the mode that the process gives it; the folder above is private. Either way
+Spark writes it under another name first and renames it. Other storages keep Spark's choice.
 
 The settings hold while a query starts, until Spark has made its logs, and are taken back in the
 query's session before the first epoch, so that no source and no sink meets them.

@@ -325,10 +325,8 @@ class SparkEngine:
         return EpochResult(controls, operators, engine, statistics=statistics)
 
     def _levels_of(self, frame: DataFrame, levels: list[Anchor]) -> DataFrame:
-        """All levels over the rows of a frame.
-
-        Tasks that read files have the same frame in every epoch: what is declared over it is kept,
-        and planned ahead.
+        """All levels over the rows of a frame; over tasks that read files, which are the same in
+        every epoch, they are kept, and planned ahead.
         """
         made, parts = self._declared, [id(part) for part in (frame, *levels)]
         if made is None or made[0] != parts:

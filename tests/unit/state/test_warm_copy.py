@@ -175,6 +175,30 @@ def test_a_copy_that_is_behind_applies_a_run_made_since(
     assert rebuilds == []
 
 
+def test_a_copy_that_lacks_files_which_a_fold_replaced_is_rebuilt_without_them(
+    tmp_path: Path, rebuilds: list[str]
+) -> None:
+    """To bring it up to date their rows would be applied; the chain itself needs none of them."""
+    store, elsewhere = (
+        StateStore(
+            Storage.at(str(tmp_path / "files")),
+            warm_dir=str(tmp_path / name),
+            buckets=8,
+            compact_after=3,
+        )
+        for name in ("here", "there")
+    )
+    truth, epoch = Truth(), 0
+    chain = step(store, (), epoch, truth)
+    while not chain[-1].replaces:
+        epoch += 1
+        chain = step(elsewhere, chain, epoch, truth)
+    (tmp_path / "files" / chain[-1].replaces[-1].name).unlink()
+    del rebuilds[:]
+    assert content(store, chain) == truth
+    assert rebuilds == ["MappedMemory"]
+
+
 def test_a_copy_that_is_ahead_is_rebuilt(tmp_path: Path, rebuilds: list[str]) -> None:
     """An attempt that Spark refused must leave no trace."""
     store, truth = store_at(tmp_path), Truth()
