@@ -22,6 +22,16 @@ def manager_of(query: hg.FlowQuery) -> str:
     return str(java_query.streamingQuery().offsetLog().fileManager().getClass().getName())
 
 
+def manager_of_source(query: hg.FlowQuery) -> str:
+    """The class that writes which files a query's source has read."""
+    assert query.sparkQuery is not None
+    java_query: Any = query.sparkQuery._jsq
+    source = java_query.streamingQuery().uniqueSources().keys().head()
+    log = source.getClass().getDeclaredField("metadataLog")
+    log.setAccessible(True)
+    return str(log.get(source).fileManager().getClass().getName())
+
+
 def settings_of(session: SparkSession) -> set[str | None]:
     return {session.conf.get(name, None) for name in RAW_FILES}
 
@@ -53,7 +63,7 @@ def test_the_settings_hold_for_sparks_logs_only(
     query = flow.start(spark, checkpoint=str(folder / "c"), slots=1, trigger=ONCE)
     query.awaitTermination()
 
-    assert manager_of(query) == BY_FILE_SYSTEM
+    assert manager_of(query) == manager_of_source(query) == BY_FILE_SYSTEM
     assert met == [{None}, {None}]
     assert settings_of(spark) == {None}
     assert len(list((folder / "c" / "spark" / "offsets").glob("[0-9]"))) == 2
