@@ -49,6 +49,7 @@ WRITERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "state-text": runtime.state,
     "manage": runtime.manage,
     "fixed-cost": runtime.fixed_cost,
+    "fixed-cost-parts": runtime.fixed_cost_parts,
     "state": runtime.state,
     "growth": runtime.growth,
     "edges": routing.edges,
@@ -72,7 +73,10 @@ WRITERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "nexmark": nexmark.nexmark,
 }
 
-OF_ANOTHER = {"osg-sync": "osg"}  # tables from another bench's file
+OF_ANOTHER = {
+    "osg-sync": "osg",
+    "fixed-cost-parts": "fixed-cost",
+}  # tables from another bench's file
 
 
 def main() -> None:

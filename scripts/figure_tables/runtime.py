@@ -173,6 +173,16 @@ def fixed_cost(found: dict[str, Any]) -> str:
     return table(["one row per epoch, 2 partitions", "ms per epoch", "Headgate costs"], rows)
 
 
+def fixed_cost_parts(found: dict[str, Any]) -> str:
+    rows = [
+        [f"{at['levels']}, {at['slots']}"]
+        + [f"{at[name]:,.0f}" for name in ("epoch", "spark", "driver", "job", "python")]
+        for at in found["parts"].values()
+    ]
+    head = ["exchanges, slots", "ms per epoch", "Spark", "driver", "job", "of it Python"]
+    return table(head, rows)
+
+
 def state(found: dict[str, Any]) -> str:
     rows = [
         [

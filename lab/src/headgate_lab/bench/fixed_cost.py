@@ -23,6 +23,7 @@ from headgate.demo import Machine, write_epochs
 from headgate_lab.baselines import native, spark_query, tws
 from headgate_lab.baselines.result import BaselineResult
 from headgate_lab.bench import contestant
+from headgate_lab.bench.epoch_parts import EpochParts, row_of_keys, run_parts
 from headgate_lab.record import side_by_side
 
 Say = Callable[[str], None]
@@ -34,9 +35,11 @@ class FixedCostOptions:
     warmup: int = 20  # the JVM compiles for some ten seconds
     slots: int = 2
     rounds: int = 3
+    chains: tuple[int, ...] = (1, 2, 4, 8)  # exchanges, on 2 slots
+    more_slots: tuple[int, ...] = (4, 8)  # of a chain of two
 
 
-QUICK = FixedCostOptions(epochs=3, warmup=1, rounds=1)
+QUICK = FixedCostOptions(epochs=3, warmup=1, rounds=1, chains=(1, 2), more_slots=())
 
 
 def run_fixed_cost(options: FixedCostOptions, say: Say) -> dict[str, Any]:
@@ -73,6 +76,7 @@ def run_fixed_cost(options: FixedCostOptions, say: Say) -> dict[str, Any]:
     found = turns.medians
     return {
         "empty_epoch_ms": found,
+        "parts": parts_of(options, say),
         "ratios": {
             "headgate_over_tws": found["headgate"] / found["tws"],
             "headgate_over_native": found["headgate"] / found["native_as_it_comes"],
@@ -83,4 +87,41 @@ def run_fixed_cost(options: FixedCostOptions, say: Say) -> dict[str, Any]:
         "order": [list(names) for names in turns.order],
         "options": asdict(options),
         "machine": asdict(Machine.here()),
+    }
+
+
+def parts_of(options: FixedCostOptions, say: Say) -> dict[str, dict[str, Any]]:
+    """Where an epoch's milliseconds go, by its exchanges and slots; medians of rounds."""
+    settings = [(levels, options.slots) for levels in options.chains]
+    settings += [(2, slots) for slots in options.more_slots]
+    found: dict[tuple[int, int], list[EpochParts]] = {at: [] for at in settings}
+    with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
+        work = Path(folder)
+        epochs = write_epochs((row_of_keys() for _ in range(options.epochs)), work / "in")
+
+        def turn(at: tuple[int, int]) -> float:
+            place = work / f"{at[0]}-{at[1]}-{len(found[at])}"
+            parts = run_parts(epochs, place, levels=at[0], slots=at[1], warmup=options.warmup)
+            found[at].append(parts)
+            return parts.epoch
+
+        side_by_side(
+            {
+                f"{levels} levels, {slots} slots": partial(turn, (levels, slots))
+                for levels, slots in settings
+            },
+            options.rounds,
+            lambda n, name, ms: say(f"round {n + 1} of {options.rounds}: {name:18} {ms:8.0f} ms"),
+        )
+    return {
+        f"{levels}/{slots}": {
+            "levels": levels,
+            "slots": slots,
+            "raw": [asdict(parts) for parts in found[levels, slots]],
+            **{
+                name: median(getattr(parts, name) for parts in found[levels, slots])
+                for name in ("epoch", "spark", "driver", "job", "python")
+            },
+        }
+        for levels, slots in settings
     }

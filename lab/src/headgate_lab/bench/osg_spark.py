@@ -55,8 +55,8 @@ class SparkOptions:
     """Sizes; the defaults are those of the docs and end within 16 minutes on two cores."""
 
     instances: tuple[int, ...] = tuple(range(10, 0, -1))
-    rows: tuple[tuple[int, int], ...] = ((100, 8), (1_000, 4), (10_000, 1))  # and epochs of each
-    fewer: int = 4  # of so many epochs of a size those process one that are not `COMPARED`
+    rows: tuple[tuple[int, int], ...] = ((100, 32), (1_000, 4), (10_000, 1))  # and epochs of each
+    fewer: int = 16  # of so many epochs of a size those process one that are not `COMPARED`
     warm_epochs: int = 6
     learn_rows: int = 100_000
     learn_epoch_rows: int = 2_000
