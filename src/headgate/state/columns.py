@@ -203,8 +203,7 @@ class FixedColumn:
 
     def resolve(self, cells: Values) -> Values:
         """The values that cells stand for."""
-        nothing_is_null = cells.valid is not None and bool(cells.valid.all())
-        return Values(cells.data) if nothing_is_null else cells
+        return cells.without_mask()
 
     def scatter(self, positions: Positions, values: Values) -> Values:
         """Write values; returns the cells written."""

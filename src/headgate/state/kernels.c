@@ -12,6 +12,7 @@
 #define EMPTY 0
 #define AHEAD 16
 #define FEW 16
+#define SEALED_AT_ONCE 512
 
 typedef uint64_t u64;
 typedef int64_t i64;
@@ -169,6 +170,80 @@ i64 hg_order(const u64 *route, const u64 *h, const u64 *check, const u64 *packed
     }
     free(run);
     return 0;
+}
+
+/* --- seals ------------------------------------------------------------------------------------ */
+
+/* A column of words to be sealed: `width` numbers of so many bytes in a row, and NULL or a byte per
+   row that is 0 where the value is null. */
+typedef struct {
+    u64 words, bytes, width, valid;
+} Sealed;
+
+#define ADD_WEIGHTED(type)                                                                         \
+    for (i64 row = 0; row < rows; row++) {                                                         \
+        const u64 word = ((const type *)words)[row * width];                                       \
+        total[row] += (word ^ word >> 32) * factor;                                                \
+    }
+
+/* Each word folded onto itself, times its factor; words are `width` apart. */
+static void add_weighted(u64 *total, const char *words, u64 bytes, i64 width, i64 rows,
+                         u64 factor) {
+    if (bytes == 8) {
+        ADD_WEIGHTED(u64)
+    } else if (bytes == 4) {
+        ADD_WEIGHTED(uint32_t)
+    } else if (bytes == 2) {
+        ADD_WEIGHTED(uint16_t)
+    } else {
+        ADD_WEIGHTED(uint8_t)
+    }
+}
+
+/* The seals of rows, see seals.py: of identity, position and these columns. */
+void hg_seal(const u64 *h, const char *check, i64 check_bytes, const u64 *pos, i64 rows,
+             const Sealed *columns, i64 count, const u64 *factor, uint32_t *seals) {
+    u64 total[SEALED_AT_ONCE];
+    for (i64 start = 0; start < rows; start += SEALED_AT_ONCE) {
+        const i64 some = rows - start < SEALED_AT_ONCE ? rows - start : SEALED_AT_ONCE;
+        for (i64 row = 0; row < some; row++)
+            total[row] = h[start + row] * factor[0] + pos[start + row] * factor[1];
+        add_weighted(total, check + start * check_bytes, (u64)check_bytes, 1, some, factor[2]);
+        const u64 *next = factor + 3;
+        for (i64 number = 0; number < count; number++) {
+            const Sealed column = columns[number];
+            const i64 width = (i64)column.width;
+            for (i64 word = 0; word < width; word++) {
+                const char *words = (const char *)column.words;
+                words += (u64)(start * width + word) * column.bytes;
+                add_weighted(total, words, column.bytes, width, some, *next++);
+            }
+            const uint8_t *valid = (const uint8_t *)column.valid;
+            for (i64 row = 0; valid && row < some; row++)
+                total[row] += valid[start + row] ? 0 : *next;
+            next++;
+        }
+        for (i64 row = 0; row < some; row++) seals[start + row] = (uint32_t)(total[row] >> 32);
+    }
+}
+
+/* What the seals of values of any length are made of, see seals.py; of the bytes of those longer
+   than `longest` nothing is in it. */
+void hg_sum_values(const i64 *bounds, const char *body, const u64 *ordinals, i64 rows, i64 longest,
+                   const u64 *factor, u64 *sums) {
+    for (i64 row = 0; row < rows; row++) {
+        const i64 start = bounds[row], bytes = bounds[row + 1] - start;
+        u64 total = ordinals[row] * factor[0] + (u64)bytes * factor[1];
+        for (i64 at = 0; at < bytes && bytes <= longest; at += 8) {
+            u64 word = 0;
+            if (bytes - at >= 8)
+                memcpy(&word, body + start + at, 8);
+            else
+                memcpy(&word, body + start + at, (size_t)(bytes - at));
+            total += (word ^ word >> 32) * factor[2 + at / 8];
+        }
+        sums[row] = total;
+    }
 }
 
 /* --- values ----------------------------------------------------------------------------------- */

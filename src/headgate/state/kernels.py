@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from headgate import native
-from headgate.arrays import I64, U64, Bools
+from headgate.arrays import I64, U32, U64, Bools
 from headgate.native import COUNT, POINTER, Kernels, at
 
 _TABLE = [POINTER, POINTER, COUNT, COUNT]
@@ -16,6 +16,8 @@ _SIGNATURES: native.Signatures = {
     "hg_find": ([*[POINTER] * 3, COUNT, COUNT, *_TABLE, POINTER, POINTER], COUNT),
     "hg_claim": ([POINTER, POINTER, COUNT, *_TABLE, POINTER], COUNT),
     "hg_order": ([*[POINTER] * 4, COUNT, COUNT, POINTER, POINTER], COUNT),
+    "hg_seal": ([POINTER, POINTER, COUNT, POINTER, COUNT, POINTER, COUNT, POINTER, POINTER], None),
+    "hg_sum_values": ([*[POINTER] * 3, COUNT, COUNT, POINTER, POINTER], None),
     "hg_gather": ([POINTER, POINTER, COUNT, POINTER], None),
 }
 compiled: Kernels | None = native.load(Path(__file__).parent, _SIGNATURES, "state is looked up")
@@ -54,6 +56,39 @@ def order(
     if kernels.order(*map(at, parts), len(h), bits, at(rows), at(first)):
         raise MemoryError(f"no memory to sort {len(h)} rows")
     return rows, first
+
+
+def seal(
+    kernels: Kernels, h: U64, check: Any, pos: Any, columns: list[tuple[Any, Any]], factors: U64
+) -> U32:
+    """Seals of rows: of their identity, their positions, and columns of words, each with validity.
+
+    `factors`: three, then one for each word of a column and one for its validity.
+    """
+    h, check, pos = (np.ascontiguousarray(part) for part in (h, check, pos))
+    columns = [
+        (np.ascontiguousarray(words), None if valid is None else np.ascontiguousarray(valid))
+        for words, valid in columns
+    ]
+    told = [
+        (at(w), w.itemsize, 1 if w.ndim == 1 else w.shape[1], 0 if valid is None else at(valid))
+        for w, valid in columns
+    ]
+    given, seals = np.array(told, np.uint64), np.empty(len(h), np.uint32)
+    rows = at(h), at(check), check.itemsize, at(pos), len(h)
+    kernels.seal(*rows, at(given), len(columns), at(factors), at(seals))
+    return seals
+
+
+def sum_values(
+    kernels: Kernels, bounds: I64, body: Any, ordinals: I64, longest: int, factors: U64
+) -> U64:
+    """What seals of values are made of, without the bytes of those longer than `longest`."""
+    bounds, ordinals = np.ascontiguousarray(bounds), np.ascontiguousarray(ordinals)
+    sums = np.empty(len(ordinals), np.uint64)
+    rows = at(bounds), at(body), at(ordinals), len(ordinals)
+    kernels.sum_values(*rows, longest, at(factors), at(sums))
+    return sums
 
 
 def gather(kernels: Kernels, start: I64, size: I64, to: int) -> None:

@@ -149,6 +149,16 @@ class Values:
             return Values(self.data.filter(rows) if index.dtype == bool else self.data.take(rows))
         return Values(self.data[index], None if self.valid is None else self.valid[index])
 
+    def own(self) -> Values:
+        """A copy of what its giver may change; Arrow arrays nobody can."""
+        if isinstance(self.data, pa.Array):
+            return self
+        return Values(self.data.copy(), None if self.valid is None else self.valid.copy())
+
+    def without_mask(self) -> Values:
+        """The same values, without a mask that says that none is null."""
+        return self if self.valid is None or not self.valid.all() else Values(self.data)
+
     def spread(self, index: Array, count: int) -> Values:
         """The values, which are in NumPy, at some of `count` places; zeros elsewhere."""
         data = np.zeros((count, *self.data.shape[1:]), self.data.dtype)

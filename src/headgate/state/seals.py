@@ -34,6 +34,8 @@ import numpy as np
 import xxhash
 
 from headgate.arrays import I64, U32, U64
+from headgate.native import Kernels
+from headgate.state import kernels
 from headgate.state.layout import Array, Mask, Positions, Values
 from headgate.state.rows import RowIds
 
@@ -76,8 +78,11 @@ def factors(count: int) -> U64:
 
 def row_seals(h: U64, check: Array, pos: Array, *groups: Sequence[Values]) -> list[U32]:
     """Seals of rows, an array for each group of columns: of identity, position and the group."""
-    seals = [np.empty(len(h), np.uint32) for _ in groups]
     words = [[_words(column.data) for column in group] for group in groups]
+    if kernels.compiled is not None:
+        compiled, each = kernels.compiled, zip(groups, words, strict=True)
+        return [_sealed_by(compiled, h, check, pos, *group) for group in each]
+    seals = [np.empty(len(h), np.uint32) for _ in groups]
     factor = factors(3)
     for start in range(0, len(h), _CHUNK_ROWS):
         rows = slice(start, start + _CHUNK_ROWS)
@@ -97,6 +102,19 @@ def row_seals(h: U64, check: Array, pos: Array, *groups: Sequence[Values]) -> li
     return seals
 
 
+def _sealed_by(
+    compiled: Kernels,
+    h: U64,
+    check: Array,
+    pos: Array,
+    group: Sequence[Values],
+    words: Sequence[Array],
+) -> U32:
+    columns = [(part, column.valid) for column, part in zip(group, words, strict=True)]
+    count = 3 + sum(1 + (1 if part.ndim == 1 else part.shape[1]) for part in words)
+    return kernels.seal(compiled, h, check, pos, columns, factors(count))
+
+
 def value_seals(bounds: I64, body: Array, ordinals: I64) -> U32:
     """The seals of values of any length: their bytes, and their places in the heap."""
     seals = np.empty(len(ordinals), np.uint32)
@@ -109,12 +127,27 @@ def value_seals(bounds: I64, body: Array, ordinals: I64) -> U32:
 
 
 def _sums_of_bytes(bounds: I64, body: Array, ordinals: I64) -> U64:
+    """What the seals of values are the upper halves of; long ones are hashed one by one."""
+    factor = factors(2 + _LONG_VALUE_BYTES // 8)
+    starts, lengths = bounds[:-1], np.diff(bounds)
+    long = np.flatnonzero(lengths > _LONG_VALUE_BYTES)
+    total: U64
+    if kernels.compiled is not None:
+        total = kernels.sum_values(
+            kernels.compiled, bounds, body, ordinals, _LONG_VALUE_BYTES, factor
+        )
+    else:
+        total = _sums_in_numpy(starts, lengths, body, ordinals, factor)
+    values = (body[bounds[row] : bounds[row + 1]].data for row in long)
+    total[long] += np.fromiter(map(xxhash.xxh3_64_intdigest, values), np.uint64, len(long))
+    return total
+
+
+def _sums_in_numpy(starts: I64, lengths: I64, body: Array, ordinals: I64, factor: U64) -> U64:
     """Eight bytes of all values at a time; the last word of a value is filled up with zeros.
 
     Nothing is copied but the words: a few values may be many megabytes.
     """
-    factor = factors(2 + _LONG_VALUE_BYTES // 8)
-    starts, lengths = bounds[:-1], np.diff(bounds)
     total: U64 = ordinals.view(np.uint64) * factor[0]
     total += lengths.view(np.uint64) * factor[1]
     if len(body) < 8:
@@ -137,9 +170,6 @@ def _sums_of_bytes(bounds: I64, body: Array, ordinals: I64) -> U64:
         words = (words << spare) >> spare
         total[rows] += _weighted(words, factor[2 + number :])
         left -= 8
-    long = np.flatnonzero(lengths > _LONG_VALUE_BYTES)
-    values = (body[bounds[row] : bounds[row + 1]].data for row in long)
-    total[long] += np.fromiter(map(xxhash.xxh3_64_intdigest, values), np.uint64, len(long))
     return total
 
 

@@ -309,7 +309,7 @@ class StateSession:
             if more:
                 self._table.scatter(ids.take(index), pos[index], more)
         self._table.scatter(ids, pos, given)
-        self._log.put(ids, pos, keys, before)
+        self._log.put(ids, pos, keys, before, given)
         self._finder.changed()
         return pos
 
@@ -449,7 +449,7 @@ class PrivateSession(StateSession):
 
     def _write(self, keys: KeyBatch, given: dict[str, Values]) -> None:
         if self._first is None and not super().rows:
-            self._first = keys, {name: _own(values) for name, values in given.items()}
+            self._first = keys, {name: values.own() for name, values in given.items()}
             return
         self._make_ready()
         super()._write(keys, given)
@@ -458,10 +458,3 @@ class PrivateSession(StateSession):
         if self._first is not None:
             first, self._first = self._first, None
             super()._write(*first)
-
-
-def _own(values: Values) -> Values:
-    """A copy of what the caller may change; Arrow arrays nobody can."""
-    if not isinstance(values.data, np.ndarray):
-        return values
-    return Values(values.data.copy(), None if values.valid is None else values.valid.copy())

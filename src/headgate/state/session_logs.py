@@ -11,6 +11,7 @@ there. Marks nest; rolling back keeps the mark, as a savepoint in SQL does.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -89,13 +90,17 @@ class Before:
 
 @dataclass(frozen=True)
 class Change:
-    """Rows that were written or removed, where they are, and their key columns if at hand."""
+    """Rows that were written or removed, where they are, and what is at hand of their columns.
+
+    `written`: what the first change of a session wrote; None if it removed rows.
+    """
 
     ids: RowIds
     pos: Positions
     version: int
     keys: KeyBatch | None
     before: Before | None
+    written: Mapping[str, Values] | None
 
 
 class ChangeLog:
@@ -119,12 +124,19 @@ class ChangeLog:
         return Before(ids.take(there), columns, ids.take(np.flatnonzero(~found)))
 
     def put(
-        self, ids: RowIds, pos: Positions, keys: KeyBatch | None, before: Before | None
+        self,
+        ids: RowIds,
+        pos: Positions,
+        keys: KeyBatch | None,
+        before: Before | None,
+        written: Mapping[str, Values],
     ) -> None:
-        self._changes.append(Change(ids, pos, self._table.version, keys, before))
+        """Rows to which these columns were written, which are copied: callers may change theirs."""
+        first = None if self._changes else {name: v.own() for name, v in written.items()}
+        self._changes.append(Change(ids, pos, self._table.version, keys, before, first))
 
     def removed(self, ids: RowIds, pos: Positions, before: Before | None) -> None:
-        self.put(ids, pos, None, before)
+        self._changes.append(Change(ids, pos, self._table.version, None, before, None))
 
     def forget(self) -> None:
         self._changes.clear()
@@ -159,6 +171,10 @@ class ChangeLog:
         if not first.all():
             order = order[np.append(first[1:], True)]  # where a row was in the end
         ids = ids.take(order)
+        columns, gone = self._at_hand(order)
+        rest = [name for name in self._table.columns if name not in columns]
+        if not rest and gone is not None:
+            return FileRows(ids, gone, columns)
         version = self._table.version
         if self._positions_hold and all(change.version == version for change in self._changes):
             pos = np.concatenate([change.pos for change in self._changes])[order]
@@ -166,11 +182,22 @@ class ChangeLog:
         else:
             pos, found = self._table.find(ids.h, ids.check)
             gone = ~found
-        keys = self._changes[0].keys if len(self._changes) == 1 else None
-        columns = {} if keys is None else key_values(self._table.layout, keys, order)
-        rest = [name for name in self._table.columns if name not in columns]
         held = self._table.gather(pos, rest, gone if gone.any() else None)
         return FileRows(ids, gone, {**columns, **held})
+
+    def _at_hand(self, order: Positions) -> tuple[dict[str, Values], Mask | None]:
+        """Columns, and which rows are gone, that need not be gathered: of a session's one change.
+
+        Gathering again what was just written took a quarter of an epoch's commit.
+        """
+        [change, *more] = self._changes
+        if more:
+            return {}, None
+        columns = {} if change.keys is None else key_values(self._table.layout, change.keys, order)
+        if change.written is None:
+            return columns, None
+        columns |= {name: v.take(order).without_mask() for name, v in change.written.items()}
+        return columns, np.zeros(len(order), np.bool_)
 
 
 def key_values(layout: RowLayout, keys: KeyBatch, index: Positions) -> dict[str, Values]:

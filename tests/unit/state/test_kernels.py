@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from headgate.state import kernels
 from headgate.state.columns import PrivateMemory
-from headgate.state.layout import RowLayout, StateSchema
+from headgate.state.layout import RowLayout, StateSchema, Values
 from headgate.state.rows import RowIds, sorted_order
-from headgate.state.seals import WarmCopyDamaged
+from headgate.state.seals import WarmCopyDamaged, row_seals, value_seals
 from headgate.state.table import HashTable, home_of
 from strategies import examples
 
@@ -78,6 +78,44 @@ def test_the_table_is_a_dictionary_both_ways(key: pa.DataType, data: st.DataObje
         return list(found.tolist())
 
     assert work() == in_numpy(work) == [row not in gone for row in rows] + [False]
+
+
+COLUMNS = ["u1", "?", "i2", "i4", "i8", "f8", "V3", "V16", "i8 x 3", "i2 x 5"]
+
+
+@built
+@examples(100)
+@given(st.integers(0, 1200), st.lists(st.tuples(st.sampled_from(COLUMNS), st.booleans())))
+def test_rows_have_the_same_seals(rows: int, columns: list[tuple[str, bool]]) -> None:
+    rng = np.random.default_rng(rows)
+    values = []
+    for told, nulls in columns:
+        kind, _, width = told.partition(" x ")
+        raw = rng.integers(0, 256, (rows, np.dtype(kind).itemsize * int(width or 1)), np.uint8)
+        data = raw.view(kind) if width else raw.reshape(-1).view(kind)
+        values.append(Values(data, rng.random(rows) < 0.5 if nulls else None))
+    h, check = (rng.integers(0, 1 << 64, rows, np.uint64) for _ in range(2))
+    for marks in (check, check.astype(np.uint8)):
+        pos = rng.permutation(rows)
+
+        def work(marks: Any = marks, pos: Any = pos) -> Any:
+            return [made.tolist() for made in row_seals(h, marks, pos, (), values, values[:1])]
+
+        assert work() == in_numpy(work)
+
+
+@built
+@examples(100)
+@given(st.lists(st.one_of(st.binary(max_size=40), st.integers(250, 260).map(bytes))), st.integers())
+def test_values_have_the_same_seals(values: list[bytes], seed: int) -> None:
+    bounds = np.cumsum([0, *map(len, values)])
+    body = np.frombuffer(b"".join(values), np.uint8)
+    ordinals = np.random.default_rng(abs(seed)).permutation(len(values))
+
+    def work() -> Any:
+        return value_seals(bounds, body, ordinals).tolist()
+
+    assert work() == in_numpy(work)
 
 
 @pytest.mark.parametrize("way", [pytest.param("compiled", marks=built), "numpy"])

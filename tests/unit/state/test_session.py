@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -337,6 +338,65 @@ def test_the_same_work_writes_the_same_bytes_under_the_same_name(tmp_path: Path)
     assert chains[0] == chains[1]
     for name in names:
         assert (tmp_path / "0" / name).read_bytes() == (tmp_path / "1" / name).read_bytes()
+
+
+MANY = StateSchema(
+    key=pa.schema([("k", pa.int64())]),
+    values=pa.schema(
+        [
+            ("n", pa.int64()),
+            ("s", pa.string()),
+            ("list", pa.list_(pa.int32())),
+            ("pair", pa.list_(pa.float64(), 2)),
+            ("price", pa.decimal128(9, 2)),
+            ("yes", pa.bool_()),
+        ]
+    ),
+)
+
+
+@pytest.mark.parametrize("nulls", [0, 7, 1])
+@pytest.mark.parametrize("ttl", [None, 5])
+def test_a_delta_of_one_write_is_that_of_many(tmp_path: Path, nulls: int, ttl: int | None) -> None:
+    """One write has its values at hand, several are gathered: rows, new and old, are the same."""
+    keys = np.random.default_rng(3).permutation(2000)
+    told = {
+        "s": lambda k: f"{k}",
+        "list": lambda k: [k, 1],
+        "pair": lambda k: [k, 0.5],
+        "price": Decimal,
+        "yes": lambda k: k % 2 == 0,
+    }
+    columns: dict[str, Any] = {"n": keys * 2}
+    for name, make in told.items():
+        values = [None if nulls and k % nulls == 0 else make(k) for k in keys.tolist()]
+        columns[name] = pa.array(values, MANY.values.field(name).type)
+    chains = []
+    for number, parts in enumerate([1, 3]):
+        store = StateStore(Storage.at(str(tmp_path / str(number))), warm_dir=None, buckets=8)
+        chain: Any = ()
+        for epoch, first in enumerate([1000, 0]):
+            some = np.arange(first, 2000)
+            with store.open(
+                "op", 0, MANY, chain, epoch=epoch, level=1, now_ms=epoch, ttl_ms=ttl
+            ) as session:
+                for part in np.array_split(some, parts):
+                    rows = slice(int(part[0]), int(part[-1]) + 1)
+                    mine = {n: v[rows] for n, v in columns.items() if epoch or n != "s"}
+                    session.write(int_keys(keys[part]), mine)
+                chain = session.commit()
+        chains.append(chain)
+    assert chains[0] == chains[1]
+
+
+def test_a_caller_may_change_what_it_wrote(tmp_path: Path) -> None:
+    numbers, keys = np.arange(5), int_keys(np.arange(5))
+    with open_at(tmp_path, SCHEMAS["int"]) as session:
+        session.write(keys, {"n": numbers})
+        numbers += 1
+        chain = session.commit()
+    with open_at(tmp_path, SCHEMAS["int"], chain) as session:
+        assert sorted(session.all()["n"].tolist()) == [0, 1, 2, 3, 4]
 
 
 FLOATS = StateSchema(

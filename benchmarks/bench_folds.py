@@ -1,0 +1,104 @@
+"""Does an epoch of a flow on Spark take longer when it folds files of its state?
+
+A sum per integer key in two slots (local[2]) is filled with `--keys` keys and then gets `--epochs`
+epochs of random ones. An epoch folds if a slot wrote more than its delta. Each is compared with the
+median of the ten nearest epochs that do not fold; so are those themselves, which shows what chance
+does. Prints JSON: the largest and the median of these ratios, by seconds (planning and job, as the
+journal has them) and by CPU time of the slots' tasks; rows folded beside rows of deltas; raw
+numbers.
+
+    python benchmarks/bench_folds.py [--keys 3000000] [--rows 100000] [--epochs 60]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import statistics
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from bench_seals import SLOTS, Contestant, tables
+
+from headgate.commit.facts import epochs_of
+
+NEAR = 10
+_STATE_FILE = re.compile(r"e(\d{9})-L\d\d-\w+\.arrow")
+
+
+def numbers(rows: int, keys: int, epochs: int, filled: int) -> Iterator[Any]:
+    rng = np.random.default_rng(7)
+    yield from np.array_split(rng.permutation(keys), filled)
+    for _ in range(epochs):
+        yield rng.integers(0, keys, rows)
+
+
+def written(folder: Path, epoch: int) -> list[list[int]]:
+    """Bytes of the state files that each slot wrote in an epoch."""
+    found: dict[Path, list[int]] = {}
+    for file in folder.rglob("*.arrow"):
+        named = _STATE_FILE.fullmatch(file.name)
+        if named and int(named[1]) == epoch:
+            found.setdefault(file.parent, []).append(file.stat().st_size)
+    return sorted(found.values())
+
+
+def against_neighbours(took: list[float], folds: list[bool]) -> dict[str, Any]:
+    """Each epoch's time as a multiple of that of its neighbours that do not fold."""
+    ratios = []
+    for at, mine in enumerate(took):
+        others = [n for n in range(len(took)) if n != at and not folds[n]]
+        others = sorted(others, key=lambda n: abs(n - at))[:NEAR]
+        ratios.append(mine / statistics.median(took[n] for n in others))
+    found: dict[str, Any] = {"ratios": ratios}
+    for name, wanted in (("folding", True), ("others", False)):
+        some = [ratio for ratio, fold in zip(ratios, folds, strict=True) if fold == wanted]
+        found[name] = {"largest": max(some), "median": statistics.median(some)} if some else None
+    return found
+
+
+def measure(spark: Any, rows: int, keys: int, epochs: int) -> dict[str, Any]:
+    filled = -(-keys // 500_000)
+    with tempfile.TemporaryDirectory(prefix="headgate-bench-") as name:
+        flow = Contestant(spark, Path(name), "folds")
+        files = []
+        for epoch, table in enumerate(tables(numbers(rows, keys, epochs, filled))):
+            flow.epoch(table)
+            files.append(written(Path(name), epoch))
+        journal = epochs_of(flow.query.journal())
+        flow.query.stop()
+    timed = [facts for facts in journal if facts.rows][filled:]
+    files = files[filled:]
+    folds = [any(len(slot) > 1 for slot in slots) for slots in files]
+    seconds = [facts.engine.seconds for facts in timed]
+    cpu_ms = [facts.engine.task_cpu_ms[1] / SLOTS for facts in timed]
+    return {
+        "keys": keys,
+        "rows": rows,
+        "epochs": epochs,
+        "folding_epochs": sum(folds),
+        "by_seconds": against_neighbours(seconds, folds),
+        "by_slot_cpu": against_neighbours(cpu_ms, folds),
+        "raw": {"seconds": seconds, "slot_cpu_ms": cpu_ms, "folds": folds, "file_bytes": files},
+    }
+
+
+def main() -> None:
+    from headgate.runtime.session import local_session
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--keys", type=int, default=3_000_000)
+    parser.add_argument("--epochs", type=int, default=60)
+    given = parser.parse_args()
+    spark = local_session("folds", cores=SLOTS)
+    print(json.dumps(measure(spark, given.rows, given.keys, given.epochs), indent=1))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
