@@ -6,6 +6,10 @@ as much, and a full disk would be a SIGBUS instead of an error). Its token is ra
 kept from an earlier life of the folder is never mistaken for this one. Folders and files are this
 user's own, and nobody else can write them: others are not opened, and no link is followed.
 
+Numbers of the values, and the seal of a row, lie side by side in a *record* per position: of a
+large table a row that is met costs a cache line, instead of one for each column. A column that is
+compared as a whole leaves the records (`stand_alone`).
+
 What a column holds at a position is a *cell*: the value itself, or its ordinal (-1: null) in an
 append-only heap, where an overwritten value is garbage until the table is next rebuilt. Cells are
 sealed by the table, values in a heap here. A validity array appears with the first null.
@@ -16,7 +20,7 @@ from __future__ import annotations
 import mmap
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -28,8 +32,9 @@ import xxhash
 from headgate.arrays import U32
 from headgate.state import seals as sealing
 from headgate.state.layout import Array, ColumnLayout, Mask, Positions, Values
-from headgate.state.seals import WarmCopyDamaged, more_sealed, value_seals
+from headgate.state.seals import ROW_SEAL, WarmCopyDamaged, more_sealed, value_seals
 
+RECORDS = "records"
 _CHUNK_BYTES = 1 << 24  # of one write(): a large array is written in pieces
 
 
@@ -49,6 +54,9 @@ class PrivateMemory:
         self.arrays[name] = array
         if size is not None:
             self.extend(name, size)
+
+    def reserve(self, name: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> None:
+        self.arrays[name] = np.zeros(shape, dtype)
 
     def extend(self, name: str, size: int) -> None:
         """Make a one-dimensional array longer, with zeros."""
@@ -162,8 +170,30 @@ def open_own(name: str, flags: int, folder: int | None = None) -> int:
     raise PermissionError(f"{name} belongs to somebody else, or others may write it")
 
 
+class Packing:
+    """What lies where in the records: numbers, the widest first, so that all are aligned."""
+
+    def __init__(self, numbers: Mapping[str, np.dtype[Any]], *, sealed: bool) -> None:
+        self.names = list(numbers)
+        fields = {**numbers, ROW_SEAL: np.dtype(np.uint32)} if sealed else dict(numbers)
+        self._fields: dict[str, tuple[int, np.dtype[Any]]] = {}
+        end, widest = 0, 1
+        for name, dtype in sorted(fields.items(), key=lambda field: -field[1].itemsize):
+            self._fields[name] = end, dtype
+            end, widest = end + dtype.itemsize, max(widest, dtype.itemsize)
+        self.bytes = -(-end // widest) * widest
+
+    def view(self, records: Array, name: str) -> Array:
+        """One of the numbers of all records."""
+        start, dtype = self._fields[name]
+        return np.ndarray((len(records),), dtype, records.data, start, (self.bytes,))
+
+    def seals(self, records: Array) -> U32 | None:
+        return self.view(records, ROW_SEAL) if ROW_SEAL in self._fields else None
+
+
 class FixedColumn:
-    """A NumPy array with a row per table position, and a validity array once there is a null."""
+    """A number per table position (or some bytes), and a validity array once there is a null."""
 
     count = used = 0  # it has no heap
 
@@ -171,16 +201,22 @@ class FixedColumn:
         self.layout, self._file = layout, file
         self.row_bytes = layout.dtype.itemsize * layout.width
 
-    def use(self, memory: Memory) -> None:
-        self._memory = memory
-        self.data = memory.arrays[self._file]
+    def use(self, memory: Memory, packing: Packing) -> None:
+        self._memory, self._packing = memory, packing
+        own = memory.arrays.get(self._file)
+        if own is None:
+            own = packing.view(memory.arrays[RECORDS], self.layout.name)
+        self.data = own
         self.valid = memory.arrays.get(f"{self._file}-valid")
 
-    def build(self, memory: Memory, size: int, positions: Positions, values: Values) -> None:
-        """Install arrays that hold these values."""
-        data = np.zeros(self.layout.shape(size), self.layout.dtype)
-        data[positions] = values.data
-        memory.install(self._file, data)
+    def build(
+        self, memory: Memory, size: int, positions: Positions, values: Values, packing: Packing
+    ) -> None:
+        """Install arrays that hold these values, but not those that the records hold."""
+        if self.layout.name not in packing.names:
+            data = np.zeros(self.layout.shape(size), self.layout.dtype)
+            data[positions] = values.data
+            memory.install(self._file, data)
         if values.valid is not None and not values.valid.all():
             valid = np.ones(size, np.bool_)
             valid[positions] = values.valid
@@ -188,12 +224,31 @@ class FixedColumn:
 
     @property
     def arrays(self) -> list[Array]:
-        """All that it keeps per position."""
-        return [self.data] if self.valid is None else [self.data, self.valid]
+        """All that it keeps per position, apart from the records."""
+        return [
+            array
+            for name in (self._file, f"{self._file}-valid")
+            if (array := self._memory.arrays.get(name)) is not None
+        ]
+
+    @property
+    def is_packed(self) -> bool:
+        return self._file not in self._memory.arrays
+
+    def stand_alone(self) -> None:
+        """Leave the records: who compares all of a column need not read them. If there is room."""
+        if self.is_packed:
+            with suppress(OSError):
+                self._memory.reserve(self._file, self.data.dtype, self.data.shape)
+                self._memory.arrays[self._file][:] = self.data
+                self.use(self._memory, self._packing)
 
     def cells(self, positions: Positions | slice) -> Values:
-        valid = None if self.valid is None else self.valid[positions]
-        return Values(self.data[positions], valid)
+        return Values(self.data[positions], self.validity(positions))
+
+    def validity(self, positions: Positions | slice) -> Mask | None:
+        """Which of these cells are not null; None: all."""
+        return None if self.valid is None else self.valid[positions]
 
     def blank(self, cells: Values, rows: Mask) -> None:
         """Make these cells what a column holds before anything is written."""
@@ -206,11 +261,12 @@ class FixedColumn:
         return cells.without_mask()
 
     def scatter(self, positions: Positions, values: Values) -> Values:
-        """Write values; returns the cells written."""
+        """Write values; returns the cells written. The table writes to the records."""
         if values.valid is not None and self.valid is None:
             self._memory.install(f"{self._file}-valid", np.ones(len(self.data), np.bool_))
-            self.use(self._memory)
-        self.data[positions] = values.data
+            self.use(self._memory, self._packing)
+        if not self.is_packed:
+            self.data[positions] = values.data
         if self.valid is not None:
             self.valid[positions] = True if values.valid is None else values.valid
         return values
@@ -231,13 +287,15 @@ class HeapColumn:
         self._suspect = 0  # the first so many values must be compared with their seals
         self._old = 0  # so many values were written before this session
 
-    def use(self, memory: Memory) -> None:
-        self._memory, arrays = memory, memory.arrays
+    def use(self, memory: Memory, packing: Packing) -> None:
+        self._memory, self._packing, arrays = memory, packing, memory.arrays
         self.ref, self._body = arrays[f"{self._file}-ref"], arrays[f"{self._file}-body"]
         self._bounds = arrays[f"{self._file}-bounds"]
         self._seals: U32 | None = arrays.get(f"{self._file}-seals")
 
-    def build(self, memory: Memory, size: int, positions: Positions, values: Values) -> None:
+    def build(
+        self, memory: Memory, size: int, positions: Positions, values: Values, packing: Packing
+    ) -> None:
         """Install arrays that hold these values."""
         bounds, body = _parts(values.data)
         count, used = len(values.data), len(body)
@@ -294,7 +352,7 @@ class HeapColumn:
                 self._memory.extend(f"{self._file}-{array}", (stop + 1) * 3 // 2)
         if used > len(self._body):
             self._memory.extend(f"{self._file}-body", used * 3 // 2)
-        self.use(self._memory)
+        self.use(self._memory, self._packing)
         self._body[self.used : used] = body
         self._bounds[start : stop + 1] = bounds + self.used
         ordinals = _ordinals(values.data, start)

@@ -13,6 +13,7 @@
 #define AHEAD 16
 #define FEW 16
 #define SEALED_AT_ONCE 512
+#define COPIED_AT_ONCE 64
 
 typedef uint64_t u64;
 typedef int64_t i64;
@@ -41,10 +42,11 @@ static inline void fetch(const Table *t, i64 place) {
 }
 
 /* Where each row is, or where its probe ended, at an empty position. `start`: from where to go on
-   (NULL: from home). Returns -1 if a probe left the table. */
+   (NULL: from home). The records of the rows are fetched meanwhile: they are wanted next. Returns
+   -1 if a probe left the table. */
 i64 hg_find(const u64 *h, const void *wanted, const i64 *start, i64 rows, i64 capacity,
-            const u64 *table_h, const void *marks, i64 mark_bytes, i64 size, i64 *pos,
-            uint8_t *found) {
+            const u64 *table_h, const void *marks, i64 mark_bytes, i64 size, const char *records,
+            i64 record_bytes, i64 *pos, uint8_t *found) {
     const Table t = {table_h, marks, mark_bytes, size};
     const Table asked = {h, wanted, mark_bytes, rows};
     for (i64 row = 0; row < rows && row < AHEAD; row++)
@@ -66,6 +68,7 @@ i64 hg_find(const u64 *h, const void *wanted, const i64 *start, i64 rows, i64 ca
             if (seen == EMPTY) break;
         }
         pos[row] = place;
+        __builtin_prefetch(records + place * record_bytes);
     }
     return 0;
 }
@@ -247,6 +250,54 @@ void hg_sum_values(const i64 *bounds, const char *body, const u64 *ordinals, i64
 }
 
 /* --- values ----------------------------------------------------------------------------------- */
+
+/* One number of each record: where in the record, how many bytes, and a column of such numbers. */
+typedef struct {
+    u64 start, bytes, column;
+} Number;
+
+static inline void fetch_records(const char *records, i64 apart, const i64 *pos, i64 start,
+                                 i64 rows) {
+    const i64 end = rows - start < COPIED_AT_ONCE ? rows : start + COPIED_AT_ONCE;
+    for (i64 row = start; row < end; row++) {
+        __builtin_prefetch(records + pos[row] * apart);
+        __builtin_prefetch(records + (pos[row] + 1) * apart - 1);
+    }
+}
+
+#define IN_RECORD(type) *(type *)(records + pos[row] * apart + number.start)
+#define IN_COLUMN(type) ((type *)number.column)[row]
+#define EACH(type, to, from)                                                                       \
+    for (i64 row = start; row < end; row++) to(type) = from(type);
+#define EACH_OF_ITS_BYTES(to, from)                                                                \
+    if (number.bytes == 8) {                                                                       \
+        EACH(u64, to, from)                                                                        \
+    } else if (number.bytes == 4) {                                                                \
+        EACH(uint32_t, to, from)                                                                   \
+    } else if (number.bytes == 2) {                                                                \
+        EACH(uint16_t, to, from)                                                                   \
+    } else {                                                                                       \
+        EACH(uint8_t, to, from)                                                                    \
+    }
+
+/* Copy numbers of the records at these positions, which are `apart` bytes apart, to columns, or
+   (`put`) from columns; some records at a time, so that they stay in the cache. */
+void hg_copy(char *records, i64 apart, const i64 *pos, i64 rows, const Number *numbers, i64 count,
+             i64 put) {
+    fetch_records(records, apart, pos, 0, rows);
+    for (i64 start = 0; start < rows; start += COPIED_AT_ONCE) {
+        const i64 end = rows - start < COPIED_AT_ONCE ? rows : start + COPIED_AT_ONCE;
+        fetch_records(records, apart, pos, start + COPIED_AT_ONCE, rows);
+        for (i64 at = 0; at < count; at++) {
+            const Number number = numbers[at];
+            if (put) {
+                EACH_OF_ITS_BYTES(IN_RECORD, IN_COLUMN)
+            } else {
+                EACH_OF_ITS_BYTES(IN_COLUMN, IN_RECORD)
+            }
+        }
+    }
+}
 
 /* Copy pieces of memory, each from an address, one behind the other. */
 void hg_gather(const u64 *from, const i64 *bytes, i64 pieces, char *to) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +14,26 @@ from headgate.native import COUNT, POINTER, Kernels, at
 
 _TABLE = [POINTER, POINTER, COUNT, COUNT]
 _SIGNATURES: native.Signatures = {
-    "hg_find": ([*[POINTER] * 3, COUNT, COUNT, *_TABLE, POINTER, POINTER], COUNT),
+    "hg_find": ([*[POINTER] * 3, COUNT, COUNT, *_TABLE, POINTER, COUNT, *[POINTER] * 2], COUNT),
     "hg_claim": ([POINTER, POINTER, COUNT, *_TABLE, POINTER], COUNT),
     "hg_order": ([*[POINTER] * 4, COUNT, COUNT, POINTER, POINTER], COUNT),
     "hg_seal": ([POINTER, POINTER, COUNT, POINTER, COUNT, POINTER, COUNT, POINTER, POINTER], None),
     "hg_sum_values": ([*[POINTER] * 3, COUNT, COUNT, POINTER, POINTER], None),
+    "hg_copy": ([POINTER, COUNT, POINTER, COUNT, POINTER, COUNT, COUNT], None),
     "hg_gather": ([POINTER, POINTER, COUNT, POINTER], None),
 }
 compiled: Kernels | None = native.load(Path(__file__).parent, _SIGNATURES, "state is looked up")
 
 
 def find(
-    kernels: Kernels, h: U64, marks: Any, start: Any, capacity: int, table_h: U64, table_marks: Any
+    kernels: Kernels,
+    h: U64,
+    marks: Any,
+    start: Any,
+    capacity: int,
+    table_h: U64,
+    table_marks: Any,
+    records: Any,
 ) -> tuple[Any, Bools]:
     """Positions of rows and which are there; IndexError if a probe leaves the table."""
     h, marks = np.ascontiguousarray(h), np.ascontiguousarray(marks)
@@ -32,7 +41,8 @@ def find(
     pos, found = np.empty(len(h), np.int64), np.empty(len(h), np.bool_)
     table = at(table_h), at(table_marks), table_marks.itemsize, len(table_h)
     begin = None if start is None else at(start)
-    if kernels.find(at(h), at(marks), begin, len(h), capacity, *table, at(pos), at(found)):
+    asked = at(h), at(marks), begin, len(h), capacity
+    if kernels.find(*asked, *table, at(records), records.shape[1], at(pos), at(found)):
         raise IndexError("a probe left the table")
     return pos, found
 
@@ -89,6 +99,30 @@ def sum_values(
     rows = at(bounds), at(body), at(ordinals), len(ordinals)
     kernels.sum_values(*rows, longest, at(factors), at(sums))
     return sums
+
+
+def take(kernels: Kernels, records: Any, pos: Any, numbers: list[Any]) -> list[Any]:
+    """The numbers, which are views of a table's records, at some positions."""
+    taken = [np.empty(len(pos), view.dtype) for view in numbers]
+    _copy(kernels, records, pos, numbers, taken, put=False)
+    return taken
+
+
+def put(
+    kernels: Kernels, records: Any, pos: Any, numbers: list[Any], columns: Sequence[Any]
+) -> None:
+    """Write to the numbers, which are views of a table's records, at some positions."""
+    columns = [np.ascontiguousarray(column) for column in columns]
+    _copy(kernels, records, pos, numbers, columns, put=True)
+
+
+def _copy(
+    kernels: Kernels, records: Any, pos: Any, numbers: list[Any], columns: list[Any], *, put: bool
+) -> None:
+    pos, begin = np.ascontiguousarray(pos, np.int64), at(records)
+    told = [(at(n) - begin, n.itemsize, at(c)) for n, c in zip(numbers, columns, strict=True)]
+    given = np.array(told, np.uint64)
+    kernels.copy(begin, records.shape[1], at(pos), len(pos), at(given), len(told), put)
 
 
 def gather(kernels: Kernels, start: I64, size: I64, to: int) -> None:

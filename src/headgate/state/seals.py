@@ -52,6 +52,7 @@ EMPTY, REMOVED = 0, 2
 _INDEX, _KEY, _ROW = 0, 1, 2
 _EMPTY_SEAL, _REMOVED_SEAL = np.uint32(0), np.uint32(0xFFFFFFFF)
 CHECK = "check"  # the array that says which rows are live
+ROW_SEAL = "row seal"  # its name among what is gathered of a row
 _NONE: Mapping[str, Values] = {}
 
 
@@ -204,18 +205,19 @@ class Seals:
 
     def __init__(self, table: HashTable) -> None:
         self._table = table
-        self._seals: U32 | None = None
+        self._seals: list[U32] | None = None  # an array of each kind
         self._built = False  # in this session, which costs enough without sealing
         self._sealed = 0  # the first so many positions have seals, the others a digest
         self.suspect = False  # may sealed rows differ from what was written?
         self.asked = 0  # rows whose seals this session needed, or would have
-        self._scanned: set[str] = set()
+        self.scanned: set[str] = set()  # columns that were compared as a whole, and which rows live
         self._has_route, self._key_names = table.layout.has_route, table.layout.key_names
         self._row_names = [name for name in table.columns if name not in self._key_names]
 
-    def use(self, seals: U32 | None, built: bool = False) -> None:
-        """Keep seals in this array; a table that was just built has none yet."""
-        self._seals, self._built = seals, built
+    def use(self, seals: U32 | None, of_rows: U32 | None, built: bool = False) -> None:
+        """Keep seals in these arrays; a table that was just built has none yet."""
+        self._seals = None if seals is None or of_rows is None else [*seals, of_rows]
+        self._built = built
         if built:
             self._sealed, self.suspect = 0, False
 
@@ -235,20 +237,23 @@ class Seals:
             end = min(size, self._sealed + more)
             self._seal_range(self._sealed, end)
         self._sealed, self._built = end, False
-        stamp = {"sealed": end, "scanned": sorted(self._scanned)}
+        stamp = {"sealed": end, "scanned": sorted(self.scanned)}
         return {**stamp, "digests": self._digests()}
 
     def attach(self, stamp: dict[str, Any]) -> None:
         """Of what an earlier session left nothing is trusted but what matches its digest."""
-        self._sealed, self._scanned = stamp["sealed"], set(stamp["scanned"])
+        self._sealed, self.scanned = stamp["sealed"], set(stamp["scanned"])
         self.suspect, self.asked = self._sealed > 0, 0
         if self._digests() != stamp["digests"]:
             raise WarmCopyDamaged
 
-    def write(self, ids: RowIds, pos: Positions, cells: Mapping[str, Values]) -> None:
-        """Seal rows of which these cells were written; the others must have been checked."""
+    def write(self, ids: RowIds, pos: Positions, cells: Mapping[str, Values]) -> U32 | None:
+        """Seal rows of which these cells are written; the others must have been checked.
+
+        If all get seals of their records, these are returned, to be written with the cells.
+        """
         if self._seals is None or not self._sealed:
-            return
+            return None
         some = self._below(pos)
         if not isinstance(some, slice):
             ids, pos = ids.take(some), pos[some]
@@ -260,23 +265,28 @@ class Seals:
         if not only_keys or not self._row_names:
             kinds.append(_ROW)
         groups = [self._sealed_columns(kind, ids.route, pos, cells) for kind in kinds]
-        for kind, made in zip(kinds, row_seals(ids.h, ids.check, pos, *groups), strict=True):
-            self._seals[kind][pos] = made
+        made = dict(zip(kinds, row_seals(ids.h, ids.check, pos, *groups), strict=True))
+        of_records = made.pop(_ROW, None) if isinstance(some, slice) else None
+        for kind, seals in made.items():
+            self._seals[kind][pos] = seals
+        return of_records
 
     def remove(self, pos: Positions) -> None:
         if self._seals is not None and self._sealed:
-            self._seals[:, pos[self._below(pos)]] = _REMOVED_SEAL
+            pos = pos[self._below(pos)]
+            for seals in self._seals:
+                seals[pos] = _REMOVED_SEAL
 
     def check_found(
         self, ids: RowIds, pos: Positions, found: Mask, cells: Mapping[str, Values]
     ) -> None:
-        """Rows that were found, with the value cells gathered from there."""
+        """Rows that were found, with the value cells and seals gathered from there."""
         if self._seals is not None and self.suspect and found.any():
             some = self._below(pos)
             pos = pos[some]
             columns = [cells[name].take(some) for name in self._row_names]
             [row] = row_seals(ids.h[some], ids.check[some], pos, columns)
-            _refuse((row != self._seals[_ROW][pos]) & found[some])
+            _refuse((row != cells[ROW_SEAL].data[some]) & found[some])
 
     def check_passed(self, first: Positions, last: Positions) -> None:
         """The positions from where probes began to where they ended in vain, at an empty one."""
@@ -309,9 +319,10 @@ class Seals:
 
     def check_scanned(self, names: set[str]) -> None:
         """Which rows are live, and these columns of all of them."""
-        if not names <= self._scanned:
+        if not names <= self.scanned:
             self.check_all()
-            self._scanned |= {*names, CHECK}
+            self._table.set_apart(names)
+            self.scanned |= {*names, CHECK}
 
     def check_all(self) -> None:
         """All rows, after which none is suspect."""
@@ -328,7 +339,8 @@ class Seals:
         for first in range(start, end, _CHUNK_ROWS):
             rows = slice(first, min(end, first + _CHUNK_ROWS))
             check = self._table.check[rows]
-            self._seals[:, rows] = np.where(check == REMOVED, _REMOVED_SEAL, _EMPTY_SEAL)
+            for seals in self._seals:
+                seals[rows] = np.where(check == REMOVED, _REMOVED_SEAL, _EMPTY_SEAL)
             pos = first + _live(check)
             for kind, made in enumerate(self._right(pos, _INDEX, _KEY, _ROW)):
                 self._seals[kind][pos] = made
@@ -347,8 +359,8 @@ class Seals:
     def _digests(self) -> dict[str, str]:
         """Of what has no seals, and of columns that are scanned as a whole."""
         size, found = len(self._table.h), {}
-        for name, arrays in self._table.arrays_of_positions().items():
-            start = 0 if name in self._scanned else self._sealed
+        for name, arrays in self._table.arrays_of_positions(self.scanned).items():
+            start = 0 if name in self.scanned else self._sealed
             if start < size:
                 digest = xxhash.xxh3_128()
                 for array in arrays:

@@ -14,7 +14,7 @@ some more, or each would rebuild it. Rows of a table in shared files are sealed 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,16 +23,18 @@ import numpy.typing as npt
 from headgate.arrays import U64
 from headgate.state import kernels
 from headgate.state.columns import (
+    RECORDS,
     Column,
     FixedColumn,
     HeapColumn,
     MappedMemory,
     Memory,
+    Packing,
     PrivateMemory,
 )
 from headgate.state.layout import Array, Mask, Positions, RowLayout, Values
 from headgate.state.rows import RowIds, StateRows
-from headgate.state.seals import CHECK, EMPTY, REMOVED, SESSIONS, Seals, WarmCopyDamaged
+from headgate.state.seals import CHECK, EMPTY, REMOVED, ROW_SEAL, SESSIONS, Seals, WarmCopyDamaged
 
 _LOAD_AFTER_BUILD = 0.5  # share of positions; from here to the next rebuild rows grow by a third
 _LOAD_MAX = 0.68  # of live and removed rows: linear probes grow long beyond it
@@ -90,8 +92,9 @@ class HashTable:
         if self.seals.suspect and self._is_full_with(len(missing)):
             self.seals.check_all()  # as the rebuild will have to: then these need no check
         if self.seals.suspect:
-            cells = self.value_cells(pos, found)
+            cells = self.value_cells(pos, found, with_seals=True)
             self.seals.check_found(ids, pos, found, cells)
+            cells.pop(ROW_SEAL)
         if len(missing):
             first = home_of(ids.h[missing], self.capacity) if start is None else start[missing]
             self.seals.check_passed(first, pos[missing])
@@ -102,9 +105,8 @@ class HashTable:
         check = self._as_check(check)
         if kernels.compiled is not None:
             try:
-                return kernels.find(
-                    kernels.compiled, h, check, start, self.capacity, self.h, self.check
-                )
+                table = self.capacity, self.h, self.check, self.memory.arrays[RECORDS]
+                return kernels.find(kernels.compiled, h, check, start, *table)
             except IndexError:  # the last position is no longer empty
                 raise WarmCopyDamaged from None
         pos = home_of(h, self.capacity) if start is None else start.copy()
@@ -200,16 +202,53 @@ class HashTable:
             except OSError:  # no room in the shared files: go on with plain arrays
                 self._use(PrivateMemory({n: a.copy() for n, a in self.memory.arrays.items()}))
                 cells[name] = self.columns[name].scatter(pos, given)
-        self.seals.write(ids, pos, cells)
+        views: dict[str, Any] = {
+            n: c.data
+            for n in cells
+            if isinstance(c := self.columns[n], FixedColumn) and c.is_packed
+        }
+        numbers = [cells[name].data for name in views]
+        seals = self.seals.write(ids, pos, cells)
+        if seals is not None:
+            numbers.append(seals)
+            views[ROW_SEAL] = self._packing.seals(self.memory.arrays[RECORDS])
+        if kernels.compiled is not None:
+            kernels.put(
+                kernels.compiled, self.memory.arrays[RECORDS], pos, list(views.values()), numbers
+            )
+        else:
+            for view, given in zip(views.values(), numbers, strict=True):
+                view[pos] = given
 
-    def value_cells(self, pos: Positions, found: Mask) -> dict[str, Values]:
+    def value_cells(
+        self, pos: Positions, found: Mask, with_seals: bool = False
+    ) -> dict[str, Values]:
         """What the value columns hold, and the clock: all but the key; anything if not found."""
         columns = {n: c for n, c in self.columns.items() if n not in self.layout.key_names}
         there = np.flatnonzero(found)
         if 2 * len(there) > len(pos):
-            return {name: column.cells(pos) for name, column in columns.items()}
-        some = pos[there]
-        return {name: c.cells(some).spread(there, len(pos)) for name, c in columns.items()}
+            return self._cells(columns, pos, with_seals)
+        found_cells = self._cells(columns, pos[there], with_seals)
+        return {name: cells.spread(there, len(pos)) for name, cells in found_cells.items()}
+
+    def _cells(
+        self, columns: Mapping[str, Column], pos: Positions, with_seals: bool
+    ) -> dict[str, Values]:
+        """Cells of some columns and the rows' seals, all that is in the records at once."""
+        packed = {n: c for n, c in columns.items() if isinstance(c, FixedColumn) and c.is_packed}
+        views: dict[str, Any] = {name: column.data for name, column in packed.items()}
+        if with_seals:
+            views[ROW_SEAL] = self._packing.seals(self.memory.arrays[RECORDS])
+        if kernels.compiled is None:
+            taken = {name: view[pos] for name, view in views.items()}
+        else:
+            records = self.memory.arrays[RECORDS]
+            made = kernels.take(kernels.compiled, records, pos, list(views.values()))
+            taken = dict(zip(views, made, strict=True))
+        found = {
+            n: Values(t, packed[n].validity(pos) if n in packed else None) for n, t in taken.items()
+        }
+        return found | {n: c.cells(pos) for n, c in columns.items() if n not in packed}
 
     def gather(
         self, pos: Positions, names: list[str] | None = None, absent: Mask | None = None
@@ -235,17 +274,32 @@ class HashTable:
     def live_positions(self) -> Positions:
         return np.flatnonzero((self.check != EMPTY) & (self.check != REMOVED))
 
+    def set_apart(self, names: Iterable[str]) -> None:
+        """Columns that are compared as a whole."""
+        for name in names:
+            column = self.columns[name]
+            if isinstance(column, FixedColumn):
+                column.stand_alone()
+
     @property
     def byte_count(self) -> int:
         row_bytes = 8 + self.check.itemsize + (8 if self.layout.has_route else 0)
         row_bytes += sum(column.row_bytes for column in self.columns.values())
         return self.live * row_bytes + sum(c.used + 8 * c.count for c in self.columns.values())
 
-    def arrays_of_positions(self) -> dict[str, list[Array]]:
-        """All that is kept per position, by column; seals apart."""
+    def arrays_of_positions(self, scanned: set[str]) -> dict[str, list[Array]]:
+        """All that is kept per position, by column; the records for all that are in them.
+
+        Columns that are scanned are themselves in any case.
+        """
         identity = [self.h, self.route] if self.layout.has_route else [self.h]
         columns = {name: column.arrays for name, column in self.columns.items()}
-        return {"identity": identity, CHECK: [self.check], **columns}
+        for name in scanned & columns.keys():  # a copy, should there have been no room for its own
+            column = self.columns[name]
+            if isinstance(column, FixedColumn) and column.is_packed:
+                columns[name] = [column.data.copy(), *column.arrays]
+        records = [self.memory.arrays[RECORDS]]
+        return {"identity": identity, CHECK: [self.check], RECORDS: records, **columns}
 
     def stamp(self, memory: MappedMemory) -> dict[str, Any]:
         """All that another process needs, beside the files, to check and use this table."""
@@ -255,6 +309,7 @@ class HashTable:
             "capacity": self.capacity,
             "live": self.live,
             "removed": self.removed,
+            "packed": self._packing.names,
             "seals": self.seals.stamp(fewer),
             "heaps": {name: heap.stamp(fewer) for name, heap in self._heaps.items()},
             "arrays": memory.describe(),
@@ -265,6 +320,7 @@ class HashTable:
     ) -> None:
         """Map the files of a generation, or catch up with what another worker did to them."""
         memory.attach(stamp["arrays"], before)
+        self._packing = self._packing_of(stamp["packed"], memory)
         self._use(memory)
         self.capacity, self.live, self.removed = stamp["capacity"], stamp["live"], stamp["removed"]
         self._used_before = self.live + self.removed
@@ -327,6 +383,14 @@ class HashTable:
             order, pos, size = _places(ids.h, capacity)
         ids, values = ids.take(order), {name: v.take(order) for name, v in values.items()}
 
+        packed = [
+            name
+            for name, column in self.layout.columns.items()
+            if column.kind == "number"
+            and name not in self.layout.key_names
+            and name not in self.seals.scanned
+        ]
+
         def spread(content: Array, dtype: npt.DTypeLike) -> Array:
             array = np.zeros(size, dtype)
             array[pos] = content
@@ -337,10 +401,15 @@ class HashTable:
             memory.install("check", spread(ids.check, np.uint8 if narrow else np.uint64))
             if self.layout.has_route:
                 memory.install("route", spread(ids.route, np.uint64))
+            self._packing = packing = self._packing_of(packed, memory)
+            records = np.zeros((size, packing.bytes), np.uint8)
+            for name in packed:
+                packing.view(records, name)[pos] = values[name].data
+            memory.install(RECORDS, records)
             for name, column in self.columns.items():
-                column.build(memory, size, pos, values[name])
+                column.build(memory, size, pos, values[name], packing)
             if isinstance(memory, MappedMemory):
-                memory.reserve("seals", np.uint32, (3, size))
+                memory.reserve("seals", np.uint32, (2, size))
             return memory
 
         byte_count = size * (32 + sum(column.row_bytes for column in self.columns.values()))
@@ -358,9 +427,13 @@ class HashTable:
         self.memory, arrays = memory, memory.arrays
         self.h, self.check = arrays["h"], arrays["check"]
         self.route = arrays.get("route", self.h)
-        self.seals.use(arrays.get("seals"), built)
         for column in self.columns.values():
-            column.use(memory)
+            column.use(memory, self._packing)
+        self.seals.use(arrays.get("seals"), self._packing.seals(arrays[RECORDS]), built)
+
+    def _packing_of(self, names: Iterable[str], memory: Memory) -> Packing:
+        numbers = {name: self.layout.columns[name].dtype for name in names}
+        return Packing(numbers, sealed=isinstance(memory, MappedMemory))
 
     def _as_check(self, check: U64) -> Array:
         if self.check.dtype != np.uint8:

@@ -34,7 +34,7 @@ from headgate.state.columns import MappedMemory, open_own
 from headgate.state.layout import RowLayout
 from headgate.state.table import HashTable
 
-_MAGIC = "headgate-warm-4"
+_MAGIC = "headgate-warm-5"
 _HEAD_START = 20  # length and digest of what follows
 _RETAINED_MAX = 64  # tables that a worker keeps mapped; others are attached again
 _retained: OrderedDict[str, tuple[str, str, HashTable]] = OrderedDict()
