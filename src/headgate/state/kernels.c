@@ -10,6 +10,7 @@
 
 #define MIX 0x9E3779B97F4A7C15ull
 #define EMPTY 0
+#define REMOVED 2
 #define AHEAD 16
 #define FEW 16
 #define SEALED_AT_ONCE 512
@@ -228,6 +229,22 @@ void hg_seal(const u64 *h, const char *check, i64 check_bytes, const u64 *pos, i
         }
         for (i64 row = 0; row < some; row++) seals[start + row] = (uint32_t)(total[row] >> 32);
     }
+}
+
+/* Do the positions that probes passed, each from one to before another, have right index seals? */
+i64 hg_passed(const u64 *h, const void *marks, i64 mark_bytes, const i64 *first, const i64 *last,
+              i64 rows, const u64 *factor, const uint32_t *seals) {
+    const Table t = {h, marks, mark_bytes, 0};
+    for (i64 row = 0; row < rows; row++) {
+        if (row + AHEAD < rows) __builtin_prefetch(&seals[first[row + AHEAD]]);
+        for (i64 place = first[row]; place < last[row]; place++) {
+            const u64 mark = mark_at(&t, place);
+            u64 sum = h[place] * factor[0] + (u64)place * factor[1];
+            sum += (mark ^ mark >> 32) * factor[2];
+            if (seals[place] != (mark == REMOVED ? ~(uint32_t)0 : (uint32_t)(sum >> 32))) return 0;
+        }
+    }
+    return 1;
 }
 
 /* What the seals of values of any length are made of, see seals.py; of the bytes of those longer

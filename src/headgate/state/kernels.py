@@ -18,6 +18,7 @@ _SIGNATURES: native.Signatures = {
     "hg_claim": ([POINTER, POINTER, COUNT, *_TABLE, POINTER], COUNT),
     "hg_order": ([*[POINTER] * 4, COUNT, COUNT, POINTER, POINTER], COUNT),
     "hg_seal": ([POINTER, POINTER, COUNT, POINTER, COUNT, POINTER, COUNT, POINTER, POINTER], None),
+    "hg_passed": ([POINTER, POINTER, COUNT, *[POINTER] * 2, COUNT, *[POINTER] * 2], COUNT),
     "hg_sum_values": ([*[POINTER] * 3, COUNT, COUNT, POINTER, POINTER], None),
     "hg_copy": ([POINTER, COUNT, POINTER, COUNT, POINTER, COUNT, COUNT], None),
     "hg_gather": ([POINTER, POINTER, COUNT, POINTER], None),
@@ -88,6 +89,15 @@ def seal(
     rows = at(h), at(check), check.itemsize, at(pos), len(h)
     kernels.seal(*rows, at(given), len(columns), at(factors), at(seals))
     return seals
+
+
+def passed(
+    kernels: Kernels, h: U64, check: Any, first: Any, last: Any, factors: U64, seals: U32
+) -> bool:
+    """Have the positions from each of `first` to before each of `last` right index seals?"""
+    first, last = np.ascontiguousarray(first), np.ascontiguousarray(last)
+    spans = at(first), at(last), len(first)
+    return bool(kernels.passed(at(h), at(check), check.itemsize, *spans, at(factors), at(seals)))
 
 
 def sum_values(

@@ -295,6 +295,12 @@ class Seals:
         self.check_free(last)
         some = self._below(first)
         first, last = first[some], np.minimum(last[some], self._sealed)
+        if kernels.compiled is not None:
+            table, index_seals = self._table, self._seals[_INDEX]
+            given = table.h, table.check, first, last, factors(3), index_seals
+            if not kernels.passed(kernels.compiled, *given):
+                raise WarmCopyDamaged
+            return
         counts = last - first
         ends = np.cumsum(counts)
         pos = np.arange(ends[-1] if len(ends) else 0)
