@@ -14,7 +14,7 @@ from headgate.native import COUNT, POINTER, Kernels, at
 
 _TABLE = [POINTER, POINTER, COUNT, COUNT]
 _SIGNATURES: native.Signatures = {
-    "hg_find": ([*[POINTER] * 3, COUNT, COUNT, *_TABLE, POINTER, COUNT, *[POINTER] * 2], COUNT),
+    "hg_find": ([*[POINTER] * 3, COUNT, COUNT, *_TABLE, COUNT, POINTER, POINTER], COUNT),
     "hg_claim": ([POINTER, POINTER, COUNT, *_TABLE, POINTER], COUNT),
     "hg_order": ([*[POINTER] * 4, COUNT, COUNT, POINTER, POINTER], COUNT),
     "hg_seal": ([POINTER, POINTER, COUNT, POINTER, COUNT, POINTER, COUNT, POINTER, POINTER], None),
@@ -34,7 +34,7 @@ def find(
     capacity: int,
     table_h: U64,
     table_marks: Any,
-    records: Any,
+    plain: bool,
 ) -> tuple[Any, Bools]:
     """Positions of rows and which are there; IndexError if a probe leaves the table."""
     h, marks = np.ascontiguousarray(h), np.ascontiguousarray(marks)
@@ -43,7 +43,7 @@ def find(
     table = at(table_h), at(table_marks), table_marks.itemsize, len(table_h)
     begin = None if start is None else at(start)
     asked = at(h), at(marks), begin, len(h), capacity
-    if kernels.find(*asked, *table, at(records), records.shape[1], at(pos), at(found)):
+    if kernels.find(*asked, *table, plain, at(pos), at(found)):
         raise IndexError("a probe left the table")
     return pos, found
 

@@ -1,10 +1,11 @@
 """A hash table of columns: open addressing, linear probing, whole batches per NumPy call.
 
 `check` doubles as the state of a position: 0 is empty, 2 is a removed row, anything else a live
-one. Positions come from a second mix of `h`, because a slot owns only some ranges of `route` and
-raw hashes would pile up. A removed row keeps its position until the next rebuild, so a position
-found for a missing key stays a right place to go on probing from. The last position is always
-empty, which ends every probe.
+one. Where no row lives `h` is 0: so in a plain table, whose rows all have the same check, probes
+need not read it. Positions come from a second mix of `h`, because a slot owns only some ranges of
+`route` and raw hashes would pile up. A removed row keeps its position until the next rebuild, so a
+position found for a missing key stays a right place to go on probing from. The last position is
+always empty, which ends every probe.
 
 Lookups cost O(keys asked for). A rebuild costs O(rows held) and is due after a constant fraction
 of them has been added or removed; a table whose rows come and go in every session gets room for
@@ -41,6 +42,7 @@ _LOAD_MAX = 0.68  # of live and removed rows: linear probes grow long beyond it
 _SESSIONS_OF_ROOM = 2  # like the one that filled a table with removed rows, until the next rebuild
 _CAPACITY_MIN = 64  # positions of an empty table
 _NARROW_MAX = 254  # the largest check in one byte; 255 stands for all larger ones
+_PLAIN = 1  # the check of integer keys, but not of null
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -61,6 +63,7 @@ class HashTable:
         self._heaps = {n: c for n, c in self.columns.items() if isinstance(c, HeapColumn)}
         self.seals = Seals(self)
         self.capacity = self.live = self.removed = 0
+        self._plain = False  # are all checks the same?
         self._used_before = 0  # rows, live and removed, when this session began
         self.version = 0  # grows when positions handed out before are no longer valid
         self.before_move: Callable[[], None] | None = None
@@ -105,7 +108,7 @@ class HashTable:
         check = self._as_check(check)
         if kernels.compiled is not None:
             try:
-                table = self.capacity, self.h, self.check, self.memory.arrays[RECORDS]
+                table = self.capacity, self.h, self.check, self._plain
                 return kernels.find(kernels.compiled, h, check, start, *table)
             except IndexError:  # the last position is no longer empty
                 raise WarmCopyDamaged from None
@@ -141,7 +144,9 @@ class HashTable:
     def insert(self, ids: RowIds, pos: Positions) -> Positions:
         """Claim positions for rows that are not there; `pos` is where their probes ended."""
         version = self.version
-        self._make_room(len(ids), int(ids.check.max()) if len(ids) else 0)
+        check_max = int(ids.check.max()) if len(ids) else 0
+        self._make_room(len(ids), check_max)
+        self._plain = self._plain and check_max <= _PLAIN
         if self.version != version:
             pos = home_of(ids.h, self.capacity)
         ended, pos = pos, pos.copy()
@@ -188,7 +193,7 @@ class HashTable:
         return pos if self.version == version else self.find(ids.h, ids.check)[0]
 
     def remove(self, pos: Positions) -> None:
-        self.check[pos] = REMOVED
+        self.check[pos], self.h[pos] = REMOVED, 0
         self.seals.remove(pos)
         self.live -= len(pos)
         self.removed += len(pos)
@@ -309,6 +314,7 @@ class HashTable:
             "capacity": self.capacity,
             "live": self.live,
             "removed": self.removed,
+            "plain": self._plain,
             "packed": self._packing.names,
             "seals": self.seals.stamp(fewer),
             "heaps": {name: heap.stamp(fewer) for name, heap in self._heaps.items()},
@@ -323,6 +329,7 @@ class HashTable:
         self._packing = self._packing_of(stamp["packed"], memory)
         self._use(memory)
         self.capacity, self.live, self.removed = stamp["capacity"], stamp["live"], stamp["removed"]
+        self._plain = stamp["plain"]
         self._used_before = self.live + self.removed
         self.version += 1
         self.seals.attach(stamp["seals"])
@@ -419,6 +426,7 @@ class HashTable:
             memory = fill(PrivateMemory())
         self._use(memory, built=True)
         self.capacity, self.live, self.removed = capacity, len(ids), 0
+        self._plain = narrow and check_max <= _PLAIN
         self._used_before = len(ids)
         self.version += 1
 
