@@ -35,7 +35,9 @@ from headgate.state.layout import Array, ColumnLayout, Mask, Positions, Values
 from headgate.state.seals import ROW_SEAL, WarmCopyDamaged, more_sealed, value_seals
 
 RECORDS = "records"
-_CHUNK_BYTES = 1 << 24  # of one write(): a large array is written in pieces
+# Of one write(): the page cache keeps it as one huge page, where the file system can. Of longer ones
+# only the beginning is kept so (Linux 6.18, ext4), and each row of a large table costs a page walk.
+_CHUNK_BYTES = 1 << 21
 
 
 class PrivateMemory:
