@@ -35,8 +35,8 @@ from headgate.state.layout import Array, ColumnLayout, Mask, Positions, Values
 from headgate.state.seals import ROW_SEAL, WarmCopyDamaged, more_sealed, value_seals
 
 RECORDS = "records"
-# Of one write(): the page cache keeps it as one huge page, where the file system can. Of longer ones
-# only the beginning is kept so (Linux 6.18, ext4), and each row of a large table costs a page walk.
+# Of one write(): the page cache keeps so many as a huge page, if the file system can, but of longer
+# writes only the beginning (Linux 6.18, ext4); then each row of a large table costs a page walk.
 _CHUNK_BYTES = 1 << 21
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -118,11 +117,9 @@ def take(kernels: Kernels, records: Any, pos: Any, numbers: list[Any]) -> list[A
     return taken
 
 
-def put(
-    kernels: Kernels, records: Any, pos: Any, numbers: list[Any], columns: Sequence[Any]
-) -> None:
-    """Write to the numbers, which are views of a table's records, at some positions."""
-    columns = [np.ascontiguousarray(column) for column in columns]
+def put(kernels: Kernels, records: Any, pos: Any, numbers: list[Any], columns: list[Any]) -> None:
+    """Write columns to the numbers, which are views of a table's records, at some positions."""
+    columns = [np.ascontiguousarray(c, n.dtype) for c, n in zip(columns, numbers, strict=True)]
     _copy(kernels, records, pos, numbers, columns, put=True)
 
 

@@ -207,23 +207,11 @@ class HashTable:
             except OSError:  # no room in the shared files: go on with plain arrays
                 self._use(PrivateMemory({n: a.copy() for n, a in self.memory.arrays.items()}))
                 cells[name] = self.columns[name].scatter(pos, given)
-        views: dict[str, Any] = {
-            n: c.data
-            for n in cells
-            if isinstance(c := self.columns[n], FixedColumn) and c.is_packed
-        }
-        numbers = [cells[name].data for name in views]
+        numbers = {name: cells[name].data for name in self._packed(cells)}
         seals = self.seals.write(ids, pos, cells)
         if seals is not None:
-            numbers.append(seals)
-            views[ROW_SEAL] = self._packing.seals(self.memory.arrays[RECORDS])
-        if kernels.compiled is not None:
-            kernels.put(
-                kernels.compiled, self.memory.arrays[RECORDS], pos, list(views.values()), numbers
-            )
-        else:
-            for view, given in zip(views.values(), numbers, strict=True):
-                view[pos] = given
+            numbers[ROW_SEAL] = seals
+        self._put(pos, numbers)
 
     def value_cells(
         self, pos: Positions, found: Mask, with_seals: bool = False
@@ -239,21 +227,37 @@ class HashTable:
     def _cells(
         self, columns: Mapping[str, Column], pos: Positions, with_seals: bool
     ) -> dict[str, Values]:
-        """Cells of some columns and the rows' seals, all that is in the records at once."""
-        packed = {n: c for n, c in columns.items() if isinstance(c, FixedColumn) and c.is_packed}
-        views: dict[str, Any] = {name: column.data for name, column in packed.items()}
-        if with_seals:
-            views[ROW_SEAL] = self._packing.seals(self.memory.arrays[RECORDS])
-        if kernels.compiled is None:
-            taken = {name: view[pos] for name, view in views.items()}
-        else:
-            records = self.memory.arrays[RECORDS]
-            made = kernels.take(kernels.compiled, records, pos, list(views.values()))
-            taken = dict(zip(views, made, strict=True))
-        found = {
-            n: Values(t, packed[n].validity(pos) if n in packed else None) for n, t in taken.items()
-        }
-        return found | {n: c.cells(pos) for n, c in columns.items() if n not in packed}
+        packed = self._packed(columns)
+        taken = self._take(pos, [*packed, ROW_SEAL] if with_seals else packed)
+        cells = {n: c.cells(pos) for n, c in columns.items() if n not in taken}
+        for name, numbers in taken.items():
+            column = columns.get(name)
+            valid = column.validity(pos) if isinstance(column, FixedColumn) else None
+            cells[name] = Values(numbers, valid)
+        return cells
+
+    def _packed(self, names: Iterable[str]) -> list[str]:
+        """Which of these columns are in the records."""
+        columns = ((name, self.columns[name]) for name in names)
+        return [name for name, c in columns if isinstance(c, FixedColumn) and c.is_packed]
+
+    def _take(self, pos: Positions, names: list[str]) -> dict[str, Array]:
+        """Numbers of the records at some positions, all of a record at once."""
+        records = self.memory.arrays[RECORDS]
+        views = [self._packing.view(records, name) for name in names]
+        if kernels.compiled is None or not views:
+            return {name: view[pos] for name, view in zip(names, views, strict=True)}
+        return dict(zip(names, kernels.take(kernels.compiled, records, pos, views), strict=True))
+
+    def _put(self, pos: Positions, numbers: Mapping[str, Array]) -> None:
+        """Write numbers to the records at some positions."""
+        records = self.memory.arrays[RECORDS]
+        views = [self._packing.view(records, name) for name in numbers]
+        if views and kernels.compiled is not None:
+            kernels.put(kernels.compiled, records, pos, views, list(numbers.values()))
+            return
+        for view, column in zip(views, numbers.values(), strict=True):
+            view[pos] = column
 
     def gather(
         self, pos: Positions, names: list[str] | None = None, absent: Mask | None = None

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.state import kernels
-from headgate.state.columns import PrivateMemory
+from headgate.state.columns import Packing, PrivateMemory
 from headgate.state.layout import RowLayout, StateSchema, Values
 from headgate.state.rows import RowIds, sorted_order
 from headgate.state.seals import WarmCopyDamaged, row_seals, value_seals
@@ -102,6 +102,31 @@ def test_rows_have_the_same_seals(rows: int, columns: list[tuple[str, bool]]) ->
             return [made.tolist() for made in row_seals(h, marks, pos, (), values, values[:1])]
 
         assert work() == in_numpy(work)
+
+
+@built
+@examples(60)
+@given(st.integers(0, 400), st.lists(st.sampled_from(["u1", "?", "i2", "f4", "i8", "f8"])))
+def test_numbers_of_records_are_read_and_written_alike(rows: int, dtypes: list[str]) -> None:
+    rng = np.random.default_rng(rows)
+    numbers = {f"{at}": np.dtype(dtype) for at, dtype in enumerate(dtypes)}
+    packing = Packing(numbers, sealed=True)
+    before = rng.integers(0, 2, (1000, packing.bytes), np.uint8)
+    pos = rng.permutation(1000)[:rows]
+    columns = [rng.integers(0, 2, rows).astype(dtype) for dtype in dtypes]
+    compiled, numpy = before.copy(), before.copy()
+    views = [[packing.view(records, name) for name in numbers] for records in (compiled, numpy)]
+
+    kernels.put(kernels.compiled, compiled, pos, views[0], columns)
+    for view, column in zip(views[1], columns, strict=True):
+        view[pos] = column
+
+    assert (compiled == numpy).all()
+    pos = rng.permutation(1000)
+    for taken, view in zip(
+        kernels.take(kernels.compiled, compiled, pos, views[0]), views[1], strict=True
+    ):
+        assert taken.dtype == view.dtype and taken.tobytes() == view[pos].tobytes()
 
 
 @built

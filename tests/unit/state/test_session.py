@@ -20,11 +20,13 @@ from hypothesis import strategies as st
 from headgate.errors import SchemaMismatch
 from headgate.operator.rows import Groups, KeyedRows
 from headgate.state.chain import FOLD_ROWS
+from headgate.state.columns import MappedMemory
 from headgate.state.layout import StateSchema
 from headgate.state.rows import in_units
 from headgate.state.session import PrivateSession
 from headgate.state.storage import Storage
 from headgate.state.store import StateStore
+from headgate.state.warm_copy import forget_mappings
 from strategies import examples, quick_folder
 from unit.state.keys import int_keys, keys_of
 
@@ -397,6 +399,40 @@ def test_a_caller_may_change_what_it_wrote(tmp_path: Path) -> None:
         chain = session.commit()
     with open_at(tmp_path, SCHEMAS["int"], chain) as session:
         assert sorted(session.all()["n"].tolist()) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_a_column_that_is_compared_as_a_whole_leaves_the_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: bool
+) -> None:
+    """Who scans it reads nothing else; where there is no room for that, it stays and is right."""
+    schema = StateSchema(
+        key=pa.schema([("k", pa.int64())]),
+        values=pa.schema([("n", pa.int64()), ("small", pa.int8())]),
+    )
+    reserve = MappedMemory.reserve
+
+    def maybe(memory: MappedMemory, name: str, *shape: Any) -> None:
+        if name != "seals" and not room:
+            raise OSError
+        reserve(memory, name, *shape)
+
+    monkeypatch.setattr(MappedMemory, "reserve", maybe)
+    store = StateStore(Storage.at(str(tmp_path)), warm_dir=str(tmp_path / "warm"), buckets=8)
+    chain: Any = ()
+    for epoch in range(6):
+        if epoch % 2:
+            forget_mappings()
+        with store.open("op", 0, schema, chain, epoch=epoch, level=1, now_ms=0) as session:
+            keys = np.arange(epoch * 5, epoch * 5 + 100)  # few new ones: no new table
+            session.write(int_keys(keys), {"n": keys * 3, "small": keys % 7})
+            if epoch:
+                found = session.select("n", below=60)
+                assert sorted(found["n"].tolist()) == list(range(0, 60, 3))
+                assert found["small"].tolist() == (found["n"] // 3 % 7).tolist()
+            chain = session.commit()
+    files = [path.name.partition("-")[2] for path in (tmp_path / "warm/op/00000").iterdir()]
+    assert ("c001" in files) == room and "c002" not in files
 
 
 FLOATS = StateSchema(
