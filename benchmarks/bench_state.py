@@ -4,10 +4,12 @@ Per epoch: 100,000 distinct integer keys, 5 % new, three int64 values; open, rea
 write three columns, commit a delta. Two states (small and large) are driven in turn in one
 process, so both meet the same noise; compaction is left out of the timed epochs, and so are the
 first ones: a table that was just built is sealed bit by bit (docs/decisions/0021-warm-seals.md).
-Then, once on the large state: an epoch on fresh mappings, a rebuild from the chain, reading 1/64 of
-the buckets for a move, folding the chain into a snapshot. Prints JSON with every raw number.
+Then, once on the large state (not with `--only-epochs`): an epoch on fresh mappings, a rebuild
+from the chain, reading 1/64 of the buckets for a move, folding the chain into a snapshot. Prints
+JSON with every raw number, and what the states take of memory and of the disk.
 
     python benchmarks/bench_state.py [--large 10000000] [--epochs 12] [--strings]
+    python benchmarks/bench_state.py --small 10000000 --large 50000000 --values 2 --only-epochs
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import statistics
 import tempfile
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,7 +35,6 @@ from headgate.state.store import StateStore
 from headgate.state.warm_copy import forget_mappings
 
 WARMUP = SESSIONS + 4  # until the large table is sealed, and all of its pages have been met
-VALUES = pa.schema([("a", pa.int64()), ("b", pa.int64()), ("c", pa.int64())])
 
 
 @dataclass(frozen=True)
@@ -69,9 +71,12 @@ def keys_of(numbers: Any, strings: bool) -> Keys:
 class Driver:
     """One state that is driven epoch after epoch."""
 
-    def __init__(self, folder: str, name: str, held: int, touched: int, strings: bool) -> None:
+    def __init__(
+        self, folder: str, name: str, held: int, touched: int, strings: bool, values: int = 3
+    ) -> None:
         kind = pa.string() if strings else pa.int64()
-        self.schema = StateSchema(key=pa.schema([("k", kind)]), values=VALUES)
+        numbers = pa.schema([(label, pa.int64()) for label in "abc"[:values]])
+        self.schema = StateSchema(key=pa.schema([("k", kind)]), values=numbers)
         storage = Storage.at(f"{folder}/files")
         warm = f"{folder}/warm"
         self.store = StateStore(storage, warm_dir=warm, buckets=1024, compact_after=1 << 20)
@@ -99,7 +104,7 @@ class Driver:
         ) as session:  # fmt: skip
             marks.append(_now())
             held = session.read(keys)
-            columns = {name: held[name] for name in ("a", "b", "c")}
+            columns = {name: held[name] for name in held.value_names}
             marks.append(_now())
             changed = {name: values + 1 for name, values in columns.items()}
             session.write(keys, changed)
@@ -136,12 +141,31 @@ def _now() -> float:
     return time.process_time() * 1000
 
 
-def measure(small: int, large: int, touched: int, epochs: int, strings: bool) -> dict[str, Any]:
+def memory_mb(folder: str) -> dict[str, float]:
+    """Each state's files, and what the process has in memory: its own, of files, and at most."""
+    told = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
+    names = {"own": "RssAnon", "mapped_files": "RssFile", "peak": "VmHWM"}
+    found = {name: int(told[field].split()[0]) / 1024 for name, field in names.items()}
+    for part in Path(folder).glob("*/*"):
+        sizes = [file.stat().st_size for file in part.rglob("*") if file.is_file()]
+        found[f"{part.parent.name}_{part.name}"] = sum(sizes) / 2**20
+    return found
+
+
+def measure(
+    small: int,
+    large: int,
+    touched: int,
+    epochs: int,
+    strings: bool,
+    values: int = 3,
+    only_epochs: bool = False,
+) -> dict[str, Any]:
     """Raw CPU milliseconds of each step and epoch, and the numbers that matter."""
     folder = tempfile.mkdtemp(prefix="headgate-bench-")
     try:
         drivers = [
-            Driver(f"{folder}/{name}", name, held, touched, strings)
+            Driver(f"{folder}/{name}", name, held, touched, strings, values)
             for name, held in (("small", small), ("large", large))
         ]
         raw: dict[str, list[dict[str, float]]] = {"small": [], "large": []}
@@ -150,7 +174,8 @@ def measure(small: int, large: int, touched: int, epochs: int, strings: bool) ->
                 steps = driver.run(driver.batch())
                 if epoch >= WARMUP:
                     raw[driver.name].append(steps)
-        seldom = once(drivers[1])
+        memory = memory_mb(folder)
+        seldom = {} if only_epochs else once(drivers[1])
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     middle = {
@@ -162,11 +187,13 @@ def measure(small: int, large: int, touched: int, epochs: int, strings: bool) ->
         "held": {"small": small, "large": large},
         "touched": touched,
         "strings": strings,
+        "values": values,
         "median_cpu_ms": middle,
         "ratio": middle["large"]["all"] / middle["small"]["all"],
         "ratio_of_best": best["large"] / best["small"],
         "key_updates_per_s": {n: touched / m["all"] * 1000 for n, m in middle.items()},
         "once_large_cpu_ms": seldom,
+        "memory_mb": memory,
         "raw_cpu_ms": raw,
     }
 
@@ -178,9 +205,9 @@ def main() -> None:
     parser.add_argument("--touched", type=int, default=100_000)
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--strings", action="store_true")
-    given = parser.parse_args()
-    result = measure(given.small, given.large, given.touched, given.epochs, given.strings)
-    print(json.dumps(result, indent=1))
+    parser.add_argument("--values", type=int, default=3, help="columns of int64, up to 3")
+    parser.add_argument("--only-epochs", action="store_true")
+    print(json.dumps(measure(**vars(parser.parse_args())), indent=1))
 
 
 if __name__ == "__main__":
