@@ -27,7 +27,7 @@ from bench_seals import SLOTS, Contestant, tables
 from headgate.commit.facts import epochs_of
 
 NEAR = 10
-_STATE_FILE = re.compile(r"e(\d{9})-L\d\d-\w+\.arrow")
+_STATE_FILE = re.compile(r"e\d{9}-L\d\d-\w+\.arrow")
 
 
 def numbers(rows: int, keys: int, epochs: int, filled: int) -> Iterator[Any]:
@@ -37,13 +37,13 @@ def numbers(rows: int, keys: int, epochs: int, filled: int) -> Iterator[Any]:
         yield rng.integers(0, keys, rows)
 
 
-def written(folder: Path, epoch: int) -> list[list[int]]:
-    """Bytes of the state files that each slot wrote in an epoch."""
+def written(folder: Path, known: set[Path]) -> list[list[int]]:
+    """Bytes of the state files of each slot that are not known yet; then they are."""
     found: dict[Path, list[int]] = {}
     for file in folder.rglob("*.arrow"):
-        named = _STATE_FILE.fullmatch(file.name)
-        if named and int(named[1]) == epoch:
+        if _STATE_FILE.fullmatch(file.name) and file not in known:
             found.setdefault(file.parent, []).append(file.stat().st_size)
+            known.add(file)
     return sorted(found.values())
 
 
@@ -65,10 +65,10 @@ def measure(spark: Any, rows: int, keys: int, epochs: int) -> dict[str, Any]:
     filled = -(-keys // 500_000)
     with tempfile.TemporaryDirectory(prefix="headgate-bench-") as name:
         flow = Contestant(spark, Path(name), "folds")
-        files = []
-        for epoch, table in enumerate(tables(numbers(rows, keys, epochs, filled))):
+        files, known = [], set[Path]()
+        for table in tables(numbers(rows, keys, epochs, filled)):
             flow.epoch(table)
-            files.append(written(Path(name), epoch))
+            files.append(written(Path(name), known))
         journal = epochs_of(flow.query.journal())
         flow.query.stop()
     timed = [facts for facts in journal if facts.rows][filled:]
