@@ -8,6 +8,9 @@ journal has them) and by CPU time of the slots' tasks; rows folded beside rows o
 numbers.
 
     python benchmarks/bench_folds.py [--keys 3000000] [--rows 100000] [--epochs 60]
+
+With `--sessions` there is no Spark: only what one slot's state takes of the CPU is compared, which
+is a small part of an epoch. A slot has half of the keys, and each row is of another one.
 """
 
 from __future__ import annotations
@@ -21,12 +24,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import bench_state
 import numpy as np
 from bench_seals import SLOTS, Contestant, tables
 
 from headgate.commit.facts import epochs_of
 
 NEAR = 10
+COMPACT_AFTER = 16  # deltas, as in flows
 _STATE_FILE = re.compile(r"e\d{9}-L\d\d-\w+\.arrow")
 
 
@@ -87,6 +92,32 @@ def measure(spark: Any, rows: int, keys: int, epochs: int) -> dict[str, Any]:
     }
 
 
+def measure_sessions(rows: int, keys: int, epochs: int) -> dict[str, Any]:
+    keys, touched = keys // SLOTS, rows // SLOTS
+    rng, cpu_ms, folded_rows = np.random.default_rng(7), [], []
+    with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
+        state = bench_state.Driver(folder, "large", 0, touched, strings=False, values=1)
+        state.store.compact_after = COMPACT_AFTER
+        for start in range(0, keys, 500_000):
+            numbers = np.arange(start, min(keys, start + 500_000))
+            state.run(bench_state.keys_of(numbers, strings=False))
+        for _ in range(epochs):
+            before = {file.name for file in state.chain}
+            chosen = rng.choice(keys, touched, replace=False)
+            cpu_ms.append(state.run(bench_state.keys_of(chosen, strings=False))["all"])
+            made = [file for file in state.chain if file.name not in before]
+            folded_rows.append(sum(file.rows for file in made if file.kind != "delta"))
+    folds = [count > 0 for count in folded_rows]
+    return {
+        "keys": keys,
+        "rows": touched,
+        "epochs": epochs,
+        "folding_epochs": sum(folds),
+        "by_session_cpu": against_neighbours(cpu_ms, folds),
+        "raw": {"session_cpu_ms": cpu_ms, "folded_rows": folded_rows},
+    }
+
+
 def main() -> None:
     from headgate.runtime.session import local_session
 
@@ -94,7 +125,11 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--keys", type=int, default=3_000_000)
     parser.add_argument("--epochs", type=int, default=60)
+    parser.add_argument("--sessions", action="store_true")
     given = parser.parse_args()
+    if given.sessions:
+        print(json.dumps(measure_sessions(given.rows, given.keys, given.epochs), indent=1))
+        return
     spark = local_session("folds", cores=SLOTS)
     print(json.dumps(measure(spark, given.rows, given.keys, given.epochs), indent=1))
     spark.stop()

@@ -79,7 +79,9 @@ class Driver:
         self.schema = StateSchema(key=pa.schema([("k", kind)]), values=numbers)
         storage = Storage.at(f"{folder}/files")
         warm = f"{folder}/warm"
-        self.store = StateStore(storage, warm_dir=warm, buckets=1024, compact_after=1 << 20)
+        self.store = StateStore(
+            storage, warm_dir=warm, buckets=1024, compact_after=1 << 20, budget_bytes=24 << 30
+        )
         self.name, self.touched, self.strings = name, touched, strings
         self.rng = np.random.default_rng(7)
         self.next_key, self.epoch = held, 0
