@@ -11,8 +11,10 @@ large table a row that is met costs a cache line, instead of one for each column
 compared as a whole leaves the records (`stand_alone`).
 
 What a column holds at a position is a *cell*: the value itself, or its ordinal (-1: null) in an
-append-only heap, where an overwritten value is garbage until the table is next rebuilt. Cells are
-sealed by the table, values in a heap here. A validity array appears with the first null.
+append-only heap, where an overwritten value is garbage until the heap is next rewritten. A table
+that is rebuilt takes its heaps over as they are, unless a third of a heap may be garbage: only the
+ordinals move. Cells are sealed by the table, values in a heap here. A validity array appears with
+the first null.
 """
 
 from __future__ import annotations
@@ -65,6 +67,11 @@ class PrivateMemory:
         array, self.arrays[name] = self.arrays[name], np.zeros(size, self.arrays[name].dtype)
         self.arrays[name][: len(array)] = array
 
+    def take_over(self, name: str, before: Memory) -> None:
+        """Keep an array that was kept there until now, and is not used there any more."""
+        array = before.arrays[name]
+        self.arrays[name] = array if isinstance(before, PrivateMemory) else array.copy()
+
 
 class MappedMemory:
     """One generation of files in a folder, mapped shared: what one worker writes, all see.
@@ -110,6 +117,17 @@ class MappedMemory:
     def extend(self, name: str, size: int) -> None:
         """Make a one-dimensional array longer, with zeros."""
         self.reserve(name, self.arrays[name].dtype, (size,))
+
+    def take_over(self, name: str, before: Memory) -> None:
+        """Keep an array that was kept there until now, and is not used there any more: the same
+        file by another name. What lies beyond what the older generation knows of may change.
+        """
+        if not isinstance(before, MappedMemory):
+            self.install(name, before.arrays[name])
+            return
+        names = before._file(name), self._file(name)
+        os.link(*names, src_dir_fd=before.folder, dst_dir_fd=self.folder, follow_symlinks=False)
+        self.arrays[name], self._mapped[name] = before.arrays[name], before._mapped[name]
 
     def describe(self) -> dict[str, Any]:
         return {name: [array.dtype.str, *array.shape] for name, array in self.arrays.items()}
@@ -312,6 +330,19 @@ class HeapColumn:
             memory.reserve(f"{self._file}-seals", np.uint32, all_bounds.shape)
         self.count, self.used, self._old = count, used, count
         self._sealed = self._suspect = 0
+
+    def move(self, memory: Memory, size: int, positions: Positions, cells: Values) -> None:
+        """Install cells elsewhere, and take over the values that they stand for."""
+        ref = np.full(size, -1, np.int64)
+        ref[positions] = cells.data
+        memory.install(f"{self._file}-ref", ref)
+        for array in ("bounds", "body") if self._seals is None else ("bounds", "body", "seals"):
+            memory.take_over(f"{self._file}-{array}", self._memory)
+        self._old = self.count
+
+    def is_worth_keeping(self, rows: int) -> bool:
+        """With so many rows, would most of its values still be those of rows?"""
+        return self.count <= rows + rows // 2
 
     @property
     def arrays(self) -> list[Array]:

@@ -8,14 +8,14 @@ position found for a missing key stays a right place to go on probing from. The 
 always empty, which ends every probe.
 
 Lookups cost O(keys asked for). A rebuild costs O(rows held) and is due after a constant fraction
-of them has been added or removed; a table whose rows come and go in every session gets room for
-some more, or each would rebuild it. Rows of a table in shared files are sealed (`seals.py`):
-`look_up` is for rows that this session has not met yet, `find` for those it has.
+of them has been added or removed; a table that grows in every session, or whose rows come and go,
+gets room for some more, or each would rebuild it. Rows of a table in shared files are sealed
+(`seals.py`): `look_up` is for rows that this session has not met yet, `find` for those it has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,7 @@ from headgate.state.seals import CHECK, EMPTY, REMOVED, ROW_SEAL, SESSIONS, Seal
 
 _LOAD_AFTER_BUILD = 0.5  # share of positions; from here to the next rebuild rows grow by a third
 _LOAD_MAX = 0.68  # of live and removed rows: linear probes grow long beyond it
-_SESSIONS_OF_ROOM = 2  # like the one that filled a table with removed rows, until the next rebuild
+_SESSIONS_OF_ROOM = 2  # like the one that filled a table, until the next rebuild
 _CAPACITY_MIN = 64  # positions of an empty table
 _NARROW_MAX = 254  # the largest check in one byte; 255 stands for all larger ones
 _PLAIN = 1  # the check of integer keys, but not of null
@@ -312,7 +312,9 @@ class HashTable:
 
     def stamp(self, memory: MappedMemory) -> dict[str, Any]:
         """All that another process needs, beside the files, to check and use this table."""
-        fewer = self._rebuild_is_near() or self.seals.are_dearer
+        dearer = self.seals.are_dearer
+        fewer = self._rebuild_is_near() or dearer
+        heaps = {n: h.stamp(self._is_rewrite_near(h) or dearer) for n, h in self._heaps.items()}
         self._used_before = self.live + self.removed
         return {
             "capacity": self.capacity,
@@ -321,7 +323,7 @@ class HashTable:
             "plain": self._plain,
             "packed": self._packing.names,
             "seals": self.seals.stamp(fewer),
-            "heaps": {name: heap.stamp(fewer) for name, heap in self._heaps.items()},
+            "heaps": heaps,
             "arrays": memory.describe(),
         }
 
@@ -345,31 +347,43 @@ class HashTable:
         wide = check_max > _NARROW_MAX and self.check.dtype == np.uint8
         wasted = any(heap.count > _heap_max(self.live + rows) for heap in self._heaps.values())
         if full or wide or wasted:
-            self._rebuild(self.live + rows, check_max=check_max, room=self._room_for_churn(rows))
+            self._rebuild(self.live + rows, check_max=check_max, room=self._room_for_more(rows))
 
-    def _room_for_churn(self, rows: int) -> int:
-        """For rows that come and go: where most go again soon, each session would rebuild."""
-        new = self.live + self.removed - self._used_before + rows
-        return _SESSIONS_OF_ROOM * min(self.removed, new, self.live + rows)
+    def _room_for_more(self, rows: int) -> int:
+        """For the sessions to come, or each would rebuild: where most rows go again soon, and where
+        the table grows from session to session, at most to twice its rows.
+        """
+        held = self.live + rows
+        new = held + self.removed - self._used_before
+        grows = self._used_before > 0  # else all there is came now, and that may be all
+        churn, growth = min(self.removed, new, held), min(new, held // 2) if grows else 0
+        return _SESSIONS_OF_ROOM * max(churn, growth)
 
     def _is_full_with(self, rows: int) -> bool:
         return self.live + self.removed + rows > _LOAD_MAX * self.capacity
 
     def _rebuild_is_near(self) -> bool:
-        """Would some more sessions like this one fill the table, or a heap?"""
+        """Would some more sessions like this one fill the table, or a heap with garbage?"""
         used = self.live + self.removed
         room = _LOAD_MAX * self.capacity - used
         return (used - self._used_before) * SESSIONS > room or any(
-            heap.added * SESSIONS > _heap_max(self.live) - heap.count
-            for heap in self._heaps.values()
+            map(self._is_rewrite_near, self._heaps.values())
         )
+
+    def _is_rewrite_near(self, heap: HeapColumn) -> bool:
+        """Would some more sessions that overwrite as many values as this one fill a heap?"""
+        overwritten = heap.added - (self.live + self.removed - self._used_before)
+        return overwritten * SESSIONS > _heap_max(self.live) - heap.count
 
     def _rebuild(self, rows: int, grow: bool = False, check_max: int = 0, room: int = 0) -> None:
         if self.before_move is not None:
             self.before_move()
         self.seals.check_all()
         pos = self.live_positions()
-        self._lay_out(self.ids(pos), self.gather(pos), rows, grow, check_max, room)
+        kept = {name for name, heap in self._heaps.items() if heap.is_worth_keeping(rows)}
+        values = self.gather(pos, [name for name in self.columns if name not in kept])
+        values |= {name: self._heaps[name].cells(pos) for name in kept}
+        self._lay_out(self.ids(pos), values, rows, grow, check_max, room, kept)
 
     def _lay_out(
         self,
@@ -379,8 +393,12 @@ class HashTable:
         grow: bool = False,
         check_max: int = 0,
         room: int = 0,
+        kept: Collection[str] = (),
     ) -> None:
-        """Move to new arrays with room for so many rows; in this process if nowhere else."""
+        """Move to new arrays with room for so many rows; in this process if nowhere else.
+
+        Of heaps that are `kept`, `values` has the cells.
+        """
         capacity = max(_CAPACITY_MIN, int(rows / _LOAD_AFTER_BUILD))
         capacity = max(capacity, int((rows + room) / _LOAD_MAX) + 1)
         if grow:
@@ -418,7 +436,10 @@ class HashTable:
                 packing.view(records, name)[pos] = values[name].data
             memory.install(RECORDS, records)
             for name, column in self.columns.items():
-                column.build(memory, size, pos, values[name], packing)
+                if isinstance(column, HeapColumn) and name in kept:
+                    column.move(memory, size, pos, values[name])
+                else:
+                    column.build(memory, size, pos, values[name], packing)
             if isinstance(memory, MappedMemory):
                 memory.reserve("seals", np.uint32, (2, size))
             return memory

@@ -654,6 +654,69 @@ def test_no_row_is_lost_or_changed_by_a_rebuild(folder: Path, name: str) -> None
                     state.work(state.store, state.chain, 5, rebuild)
 
 
+def _rebuild(shape: Shape, session: StateSession, epoch: int) -> None:
+    session.write(shape.keys([1]), shape.columns([1], epoch))  # or it would not be stamped
+    session._table._rebuild(session.rows)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_what_a_rebuild_takes_over_is_compared_when_it_is_read(
+    folder: Path, shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Texts stay where they are and only their ordinals move; also where no files can be had."""
+    state = State(folder, SHAPES["texts"])
+    state.go_on(4, _rebuild)  # without garbage from here on
+    bodies = [file for file in state.files() if file.endswith("-body")]
+    kept = {file: state.path(file).stat().st_ino for file in bodies}
+    state.work(state.store, state.chain, 5, _rebuild)
+    assert {file: state.path(file).stat().st_ino for file in bodies} == kept
+
+    def rebuild_and_read(shape: Shape, session: StateSession, epoch: int) -> Any:
+        was_shared = isinstance(session._table.memory, MappedMemory)
+        _rebuild(shape, session, epoch)
+        is_shared = isinstance(session._table.memory, MappedMemory)
+        assert is_shared == (shared and was_shared)
+        return _read_all(shape, session, epoch)
+
+    right = state.work(state.store.cold(), state.chain, 5, rebuild_and_read)[0]
+    if not shared:
+
+        def no_room(memory: MappedMemory, *given: Any) -> None:
+            raise OSError
+
+        monkeypatch.setattr(MappedMemory, "take_over", no_room)
+    damaged = 0
+    for file in bodies:
+        state.be_clean()
+        held = state.path(file).read_bytes().rstrip(b"\0")
+        for at in range(0, len(held), len(held) // 9):
+            state.be_clean()
+            with state.path(file).open("r+b") as opened:
+                opened.seek(at)
+                opened.write(bytes([held[at] ^ 1]))
+            try:
+                assert state.work(state.store, state.chain, 5, rebuild_and_read)[0] == right
+            except WarmCopyDamaged:
+                damaged += 1
+    assert damaged > len(bodies)  # bytes of values that nobody reads any more are not looked at
+
+
+def test_values_that_nobody_has_are_left_behind(folder: Path) -> None:
+    """A heap is rewritten when a third of it may be garbage."""
+    state = State(folder, SHAPES["texts"])
+    heap = [file for file in state.files() if file.endswith("-body")][-1]  # the first are keys
+
+    def write_often(shape: Shape, session: StateSession, epoch: int) -> None:
+        for number in range(3):
+            session.write(shape.keys(np.arange(KEYS)), shape.columns(np.arange(KEYS), number))
+
+    state.go_on(4, write_often)
+    before = state.path(heap).stat().st_ino
+    state.work(state.store, state.chain, 5, _rebuild)
+    assert state.path(heap).stat().st_ino != before
+    assert state.work(state.store, state.chain, 5, _read_all)
+
+
 def test_a_damaged_copy_is_built_anew(folder: Path) -> None:
     state = State(folder, SHAPES["numbers"])
     state.be_clean()
