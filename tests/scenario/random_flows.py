@@ -145,6 +145,15 @@ ENDING: dict[str, Callable[[], Any]] = {
     "TopRows(i, session)": lambda: hg.TopRows(
         3, "i desc", ["f", "c"], window=hg.Session("9 seconds", time="t")
     ),
+    "TopRows(v, i, sliding, late)": lambda: hg.TopRows(
+        2,
+        ("v desc", "i"),
+        ["b", "y"],
+        window=hg.Sliding("1 minute", "20 seconds", time="t", allowed_lateness="1 minute"),
+    ),
+    "TopRows(i, session, changes)": lambda: hg.TopRows(
+        3, "i desc", ["f", "c"], emit="changes", window=hg.Session("9 seconds", time="t")
+    ),
     "TopRows(v, global)": lambda: hg.TopRows(2, ("v desc", "i"), window=hg.Global(5)),
     "TopRows(i, changes)": lambda: hg.TopRows(3, "i desc", ["v"], emit="changes"),
     "TopRows(v, i)": lambda: hg.TopRows(2, ("v", "i")),
@@ -155,6 +164,10 @@ ENDING: dict[str, Callable[[], Any]] = {
     "TopK(b)": lambda: hg.TopK("b", 2, MINUTE),
     "TopK(f, weight v)": lambda: hg.TopK("f", 2, MINUTE, weight="v"),
     "TopK(b, session)": lambda: hg.TopK("b", 2, hg.Session("9 seconds", time="t")),
+    "TopK(b, changes)": lambda: hg.TopK("b", 2, MINUTE, emit="changes"),
+    "TopK(b, session, late)": lambda: hg.TopK(
+        "b", 2, hg.Session("9 seconds", time="t", allowed_lateness="1 minute")
+    ),
     "Count(running, ordered)": lambda: hg.Count(emit="running", ordered=True),
     "Last(v, b, ordered)": lambda: hg.Last("v", "b", ordered=True),
     "MeanOfLast(v, ordered)": lambda: hg.MeanOfLast("v", 3, emit="running", ordered=True),
@@ -165,6 +178,8 @@ ENDING: dict[str, Callable[[], Any]] = {
 PUT_OUT = {
     "TopK(b)": "b",
     "TopK(b, session)": "b",
+    "TopK(b, changes)": "b",
+    "TopK(b, session, late)": "b",
     "TopK(f, weight v)": "f",
     "Last(v, b, ordered)": "b",
 }  # and so no key

@@ -4,7 +4,7 @@ All of them take whole batches. What they keep is columns in the state of their 
 emit is Arrow. Write your own as a subclass of `StatefulOperator`, or start with `Update`.
 """
 
-from headgate.operator.aggregates import Count, Max, Mean, Min, Sum, TopK
+from headgate.operator.aggregates import Count, Max, Mean, Min, Sum
 from headgate.operator.base import Emit, Output, StateFields, StatefulOperator
 from headgate.operator.first_and_last import Deduplicate, Last, MeanOfLast
 from headgate.operator.fixed_windows import Sliding, Tumbling
@@ -17,6 +17,7 @@ from headgate.operator.session_window import Session
 from headgate.operator.sets import ApproxCountDistinct, CountDistinct
 from headgate.operator.spread import Median, Quantile, StdDev, Variance
 from headgate.operator.timers import FiredTimers, Timers
+from headgate.operator.top_k import TopK
 from headgate.operator.top_rows import TopRows
 from headgate.operator.truth import All, Any
 from headgate.operator.update import Update

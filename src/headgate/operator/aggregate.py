@@ -15,7 +15,7 @@ from headgate.arrays import I64, Bools
 from headgate.errors import DeclarationError, NameClash
 from headgate.operator.arithmetic import from_words
 from headgate.operator.base import Emit, Output, StateFields, StatefulOperator
-from headgate.operator.changes import seen_now, side_by_side, told_as
+from headgate.operator.changes import Lines, nulls_of, seen_now, side_by_side, told_as
 from headgate.operator.panes import Ranges, with_values
 from headgate.operator.rows import (
     EpochClock,
@@ -28,6 +28,7 @@ from headgate.operator.rows import (
 from headgate.operator.totals import Totals
 from headgate.operator.window import (
     CHANGE,
+    DELETE,
     INSERT,
     SEEN,
     TIMESTAMP,
@@ -84,13 +85,21 @@ class PerKey(StatefulOperator):
         """The results that state rows stand for, in the columns of `result_fields`."""
         raise NotImplementedError
 
-    def choose(self, closed: StateRows) -> StateRows:
-        """Which results of final windows to emit, and in which order."""
-        return closed
+    def lines(self, results: StateRows, new: Bools) -> Lines:
+        """The output rows of results of a window; `new`: those of which nothing was told before."""
+        return Lines(self.results(results), np.where(new, INSERT, UPDATE))
 
-    def spread(self, chosen: StateRows) -> I64 | None:
-        """Which of these each output row is of, if they may make several (None: one each)."""
-        return None
+    def gone(self, panes: StateRows, ranges: Ranges) -> Lines:
+        """The output rows that take back what was told of these stretches of panes."""
+        schema = self.results(panes.take(ranges.lo)).schema
+        return Lines(nulls_of(schema, len(ranges)), np.repeat(DELETE, len(ranges)))
+
+    def together(self, results: StateRows, told: Bools) -> Bools:
+        """Which results are told if these are: those that share a ranking with them."""
+        return told
+
+    def settle(self, state: StateSession, touched: Groups) -> None:
+        """Results were told; what tells what an epoch changed may be forgotten."""
 
     def joined(self, left: StateRows, right: StateRows) -> StateRows:
         """State rows merged pairwise: what the rows behind both would have come to."""
@@ -149,12 +158,6 @@ class PerKey(StatefulOperator):
                 f"{self!r}: a window emits when it is final; leave out emit={self.emit!r}",
                 operator=who,
             )
-        if self.tells and type(self).choose is not PerKey.choose:
-            raise DeclarationError(
-                f"{who} ranks what a window holds once, when it is final; leave out "
-                "allowed_lateness= (a larger watermark= of the source waits for late rows)",
-                operator=who,
-            )
 
     # The contract -----------------------------------------------------------------------------
 
@@ -205,6 +208,8 @@ class PerKey(StatefulOperator):
         if not self._carries:
             return None
         keys = [*(rows.field(name) for name in key), *self.sub_key(rows)]
+        if self.sub_key(rows):
+            keys = [one.with_nullable(True) for one in keys]
         return pa.schema(keys or [pa.field(TOUCHED, pa.bool_())])
 
     @property
@@ -262,7 +267,7 @@ class PerKey(StatefulOperator):
         touched = None
         if carry is not None and carry.num_rows:
             names = [] if carry.schema.names == [TOUCHED] else carry.schema.names
-            sub = 0 if self.window is None else len(self.window.sub_key)
+            sub = len(state.schema.sub)
             keyed = KeyedRows(carry, names[: len(names) - sub])
             touched = keyed.groups
             if sub:

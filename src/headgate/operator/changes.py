@@ -1,9 +1,9 @@
 """Results that change: which rows are new, which replace others, which are taken back.
 
 An operator tells changes with `emit="changes"`, or with a window that allows lateness. Its output
-has a column `change`. A result is known by its key, and its window if there is one: "insert" is
-the first result there, "update" replaces it, "delete" takes it back (a session that was merged into
-another, or grew); of a deleted result the value columns are null.
+has a column `change`. A result is known by its key, its window if there is one, and its rank if it
+is one of several: "insert" is the first result there, "update" replaces it, "delete" takes it back
+(a session that was merged into another, or grew); of a deleted result the value columns are null.
 
 The state column `@epoch` says when a row was touched last: the number of the epoch, from 1,
 negative while it was not there before that epoch. So it is known at the end of an epoch which rows
@@ -13,7 +13,7 @@ it touched, and which of them nobody has seen.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,7 @@ import pyarrow as pa
 from headgate.arrays import I64, Bools
 from headgate.operator.panes import Ranges
 from headgate.operator.rows import EpochClock, Groups
-from headgate.operator.window import CHANGE, DELETE, INSERT, SEEN, UPDATE
+from headgate.operator.window import CHANGE, SEEN
 from headgate.state.rows import StateRows
 from headgate.state.session import StateSession
 
@@ -56,36 +56,56 @@ def seen_now(state: StateSession, clock: EpochClock, touched: Groups) -> Bools:
     return new
 
 
+@dataclass(frozen=True)
+class Lines:
+    """Output rows of some results: which result each is of (None: one of each), what it says.
+
+    `changes`: what each of them tells (None: they are told once).
+    """
+
+    values: pa.RecordBatch
+    changes: Any = None
+    of: I64 | None = None
+
+
 def of_results(
     operator: PerKey, results: StateRows, new: Bools | None = None
 ) -> pa.RecordBatch | None:
-    """Output rows of the results: key, bounds, values, and the change if it is told."""
+    """Output rows of the results: key, bounds, values, and the change if it is told.
+
+    `new`: nothing was told of them before (None: of none of them).
+    """
     if not len(results):
         return None
-    assert operator.window is not None
-    best = operator.choose(results)
-    key = best.keys.select(best.layout.schema.key.names)
-    parts = [key, operator.window.bounds(best)]
-    spread = operator.spread(best)
-    if spread is not None:
-        parts = [part.take(pa.array(spread)) for part in parts if part is not None]
-    parts.append(operator.results(best))
-    if operator.tells:
-        changes = np.where(np.ones(len(best), np.bool_) if new is None else new, INSERT, UPDATE)
-        parts.append(told_as(changes if spread is None else changes[spread]))
-    return side_by_side(*(part for part in parts if part is not None))
+    new = np.ones(len(results), np.bool_) if new is None else new
+    return _put_out(operator, results, operator.lines(results, new))
 
 
-def taken_back(operator: PerKey, results: StateRows) -> pa.RecordBatch:
-    """Output rows that take these results back: key and bounds, the values null."""
+def taken_back(operator: PerKey, panes: StateRows, ranges: Ranges) -> pa.RecordBatch:
+    """Output rows that take back what was told of these stretches of panes: values are null."""
+    gone = _put_out(operator, panes.take(ranges.lo), operator.gone(panes, ranges))
+    assert gone is not None
+    return gone
+
+
+def _put_out(operator: PerKey, results: StateRows, lines: Lines) -> pa.RecordBatch | None:
+    if not lines.values.num_rows:
+        return None
     assert operator.window is not None
     key = results.keys.select(results.layout.schema.key.names)
-    values = operator.results(results)
-    nulls = [pa.nulls(len(results), field.type) for field in values.schema]
-    gone = pa.RecordBatch.from_arrays(nulls, schema=values.schema)
     bounds = operator.window.bounds(results)
-    assert bounds is not None
-    return side_by_side(key, bounds, gone, told_as([DELETE] * len(results)))
+    parts = [key] if bounds is None else [key, bounds]
+    if lines.of is not None:
+        parts = [part.take(pa.array(lines.of)) for part in parts]
+    parts.append(lines.values)
+    if operator.tells:
+        parts.append(told_as(lines.changes))
+    return side_by_side(*parts)
+
+
+def nulls_of(schema: pa.Schema, count: int) -> pa.RecordBatch:
+    """The values of what is taken back."""
+    return pa.RecordBatch.from_arrays([pa.nulls(count, f.type) for f in schema], schema.names)
 
 
 def told_as(changes: object) -> pa.RecordBatch:

@@ -103,12 +103,14 @@ class FixedWindow(Window):
         before, now = self.reached(clock)
         if touched is not None:
             seen_now(state, clock, touched)
-        if now is None and not operator.early:
-            return None
         low = None if before is None else self.first_open(before)
         high = None if now is None else self.first_open(now)
         if operator.tells:
-            told = self._changes(operator, state, clock, touched, before, high)
+            told = None
+            if operator.early or high is not None:
+                told = self._changes(operator, state, clock, touched, before, high)
+            if touched is not None:
+                operator.settle(state, touched)
             self._forget(state, before, now)
             return told
         if high is None or low == high:
@@ -177,10 +179,13 @@ class FixedWindow(Window):
             hit, new = hit | first, new | first
         if before is not None:
             hit &= told.results[START] >= self.first_open(before - self.lateness_us)
-        index = np.flatnonzero(hit)
+        index = np.flatnonzero(operator.together(told.results, hit))
         return of_results(operator, told.results.take(index), new[index]) if len(index) else None
 
     def _held_of(self, state: StateSession, touched: Groups) -> StateRows:
+        """All rows that windows of these may be made of."""
+        if len(state.schema.sub) > 1:
+            return state.of_routes(np.unique(touched.route))
         return state.rows_of(touched)
 
     def _forget(self, state: StateSession, before: int | None, now: int | None) -> None:

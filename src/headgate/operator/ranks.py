@@ -9,10 +9,14 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.arrays import I64, Bools
+from headgate.operator.changes import Lines, nulls_of
+from headgate.operator.join_state import ramps
 from headgate.operator.rows import Groups, KeyedRows
+from headgate.operator.window import DELETE
 from headgate.routing.identity import Identity
 from headgate.state.session import StateSession
 
+RANK = pa.field("rank", pa.int64())
 PLACE = "@rank"  # sub-key: the rank, from 1
 MARK = "@changed"  # what is to be told of a rank: 0 nothing, 1 another row, 2 the first one
 
@@ -80,3 +84,12 @@ class Ranks:
         return HeldRanks(
             np.concatenate(codes), np.concatenate(places), joined, np.concatenate([none, *marks])
         )
+
+
+def ranks_gone(counts: I64, values: pa.Schema) -> Lines:
+    """Output rows that take back so many ranks of each result; of `values` all others are null."""
+    of = np.repeat(np.arange(len(counts)), counts)
+    lines = nulls_of(values, len(of))
+    at = values.get_field_index(RANK.name)
+    lines = lines.set_column(at, RANK, pa.array(ramps(counts) + 1))
+    return Lines(lines, np.repeat(DELETE, len(of)), of)

@@ -143,6 +143,8 @@ class Session(Window):
         told = None
         if operator.tells:
             told = self._tell(operator, state, clock, touched, now)
+            if touched is not None:
+                operator.settle(state, touched)
         if now is None:
             return told
         limit_us = now if now == FOREVER else now - self.lateness_us
@@ -220,10 +222,11 @@ class Session(Window):
         back = np.flatnonzero(was & ~stays)
         if len(back):
             back = back[np.lexsort((rows[TOLD][back], number[back]))]
-            back = back[runs(number[back], rows[TOLD][back])]
             gone = rows.take(back)
             last = gone[TOLD] + gone[LENGTH] - self.gap_us
-            parts.append(taken_back(operator, with_values(gone, {START: gone[TOLD], LAST: last})))
+            spans = ranges_of(runs(number[back], gone[TOLD]))
+            gone = with_values(gone, {START: gone[TOLD], LAST: last})
+            parts.append(taken_back(operator, gone, spans))
         if hit.any():
             results, which = sessions.merged(operator, hit)
             made = of_results(operator, results, ~known[which])

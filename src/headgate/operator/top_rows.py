@@ -10,7 +10,10 @@ written. Ranks are looked up one after the other until a key has no more, so an 
 its keys hold, not what the state holds.
 
 In a window a key has one state row with the best rows of a pane in it (`packed.py`). The best rows
-of some panes are among the best of each.
+of some panes are among the best of each. Where changes are told, each row says whether it came in
+this epoch, and the best of those that did not stay with the others until the epoch ends: so the
+ranks of a window are known as they were, whatever panes it is made of, and those that differ are
+told.
 """
 
 from __future__ import annotations
@@ -23,25 +26,25 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headgate.arrays import I64
+from headgate.arrays import I64, Bools
 from headgate.errors import DeclarationError, NameClash
 from headgate.operator.aggregate import TOUCHED, PerKey
-from headgate.operator.aggregates import RANK
 from headgate.operator.arithmetic import has_words, sortable, to_words
 from headgate.operator.base import Output, StateFields
-from headgate.operator.changes import side_by_side, told_as
+from headgate.operator.changes import Lines, side_by_side, told_as
 from headgate.operator.join_state import ramps
-from headgate.operator.packed import COUNT, Packing
+from headgate.operator.packed import Packing
 from headgate.operator.panes import Ranges, runs, with_values
-from headgate.operator.ranks import MARK, PLACE, Ranks
+from headgate.operator.ranks import MARK, PLACE, RANK, Ranks, ranks_gone
 from headgate.operator.rows import EpochClock, Groups, KeyedRows, Partials
 from headgate.operator.window import CHANGE, INSERT, UPDATE, Window
 from headgate.routing.identity import SCRATCH
-from headgate.state.rows import Held, StateRows
+from headgate.state.rows import StateRows
 from headgate.state.session import StateSession
 from headgate.topology.arguments import check_choice, check_count
 from headgate.topology.schema import column_of
 
+FRESH = pa.field("@fresh", pa.int8())  # of a packed row: 1 if it came in this epoch
 SPREAD = 4  # panes that windows share this often are merged pairwise, not all over again
 
 
@@ -57,7 +60,9 @@ class TopRows(PerKey):
     the row; with `emit="changes"` also `change`, "insert" for a rank that was not there, "update"
     for one that was. A sink that keeps the last row per key and rank has the best rows; none is
     ever deleted, since there are never fewer. With a `window` all ranks come at once, when the
-    window is final; with `Global` when its trigger fires.
+    window is final; with `Global` when its trigger fires. `emit="changes"` tells the ranks of a
+    window that changed in each epoch, `allowed_lateness` those that change after it was final; a
+    session that grew is taken back ("delete") and told again with its new bounds.
 
     `TopRows(1, by="ts desc")` is the last row of every key in event time. Keeps n rows per key;
     mergeable.
@@ -94,13 +99,6 @@ class TopRows(PerKey):
             object.__setattr__(self, attribute, value)
         check_choice(emit, "TopRows: emit", ("updates", "changes"), operator="TopRows")
         self.check_emit()
-        if window is not None and self.tells:
-            raise DeclarationError(
-                "TopRows ranks what a window holds once, when it is final; leave out "
-                "emit='changes' and allowed_lateness= (a larger watermark= of the source waits "
-                "for late rows), or leave out the window",
-                operator="TopRows",
-            )
         self.orders  # noqa: B018 (raises if one cannot be read)
 
     @property
@@ -141,8 +139,8 @@ class TopRows(PerKey):
         self.output_schema(rows, key)
         kept = self.kept(rows, key)
         if self.window is not None:
-            packed = Packing.of(kept, "TopRows").state_fields
-            own = self.window.held_fields(tells=False)
+            packed = Packing.of([*kept, *([FRESH] if self.tells else [])], "TopRows").state_fields
+            own = self.window.held_fields(self.tells)
             return StateFields(pa.schema([*packed, *own]), self.sub_key(rows))
         place = pa.field(PLACE, pa.int64(), nullable=False)
         mark = pa.field(MARK, pa.int8(), nullable=False)
@@ -154,7 +152,10 @@ class TopRows(PerKey):
             self.window.check(rows, key, "TopRows")
             head += self.window.bounded
         tail = [CHANGE] if self.tells else []
-        fields = [*head, RANK, *self.kept(rows, key), *tail]
+        kept = self.kept(rows, key)
+        if self.window is not None and self.tells:  # of what is taken back they are null
+            kept = [one.with_nullable(True) for one in kept]
+        fields = [*head, RANK, *kept, *tail]
         names = [one.name for one in fields]
         for name in names:
             if names.count(name) > 1:
@@ -167,7 +168,7 @@ class TopRows(PerKey):
         return pa.schema(fields)
 
     def known_by(self, key: Sequence[str]) -> tuple[str, ...] | None:
-        return (*key, RANK.name)
+        return (*(super().known_by(key) or ()), RANK.name)
 
     def needs(self, rows: pa.Schema, key: Sequence[str], wanted: set[str]) -> set[str]:
         own = {*key, *(one.name for one in self.kept(rows, key))}
@@ -185,7 +186,8 @@ class TopRows(PerKey):
     def describe(self) -> dict[str, Any]:
         window = None if self.window is None else self.window.describe()
         by = [f"{name} desc" if largest else name for name, largest in self.orders]
-        return {"operator": "TopRows", "n": self.n, "by": by, "window": window}
+        told = {"operator": "TopRows", "n": self.n, "by": by, "window": window}
+        return told | ({"tells": True} if window is not None and self.tells else {})
 
     # Rows and partials --------------------------------------------------------------------------
 
@@ -237,6 +239,8 @@ class TopRows(PerKey):
         self, groups: Groups, codes: I64, rows: pa.RecordBatch, state: StateSession
     ) -> None:
         packing = Packing.in_state(state.schema.values)
+        if FRESH.name in packing.schema.names and FRESH.name not in rows.schema.names:
+            rows = rows.append_column(FRESH, pa.array(np.ones(len(rows), np.int8)))
         before, counts = packing.rows(state.read(groups))
         every = np.concatenate([np.repeat(np.arange(len(groups)), counts), codes])
         state.write(groups, self._packed(packing, every, [before, rows], len(groups)))
@@ -251,11 +255,16 @@ class TopRows(PerKey):
         return packing.values(_taken(table, order), np.bincount(codes[order], minlength=groups))
 
     def _best(self, codes: I64, table: pa.RecordBatch) -> tuple[I64, I64, I64]:
-        """The best rows of each group, in order; their ranks; and what `_order` says of all."""
+        """The best rows of each group, in order; their ranks; and what `_order` says of all.
+
+        With them the best of those that were there when the epoch began, if rows say so.
+        """
         order, same = self._order(codes, table)
-        begun = np.flatnonzero(runs(codes[order]))
-        place = np.arange(len(order)) - np.repeat(begun, np.diff(np.append(begun, len(order))))
+        place = _places(codes[order])
         best = place < self.n
+        old = np.flatnonzero(~_fresh(table)[order])
+        if len(old) < len(order):
+            best[old] |= _places(codes[order][old]) < self.n
         return order[best], place[best] + 1, same
 
     # Windows ------------------------------------------------------------------------------------
@@ -280,14 +289,38 @@ class TopRows(PerKey):
         made = self._packed(packing, codes, [_taken(rows, index)], len(ranges))
         return with_values(panes.take(ranges.lo), made)
 
-    def spread(self, chosen: StateRows) -> I64:
-        counts: I64 = chosen[COUNT]
-        return np.repeat(np.arange(len(chosen)), counts)
+    def lines(self, results: StateRows, new: Bools) -> Lines:
+        rows, counts = Packing.in_state(results.layout.schema.values).rows(results)
+        codes, place = np.repeat(np.arange(len(results)), counts), ramps(counts)
+        if not self.tells:
+            return Lines(_ranked(place + 1, _columns(rows)), None, codes)
+        then = np.flatnonzero(~_fresh(rows) & ~new[codes])
+        begun = np.cumsum(counts) - counts
+        held = np.full(len(rows), -1)  # by result and rank
+        held[begun[codes[then]] + _places(codes[then])] = then
+        rows = rows.drop_columns([FRESH.name])
+        now = np.flatnonzero(place < self.n)
+        was, same = held[now], self._order(codes, rows)[1]
+        told = (was < 0) | (same[was] != same[now])
+        now, changes = now[told], np.where(was < 0, INSERT, UPDATE)[told]
+        return Lines(_ranked(place[now] + 1, _columns(_taken(rows, now))), changes, codes[now])
 
-    def results(self, held: Held | StateRows) -> pa.RecordBatch:
-        assert isinstance(held, StateRows)  # of windows
-        rows, counts = Packing.in_state(held.layout.schema.values).rows(held)
-        return _ranked(ramps(counts) + 1, dict(zip(rows.schema.names, rows.columns, strict=True)))
+    def gone(self, panes: StateRows, ranges: Ranges) -> Lines:
+        rows, counts = Packing.in_state(panes.layout.schema.values).rows(panes)
+        codes = np.repeat(np.arange(len(panes)), counts)
+        then = np.bincount(codes[~_fresh(rows)], minlength=len(panes))
+        schema = self.lines(panes.take(ranges.lo), np.ones(len(ranges), np.bool_)).values.schema
+        return ranks_gone(np.minimum(ranges.sums(then), self.n), schema)
+
+    def settle(self, state: StateSession, touched: Groups) -> None:
+        packing = Packing.in_state(state.schema.values)
+        rows, counts = packing.rows(state.read(touched))
+        codes = np.repeat(np.arange(len(touched)), counts)
+        best = np.flatnonzero(ramps(counts) < self.n)
+        at = rows.schema.get_field_index(FRESH.name)
+        rows = _taken(rows, best)
+        rows = rows.set_column(at, FRESH, pa.array(np.zeros(len(rows), np.int8)))
+        state.write(touched, packing.values(rows, np.bincount(codes[best], minlength=len(touched))))
 
     # Order --------------------------------------------------------------------------------------
 
@@ -349,6 +382,24 @@ class TopRows(PerKey):
         if self.tells:
             parts.append(told_as(np.where(held.marks[order] == 2, INSERT, UPDATE)))
         return side_by_side(*parts)
+
+
+def _fresh(rows: pa.RecordBatch) -> Bools:
+    """Which rows came in this epoch, if they say so."""
+    if FRESH.name not in rows.schema.names:
+        return np.zeros(rows.num_rows, np.bool_)
+    fresh: Bools = rows.column(FRESH.name).to_numpy() == 1
+    return fresh
+
+
+def _places(codes: I64) -> I64:
+    """The places of rows in their groups, which stand one after the other."""
+    begun = np.flatnonzero(runs(codes))
+    return ramps(np.diff(np.append(begun, len(codes))))
+
+
+def _columns(rows: pa.RecordBatch) -> dict[str, pa.Array]:
+    return dict(zip(rows.schema.names, rows.columns, strict=True))
 
 
 def _ranked(places: I64, columns: dict[str, pa.Array]) -> pa.RecordBatch:

@@ -316,7 +316,6 @@ def test_a_sum_beyond_64_bits_is_null() -> None:
             lambda: Count(window=Sliding("2 seconds", "1 second", "ts"), emit="rows"),
             "when it is final",
         ),
-        (lambda: TopK("v", 2, Tumbling("1 day", "ts", allowed_lateness="1 hour")), "ranks"),
     ],
 )
 def test_what_cannot_work_is_refused(declare: Any, match: str) -> None:

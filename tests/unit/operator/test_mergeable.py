@@ -47,6 +47,7 @@ from headgate.operator import (
     StatefulOperator,
     Sum,
     TopK,
+    TopRows,
     Tumbling,
     Update,
     Variance,
@@ -102,6 +103,10 @@ MERGEABLE: list[StatefulOperator] = [
     ),
     TopK("s", 2, WINDOW),
     TopK("i", 2, WINDOW, weight="big"),
+    TopK("i", 2, WINDOW, weight="big", emit="changes"),
+    TopK("s", 2, Session("9 seconds", "ts", allowed_lateness="30 seconds")),
+    TopRows(2, "i desc", window=WINDOW, emit="changes"),
+    TopRows(2, "f", window=Tumbling("10 seconds", time="ts", allowed_lateness="30 seconds")),
 ]
 NOT_MERGEABLE: list[StatefulOperator] = [
     Count(emit="running"),

@@ -33,12 +33,14 @@ from headgate.operator import (
     StdDev,
     Sum,
     TopK,
+    TopRows,
     Tumbling,
     Update,
     Variance,
 )
 
 WINDOW = Tumbling("10 seconds", time="ts")
+LATE = Tumbling("10 seconds", time="ts", allowed_lateness="1 minute")
 ROWS = pa.schema({
     "k": pa.string(), "v": pa.float64(), "s": pa.string(), "ts": pa.timestamp("us", "UTC"),
 })  # fmt: skip
@@ -77,6 +79,9 @@ OPERATORS: list[StatefulOperator] = [
     ApproxCountDistinct("s", window=WINDOW),
     Deduplicate("1 minute"),
     TopK("s", 2, WINDOW, weight="v"),
+    TopK("s", 2, WINDOW, emit="changes"),
+    TopRows(2, "v desc", window=WINDOW, emit="changes"),
+    TopRows(2, "v desc", ["s"], window=LATE),
     MeanOfLast("v", 3),
     Update(longest, pa.schema({"longest": pa.string()})),
 ]

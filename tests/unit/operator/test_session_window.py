@@ -222,7 +222,6 @@ def test_sums_of_floats_do_not_leak_into_the_next_session() -> None:
         (lambda: Session("1 day", "ts", late="keep"), "choose 'drop' or 'dead_letters'"),
         (lambda: Session("1 day", None, allowed_lateness="1 hour"), "no row is late"),
         (lambda: Count(window=Session("1 day", "ts"), emit="rows"), "when it is final"),
-        (lambda: TopK("v", 2, Session("1 day", "ts", allowed_lateness="1 hour")), "ranks"),
     ],
 )
 def test_what_cannot_work_is_refused(declare: Any, match: str) -> None:

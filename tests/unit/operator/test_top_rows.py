@@ -294,11 +294,6 @@ def test_the_last_row_of_a_key_is_the_best_by_time() -> None:
         (lambda: TopRows(1, ()), "one or more different columns"),
         (lambda: TopRows(1, ("v", "v desc")), "one or more different columns"),
         (lambda: TopRows(1, "v", emit="rows"), "choose 'updates' or 'changes'"),
-        (lambda: TopRows(1, "v", emit="changes", window=Session("2 seconds", "ts")), "leave out"),
-        (
-            lambda: TopRows(1, "v", window=Tumbling("1 day", "ts", allowed_lateness="1 hour")),
-            "larger watermark=",
-        ),
         (lambda: TopK("v", 1, Global()).output_schema(ROWS, ["k"]), "TopRows"),
         (lambda: TopRows(1, "x").output_schema(ROWS, ["k"]), "column 'x'"),
         (
