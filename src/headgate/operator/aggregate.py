@@ -147,6 +147,11 @@ class PerKey(StatefulOperator):
         """Has the output a column `change`?"""
         return self.early or (self.window is not None and self.window.lateness_us > 0)
 
+    @property
+    def replaces(self) -> bool:  # type: ignore[override]
+        """Are results told again as they change, without a word?"""
+        return self.emit == "updates" if self.window is None else self.window.repeats
+
     def check_emit(self) -> None:
         """Raise if there is no way to emit so. To be called when the operator is declared."""
         who = type(self).__name__

@@ -69,8 +69,9 @@ class StatefulOperator:
     such as "1 hour") is forgotten.
     `ends_epochs`: `finish` must be called even when no row came (windows, timers).
     `whole_epochs`: all rows of an epoch arrive in one call, in any order. `tells`: a column of its
-    output, `change`, says that rows replace others. `adds_rows`: each row counts, also one that
-    replaces another. `sides`: of an operator that joins two inputs, how they share one schema
+    output, `change`, says that rows replace others. `replaces`: rows of its output replace earlier
+    ones, and no column says so. `adds_rows`: each row counts, also one that replaces another.
+    `sides`: of an operator that joins two inputs, how they share one schema
     (`topology/joining.py`).
     """
 
@@ -80,6 +81,7 @@ class StatefulOperator:
     ends_epochs: bool = False
     whole_epochs: bool = False
     tells: bool = False
+    replaces: bool = False
     adds_rows: bool = False
     sides: Sides | None = None
 

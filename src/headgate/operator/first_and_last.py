@@ -169,7 +169,8 @@ class Last(PerKey):
     Latest is the last to arrive, or with `by` the one with the largest value there, the later
     arrival among equals: then the result does not depend on the order of arrival, unless times
     are equal. A row whose `by` is null counts as older than all others. `emit="updates"`: one row
-    per key touched in the epoch, key columns and the kept ones; `"rows"`: input rows pass on.
+    per key touched in the epoch, key columns and the kept ones; `"changes"`: and whether the key is
+    new; `"rows"`: input rows pass on.
     Costs the kept columns per key and about 45 ns per row.
 
     Mergeable with `by`: the latest is the latest in any order of merging. Between slots the winner
@@ -199,7 +200,7 @@ class Last(PerKey):
         given = {"columns": columns, "by": by, "emit": emit, "ttl": ttl, "ordered": ordered}
         for attribute, value in given.items():
             object.__setattr__(self, attribute, value)
-        check_choice(emit, "Last: emit", ("updates", "rows"), operator="Last")
+        check_choice(emit, "Last: emit", ("updates", "rows", "changes"), operator="Last")
         if not columns or len(set(columns)) < len(columns):
             raise DeclarationError(
                 f"Last needs one or more different columns, not {columns!r}", operator="Last"
@@ -250,7 +251,8 @@ class Last(PerKey):
         return "which row came last is not known between tasks; name a column of times with by="
 
     def describe(self) -> dict[str, Any]:
-        return {"operator": "Last", "columns": list(self.columns), "by": self.by}
+        told = {"operator": "Last", "columns": list(self.columns), "by": self.by}
+        return told | ({"tells": True} if self.tells else {})
 
     def _keep_latest(
         self, by: pa.Array, values: Mapping[str, pa.Array], groups: Groups, state: StateSession

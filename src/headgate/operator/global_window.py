@@ -90,6 +90,10 @@ class Global(Window):
     def by_clock(self) -> bool:
         return self.interval_us is not None and self.clock == "processing"
 
+    @property
+    def repeats(self) -> bool:  # type: ignore[override]
+        return self.then == "keep"
+
     def check(self, rows: pa.Schema, key: Sequence[str], operator: str) -> None:
         if operator == "TopK":
             raise DeclarationError(

@@ -78,6 +78,7 @@ class Window:
     needs_merge: ClassVar[bool] = False  # results are made of several state rows
     keeps_totals: ClassVar[bool] = False  # of panes, beside them: see `totals.py`
     wants_touched: ClassVar[bool] = False  # `finish` has to know which rows an epoch touched
+    repeats: ClassVar[bool] = False  # a result may be told again, with later rows in it
     late: Late = field(default="drop", kw_only=True, repr=False)
     allowed_lateness: str | timedelta | None = field(default=None, kw_only=True, repr=False)
 

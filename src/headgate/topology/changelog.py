@@ -6,6 +6,9 @@ join is gone through step by step: a step that could lose a change is named, wit
 
 There are two kinds. An aggregate's row is *known by* its key (and window, and rank): a change says
 what holds from now on. A join's rows are taken back *whole*, with all their values.
+
+An aggregate that does not tell changes (`emit="updates"`) puts out results that replace each other
+all the same, and a join could not know: `updater_of` finds it.
 """
 
 from __future__ import annotations
@@ -75,6 +78,25 @@ def _behind(nodes: Sequence[Any], edges: Sequence[Edge], at: int) -> Changelog |
     if isinstance(function, Condition):
         return _filtered(came, function, node.name)
     return _lost(came, f"{node.name!r} filters them") if node.kind == "filter" else None
+
+
+def updater_of(nodes: Sequence[Any], edges: Sequence[Edge], at: Sequence[int]) -> str | None:
+    """The operator whose results come out of one of these nodes as they change, if one does.
+
+    Its rows replace earlier ones, and nothing in them says so. Again functions of Python may do
+    anything, and so may operators with state: behind them a row is one of its own.
+    """
+    for node in (nodes[one] for one in at):
+        if node.kind == "stateful" and node.spec.replaces:
+            return str(node.name)
+        if node.kind == "filter" or isinstance(
+            getattr(node.spec, "function", None), Columns | Lookup
+        ):
+            before = [edge.producer for edge in edges if edge.consumer == node.id]
+            found = updater_of(nodes, edges, before)
+            if found is not None:
+                return found
+    return None
 
 
 def _chosen(came: Changelog, made: Columns, name: str) -> Changelog | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from headgate.errors import DeclarationError, MissingKey
 from headgate.topology.arguments import check_choice, unknown_name
-from headgate.topology.changelog import Changelog, changelog_of
+from headgate.topology.changelog import Changelog, changelog_of, updater_of
 from headgate.topology.graph import SEVERAL_SLOTS, KeyGrouping
 from headgate.topology.joining import CHANGE, Asked
 
@@ -108,12 +108,17 @@ def _told(stream: Stream, side: str, asked: Asked) -> Changelog | None:
     """The changes that a side tells, if the join can follow them; raises if it cannot."""
     if asked.as_of:
         return None
-    told = changelog_of(stream.flow._nodes, stream.flow._edges, stream.producers)
+    nodes, edges = stream.flow._nodes, stream.flow._edges
+    told = changelog_of(nodes, edges, stream.producers)
+    timed = asked.within is not None or asked.window is not None
     if told is None:
+        updater = updater_of(nodes, edges, stream.producers)
+        if updater is not None:
+            raise _updates(updater, side, timed)
         return None
     why = told.lost
     other = [name for name in stream.grouping.key if name not in told.known_by]
-    if asked.within is not None or asked.window is not None:
+    if timed:
         why = "a join with within= or window= keeps all rows that came, also those replaced"
     elif asked.ttl is not None:
         why = "with ttl= rows would be forgotten that have to be taken back; leave it out"
@@ -132,4 +137,22 @@ def _told(stream: Stream, side: str, asked: Asked) -> Changelog | None:
         "right. If each change is a row of its own, call the column otherwise, as in "
         "select('id', what='change')",
         operator=told.teller,
+    )
+
+
+def _updates(updater: str, side: str, timed: bool) -> DeclarationError:
+    """Results that replace each other, and do not say so, cannot be joined."""
+    way = (
+        "Join before that operator, or give it a window=, whose results are final"
+        if timed
+        else "Give that operator emit='changes': then pairs of results that were replaced are "
+        "taken back (of Global leave out the window). Or join before it, or give it a window= that "
+        "ends"
+    )
+    return DeclarationError(
+        f"the {side} side of join(...) gets each result of {updater!r} so far (emit='updates'), "
+        "one per key and epoch: the join would keep all of them, also those that were replaced, "
+        f"and pairs would depend on how rows fall into epochs. {way}. If each result is a row of "
+        "its own, emit='changes' and select('id', what='change') say so",
+        operator=updater,
     )

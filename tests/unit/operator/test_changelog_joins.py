@@ -52,6 +52,19 @@ TELLERS = {
         ),
         ["k", "window_start", "window_end"],
     ),
+    "last": (lambda s: s.key_by("k").process(hg.Last("v", by="t", emit="changes")), ["k"]),
+    "ranks of sessions": (
+        lambda s: s.key_by("k").process(
+            hg.TopRows(2, "v", ["v"], window=hg.Session("20 seconds", "t"), emit="changes")
+        ),
+        ["k", "window_start", "window_end", "rank"],
+    ),
+    "items of windows": (
+        lambda s: s.key_by("k").process(
+            hg.TopK("g", 2, hg.Tumbling("2 minutes", "t"), name="m", emit="changes")
+        ),
+        ["k", "window_start", "window_end", "rank"],
+    ),
     "outer join": (
         lambda s: s.select("k", "g").key_by("k").join(
             s.filter("v > 2").select("k", "v").key_by("k"), how="full"
@@ -297,3 +310,67 @@ def test_an_aggregate_over_changes_has_to_say_which_count():
     done = run(flow)
     assert done.state("once") == [{"k": 1, "count": 1}]
     assert [row["n"] for row in done.rows("each")] == [1, 2]
+
+
+# Results that change and do not say so: how, and what stands before the join.
+UPDATES = {
+    "Count": (hg.Count(), lambda s: s),
+    "Last, selected": (hg.Last("v"), lambda s: s.select("k", n="v")),
+    "TopRows, filtered": (hg.TopRows(1, "v"), lambda s: s.filter("v > 3").filter(lambda b: b)),
+    "Global, united": (
+        hg.Sum("v", window=hg.Global(3)),
+        lambda s: s.union(s.select("k", sum="k")),
+    ),
+    "Aggregate, looked up": (
+        hg.Aggregate(n=hg.Count()),
+        lambda s: s.lookup(pa.table({"k": [1], "word": ["one"]}), on="k"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UPDATES)
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_results_that_change_unsaid_are_not_joined_row_by_row(case, side):
+    operator, between = UPDATES[case]
+    flow = hg.Flow("f")
+    a = flow.source(ListSource(COLUMNS, []), name="a", event_time="t")
+    b = flow.source(ListSource("id bigint, t timestamp", []), name="b", event_time="t").key_by("id")
+    told = between(a.key_by("k").process(operator, name="teller")).key_by("k")
+    one, other = (told, b) if side == "left" else (b, told)
+    says = rf"{side} side .*result of 'teller' so far.*emit='changes'.*what='change'"
+    with pytest.raises(DeclarationError, match=says) as refused:
+        one.join(other)
+    assert refused.value.operator == "teller"
+
+
+def test_results_that_change_unsaid_meet_nobody_in_time_either():
+    flow = hg.Flow("f")
+    a = flow.source(ListSource(COLUMNS, []), name="a", event_time="t").key_by("k")
+    b = flow.source(ListSource("id bigint, t timestamp", []), name="b", event_time="t").key_by("id")
+    latest = a.process(hg.Last("t"), name="latest").key_by("k")
+    for join in (
+        {"within": ("0 seconds", "1 second")},
+        {"window": hg.Tumbling("1 minute", time="t")},
+    ):
+        with pytest.raises(DeclarationError, match="'latest' so far.*give it a window=, whose"):
+            latest.join(b, times="t", suffixes=("", "_r"), **join)
+    b.join(latest, as_of=True, times="t", suffixes=("", "_r"))  # what held then
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        lambda s: s.process(hg.Count(emit="rows")),
+        lambda s: s.process(hg.Count(emit="running")),
+        lambda s: s.process(hg.Count(window=hg.Tumbling("1 minute", time="t"))),
+        lambda s: s.process(hg.Count(window=hg.Global(3, then="reset"))),
+        lambda s: s.process(hg.Count()).map(lambda b: b, "k bigint, count bigint"),
+        lambda s: s.process(hg.Count()).key_by("k").process(hg.Deduplicate()),
+        lambda s: s.process(hg.Count(emit="changes")).select("k", what="change"),
+    ],
+)
+def test_results_that_nothing_replaces_are_joined(between):
+    flow = hg.Flow("f")
+    a = flow.source(ListSource(COLUMNS, []), name="a", event_time="t").key_by("k")
+    b = flow.source(ListSource("id bigint, w string", []), name="b", event_time=None).key_by("id")
+    assert "w" in between(a).key_by("k").join(b).schema.names
