@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal, get_args
@@ -295,6 +295,7 @@ class Update(StatefulOperator):
 
     def _converted(self, answer: Any) -> pa.RecordBatch:
         if isinstance(answer, pa.RecordBatch):
+            self._check_names(answer.schema.names, "a batch")
             return answer.select(self.output.names).cast(self.output)
         if not isinstance(answer, list):
             kind = type(answer).__name__
@@ -304,17 +305,22 @@ class Update(StatefulOperator):
             if type(row) is not dict and not isinstance(row, Mapping):
                 kind = type(row).__name__
                 raise TypeError(f"output rows must be dicts in a list, not a list of {kind}")
-            if row.keys() == names:
-                continue
-            if not names.issuperset(row):
-                unknown = ", ".join(sorted(str(name) for name in set(row) - names))
-                raise KeyError(f"output row has columns that output= does not declare: {unknown}")
-            missing = ", ".join(repr(name) for name in self.output.names if name not in row)
-            raise KeyError(
-                f"output row has no column {missing}, which output= declares; give it, with None "
-                "if it is null"
-            )
+            if row.keys() != names:
+                self._check_names(row, "an output row")
         return pa.RecordBatch.from_pylist(answer, schema=self.output)
+
+    def _check_names(self, names: Iterable[str], what: str) -> None:
+        """Raise unless these are the columns that `output=` declares."""
+        given = set(names)
+        unknown = ", ".join(sorted(str(name) for name in given - {*self.output.names}))
+        if unknown:
+            raise KeyError(f"{what} has columns that output= does not declare: {unknown}")
+        missing = ", ".join(repr(name) for name in self.output.names if name not in given)
+        if missing:
+            raise KeyError(
+                f"{what} has no column {missing}, which output= declares; give it, with None if "
+                "it is null"
+            )
 
 
 def takes_context(function: Callable[..., Any]) -> bool:

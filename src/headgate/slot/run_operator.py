@@ -7,7 +7,7 @@ aside, and it runs again on the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -61,7 +61,7 @@ def _run_vectorised(node: Node, rows: Rows) -> Rows:
     if node.kind == "filter":
         return _filter(function, rows)
     if node.kind == "map":
-        batch = conform(function(rows.batch), node.schema)
+        batch = conform(function(rows.batch), node.schema, node.schema)
         if batch.num_rows != len(rows):
             raise WrongOutput(
                 f"map got {len(rows)} rows and returned {batch.num_rows}; "
@@ -73,7 +73,10 @@ def _run_vectorised(node: Node, rows: Rows) -> Rows:
         raise WrongOutput(
             "flat_map must return (batch, origins), where origins[i] is the input row of output i"
         )
-    batch, origins = conform(returned[0], node.schema), np.asarray(returned[1], np.int64)
+    batch, origins = (
+        conform(returned[0], node.schema, node.schema),
+        np.asarray(returned[1], np.int64),
+    )
     if len(origins) != batch.num_rows:
         raise WrongOutput(f"flat_map returned {batch.num_rows} rows and {len(origins)} origins")
     if len(origins) and not (origins.min() >= 0 and origins.max() < len(rows)):
@@ -140,6 +143,8 @@ def _check_row(row: Any, schema: pa.Schema) -> None:
     missing = [name for name in schema.names if name not in row]
     if missing:
         raise WrongOutput(f"returned a row without column {missing[0]!r}: {row}")
+    if len(row) > len(schema):
+        raise WrongOutput(f"returned a row with {_undeclared(row, schema)}: {row}")
     for field in schema:
         pa.scalar(row[field.name], field.type)
 
@@ -207,7 +212,7 @@ class StatefulRunner:
 
     def at_end(self, node: Node, made: pa.RecordBatch) -> Rows:
         """What an operator emits when all rows of the epoch are in."""
-        batch = conform(made, self._program.node_schema[node.id])
+        batch = conform(made, self._program.node_schema[node.id], node.schema)
         rows = self.without_origin(batch)
         if self._plan.statistics_bytes and set(node.key) <= set(batch.schema.names):
             return replace(rows, origin=rows.at(node.name, node.key).origin)
@@ -216,7 +221,7 @@ class StatefulRunner:
     def _made(self, node: Node, rows: Rows, output: Output) -> Rows | None:
         if output.batch is None:
             return None
-        batch = conform(output.batch, self._program.node_schema[node.id])
+        batch = conform(output.batch, self._program.node_schema[node.id], node.schema)
         if output.origins is None and batch.num_rows != len(rows):
             rows = rows.without((PLACE,))  # of these nobody can say what they are made from
             if not rows.lineage:
@@ -242,9 +247,25 @@ class StatefulRunner:
             raise WrongOutput(f"carry does not fit carry_schema: {problem}") from problem
 
 
-def conform(returned: Any, schema: pa.Schema) -> pa.RecordBatch:
-    """What user code returned, as one batch of exactly the declared columns and types."""
+def _undeclared(names: Iterable[Any], declared: pa.Schema) -> str:
+    """What is wrong with names of which some are not declared; nothing if all are."""
+    extra = [name for name in names if name not in declared.names]
+    if not extra:
+        return ""
+    which, known = ", ".join(map(repr, extra)), ", ".join(declared.names)
+    return (
+        f"column {which}, which is not declared (declared are {known}); declare it, or leave it out"
+    )
+
+
+def conform(returned: Any, schema: pa.Schema, declared: pa.Schema | None = None) -> pa.RecordBatch:
+    """What user code returned, as one batch of exactly the columns and types of `schema`.
+
+    `declared`: all columns that it may return, wanted or not (None: any).
+    """
     if isinstance(returned, dict):
+        if declared is not None and (wrong := _undeclared(returned, declared)):
+            raise WrongOutput(f"returned {wrong}")
         returned = pa.RecordBatch.from_pydict(
             {n: returned[n] for n in schema.names if n in returned}
         )
@@ -255,6 +276,8 @@ def conform(returned: Any, schema: pa.Schema) -> pa.RecordBatch:
         raise WrongOutput(f"returned {type(returned).__name__}, not a RecordBatch, Table or dict")
     if returned.schema == schema:
         return returned
+    if declared is not None and (wrong := _undeclared(returned.schema.names, declared)):
+        raise WrongOutput(f"returned {wrong}")
     missing = [name for name in schema.names if name not in returned.schema.names]
     if missing:
         raise WrongOutput(

@@ -352,7 +352,7 @@ def test_results_that_change_unsaid_meet_nobody_in_time_either():
         {"within": ("0 seconds", "1 second")},
         {"window": hg.Tumbling("1 minute", time="t")},
     ):
-        with pytest.raises(DeclarationError, match="'latest' so far.*give it a window=, whose"):
+        with pytest.raises(DeclarationError, match=r"'latest' so far.*give it a window=, whose"):
             latest.join(b, times="t", suffixes=("", "_r"), **join)
     b.join(latest, as_of=True, times="t", suffixes=("", "_r"))  # what held then
 

@@ -108,6 +108,8 @@ WRONG: dict[str, Callable[[], Any]] = {
     "not a Table": lambda: pa.table({"key": ["a"]}),
     "not a list of str": lambda: ["a"],
     "does not declare: 1, z": lambda: [{1: 2, "z": 3}],
+    "does not declare: w": lambda: pa.RecordBatch.from_pydict({"key": ["a"], "w": [1]}),
+    "a batch has no column 'key'": lambda: pa.RecordBatch.from_pydict({"x": ["a"]}).select([]),
     "has no column 'key', which output= declares": lambda: [{}],
 }
 

@@ -11,11 +11,13 @@ import pyarrow.compute as pc
 import pytest
 from tests.unit.slot.parts import batch, compiled, plan_for, source
 
-from headgate import Flow
+import headgate as hg
+from headgate import Flow, testing
 from headgate.errors import OperatorFailed
 from headgate.slot.failure import DeadLetters
 from headgate.slot.rows import Rows
 from headgate.slot.run_operator import WrongOutput, conform, run_stateless
+from headgate.testing import ListSource
 from headgate.topology.stream import Stream
 
 ROWS = Rows(batch(k=[1, 2, 3, 4], v=["a", "b", None, "d"]), {"order": np.array([10, 20, 30, 40])})
@@ -39,7 +41,7 @@ def told(rows: Rows) -> list[tuple[Any, ...]]:
 
 
 def shout(rows: pa.RecordBatch) -> dict[str, Any]:
-    return {"w": pc.utf8_upper(rows.column("v")), "k": rows.column("k"), "unasked": rows.column(0)}
+    return {"w": pc.utf8_upper(rows.column("v")), "k": rows.column("k")}
 
 
 def double(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, np.ndarray]:
@@ -139,7 +141,10 @@ def test_row_functions_do_the_same_one_row_at_a_time() -> None:
 # --- what they may not ------------------------------------------------------------------------
 
 WRONG: dict[str, tuple[Callable[[Stream], Stream], str]] = {
-    "fewer rows from map": (lambda s: s.map(lambda b: b.slice(1), "k bigint"), "returned 3"),
+    "fewer rows from map": (
+        lambda s: s.map(lambda b: b.slice(1).select(["k"]), "k bigint"),
+        "returned 3",
+    ),
     "a missing column": (lambda s: s.map(lambda b: {"k": b["k"]}, OUT), "'w'"),
     "no column at all": (lambda s: s.map(lambda b: {}, OUT), "'k'"),
     "a type that does not cast": (
@@ -150,13 +155,28 @@ WRONG: dict[str, tuple[Callable[[Stream], Stream], str]] = {
     "a filter of numbers": (lambda s: s.filter(lambda b: np.ones(4)), "4 booleans"),
     "a filter of the wrong length": (lambda s: s.filter(lambda b: [True]), "4 booleans, not 1"),
     "flat_map without origins": (lambda s: s.flat_map(lambda b: b, "k bigint"), "(batch, origins)"),
-    "too few origins": (lambda s: s.flat_map(lambda b: (b, [0]), "k bigint"), "1 origins"),
+    "a dict with a column too many": (
+        lambda s: s.map(lambda b: {"k": b["k"], "w": b["v"], "x": b["v"], "y": b["v"]}, OUT),
+        "returned column 'x', 'y', which is not declared (declared are k, w)",
+    ),
+    "a batch with a column too many": (
+        lambda s: s.map(lambda b: b, "k bigint"),
+        "returned column 'v', which is not declared",
+    ),
+    "a table with a column too many": (
+        lambda s: s.flat_map(lambda b: (pa.table(b), [0, 1, 2, 3]), "v string"),
+        "returned column 'k', which is not declared",
+    ),
+    "too few origins": (
+        lambda s: s.flat_map(lambda b: (b.select(["k"]), [0]), "k bigint"),
+        "1 origins",
+    ),
     "an origin that is no row": (
-        lambda s: s.flat_map(lambda b: (b, [0, 1, 2, 4]), "k bigint"),
+        lambda s: s.flat_map(lambda b: (b.select(["k"]), [0, 1, 2, 4]), "k bigint"),
         "outside 0..3",
     ),
     "a negative origin": (
-        lambda s: s.flat_map(lambda b: (b, [0, 1, 2, -1]), "k bigint"),
+        lambda s: s.flat_map(lambda b: (b.select(["k"]), [0, 1, 2, -1]), "k bigint"),
         "outside 0..3",
     ),
 }
@@ -177,6 +197,7 @@ def test_a_wrong_answer_is_refused_with_a_reason(mistake: str) -> None:
     ("answer", "reason"),
     [
         ({"k": 1}, "without column 'w'"),
+        ({"k": 1, "w": "a", "x": 2}, "with column 'x', which is not declared"),
         ({"k": "one", "w": "a"}, "ArrowInvalid"),
         (17, "returned int, not a dict"),
     ],
@@ -256,6 +277,24 @@ def test_a_function_that_is_wrong_about_all_rows_together_still_stops_the_flow()
 
     with pytest.raises(ValueError, match="one at a time"):
         run(lambda s: s.map(hates_company, OUT), dead=True)
+
+
+def test_an_operator_with_state_may_put_out_what_it_declares_and_no_more() -> None:
+    class Passes(hg.StatefulOperator):
+        def state_fields(self, rows: pa.Schema, key: Any) -> hg.StateFields:
+            return hg.StateFields(pa.schema({"n": pa.int64()}))
+
+        def output_schema(self, rows: pa.Schema, key: Any) -> pa.Schema:
+            return pa.schema([rows.field("k")])
+
+        def process(self, rows: hg.KeyedRows, state: Any, clock: Any) -> Any:
+            return rows.batch
+
+    flow = Flow("f")
+    rows = flow.source(ListSource("k bigint, v string", [[{"k": 1, "v": "a"}]]))
+    rows.key_by("k").process(Passes(), name="passes").to_memory("out")
+    with pytest.raises(OperatorFailed, match=r"'passes'.*column 'v', which is not declared"):
+        testing.run(flow)
 
 
 # --- conform ----------------------------------------------------------------------------------
