@@ -14,6 +14,7 @@ from headgate.operator.as_of import AsOf
 from headgate.operator.changelog_join import ChangelogJoin
 from headgate.operator.fixed_windows import FixedWindow
 from headgate.operator.joins import Join, Within
+from headgate.operator.session_window import Session
 from headgate.operator.window import CHANGE, Late, Window
 from headgate.state.layout import layout_of
 from headgate.topology.arguments import check_choice, duration_us, positive_us
@@ -138,6 +139,14 @@ def _check_kind(asked: Asked) -> None:
     window = asked.window
     if window is None:
         return
+    if isinstance(window, Session):
+        raise DeclarationError(
+            f"{WHO}: a session of two streams is one of their rows together, and over when no row "
+            f"of either comes. left.union(right) has such sessions: .process(hg.Aggregate(..., "
+            f"window={window!r})), with where= for each side. Pairs of rows no further apart than "
+            "the gap are those of within=(-gap, gap); sessions of each side by itself are joined "
+            "by window_start and window_end as keys"
+        )
     if not isinstance(window, FixedWindow) or window.time is None or window.lateness_us:
         what = "a Window" if isinstance(window, Window) else repr(window)
         raise DeclarationError(

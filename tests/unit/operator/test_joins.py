@@ -187,3 +187,22 @@ def test_joins_stand_behind_operators_and_joins_and_join_a_stream_with_itself():
     for _, _, v, w in pairs:
         wanted[w] += sum(other == v for _, _, other, _ in pairs)
     assert counted == wanted
+
+
+def test_sessions_are_no_join_windows_and_the_error_says_what_to_write():
+    flow = hg.Flow("f")
+    a, b = (
+        flow.source(ListSource("k bigint, t timestamp", []), name=name, event_time="t")
+        for name in "ab"
+    )
+    session = hg.Session("5 minutes", time="t")
+    says = r"left\.union\(right\).*Session\(gap='5 minutes', time='t'\).*within=.*window_start"
+    with pytest.raises(DeclarationError, match=says):
+        a.key_by("k").join(b.key_by("k"), window=session, suffixes=("", "_b"))
+    both = a.union(b).key_by("k").process(hg.Count(window=session))
+    ends = [
+        s.key_by("k").process(hg.Count(name=n, window=session)) for s, n in ((a, "n"), (b, "m"))
+    ]
+    keys = ("k", "window_start", "window_end")
+    joined = ends[0].key_by(*keys).join(ends[1].key_by(*keys))
+    assert joined.schema.names == [*keys, "n", "m"] and both.schema.names == [*keys, "count"]
