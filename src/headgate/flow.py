@@ -113,7 +113,7 @@ class Flow(FlowBuilder):
                 f"parallelism={parallelism!r}; give a number for each operator, such as "
                 '{"name": 4}: slots= is for all of them together'
             )
-        self._check_outlet()
+        self.check_outlet()
         return start_flow(
             self,
             spark,

@@ -151,6 +151,7 @@ def run(
     `settings` are those of `hg.Options`.
     """
     partitions = check_count(partitions, "partitions=")
+    flow.check_outlet()
     graph = flow.graph(parallelism or {})
     sources = graph.of_kind("source")
     for node in sources:

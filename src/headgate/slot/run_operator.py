@@ -263,9 +263,9 @@ def conform(returned: Any, schema: pa.Schema, declared: pa.Schema | None = None)
 
     `declared`: all columns that it may return, wanted or not (None: any).
     """
+    extra = ""
     if isinstance(returned, dict):
-        if declared is not None and (wrong := _undeclared(returned, declared)):
-            raise WrongOutput(f"returned {wrong}")
+        extra = "" if declared is None else _undeclared(returned, declared)
         returned = pa.RecordBatch.from_pydict(
             {n: returned[n] for n in schema.names if n in returned}
         )
@@ -274,15 +274,17 @@ def conform(returned: Any, schema: pa.Schema, declared: pa.Schema | None = None)
         returned = chunks[0] if chunks else pa.RecordBatch.from_pylist([], returned.schema)
     if not isinstance(returned, pa.RecordBatch):
         raise WrongOutput(f"returned {type(returned).__name__}, not a RecordBatch, Table or dict")
-    if returned.schema == schema:
+    if returned.schema == schema and not extra:
         return returned
-    if declared is not None and (wrong := _undeclared(returned.schema.names, declared)):
-        raise WrongOutput(f"returned {wrong}")
     missing = [name for name in schema.names if name not in returned.schema.names]
     if missing:
         raise WrongOutput(
             f"returned no column {missing[0]!r}; it has {', '.join(returned.schema.names)}"
         )
+    if declared is not None:
+        extra = extra or _undeclared(returned.schema.names, declared)
+    if extra:
+        raise WrongOutput(f"returned {extra}")
     arrays = []
     for field in schema:
         column = returned.column(field.name)

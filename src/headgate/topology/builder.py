@@ -101,7 +101,7 @@ class FlowBuilder:
         """
         return Stream(self, (), DEAD_LETTER_SCHEMA, dead_letters=True)
 
-    def _check_outlet(self) -> None:
+    def check_outlet(self) -> None:
         """Raise if nobody would see a row of the flow, and that was not said to be meant."""
         sinks = [node for node in self._nodes if node.kind == "sink"]
         if self._nodes and not self._discards and all(n.id == self._dead_letters for n in sinks):

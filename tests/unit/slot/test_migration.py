@@ -149,9 +149,9 @@ def test_an_operator_that_joins_a_running_flow_starts_with_nothing() -> None:
     def flow(epochs: list[list[dict[str, int]]], more: bool) -> Flow:
         made = Flow("f")
         keyed = made.source(ListSource("k bigint", epochs)).key_by("k")
-        keyed.process(Count(), name="old")
+        keyed.process(Count(), name="old").discard()
         if more:
-            keyed.process(Count(), name="new")
+            keyed.process(Count(), name="new").discard()
         return made
 
     with quick_folder() as folder:

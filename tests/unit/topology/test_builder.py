@@ -211,7 +211,10 @@ def test_a_flow_without_a_sink_is_refused_at_start_unless_that_is_meant() -> Non
 
     with pytest.raises(DeclarationError, match=r"'f' has no sink.*\.discard\(\)"):
         flow.start(None, checkpoint="nowhere")  # type: ignore[arg-type]
+    with pytest.raises(DeclarationError, match=r"'f' has no sink.*\.discard\(\)"):
+        run(flow)
     rows.discard()
+    run(flow)
     with pytest.raises(EngineError):  # it gets as far as to look at the session
         flow.start(None, checkpoint="nowhere")  # type: ignore[arg-type]
 
