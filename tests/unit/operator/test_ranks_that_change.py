@@ -298,8 +298,8 @@ def test_items_of_all_types_are_ranked_again(kind: pa.DataType, items: list[Any]
 @pytest.mark.parametrize(
     ("declare", "match"),
     [
-        (lambda: TopK("v", 1, Tumbling("1 day", "ts"), emit="rows"), "'updates' or 'changes'"),
-        (lambda: TopRows(1, "v", window=Tumbling("1 day", "ts"), emit="rows"), "'updates' or"),
+        (lambda: TopK("v", 1, Tumbling("1 day", "ts"), emit="rows"), "'updates' or 'changes'"),  # type: ignore[arg-type]
+        (lambda: TopRows(1, "v", window=Tumbling("1 day", "ts"), emit="rows"), "'updates' or"),  # type: ignore[arg-type]
         (
             lambda: TopRows(1, "v", window=Global(3), emit="changes").state_fields(ROWS, ["k"]),
             "Global says by its trigger",
