@@ -303,7 +303,7 @@ def test_null_keys_stop_the_flow_where_they_are_forbidden(tmp_path: Path) -> Non
     def build(nulls: Any) -> hg.Flow:
         flow = hg.Flow("nulls")
         source = flow.source(ListSource(SCHEMA, epochs), name="rows")
-        source.key_by("k", nulls=nulls).process(hg.Count(), name="counts")
+        source.key_by("k", nulls=nulls).process(hg.Count(), name="counts").discard()
         return flow
 
     with pytest.raises(OperatorFailed) as caught:
@@ -317,7 +317,7 @@ def test_a_sum_that_leaves_64_bits_is_a_bad_row() -> None:
     epochs = [[{"k": 1, "v": 2**62}], [{"k": 1, "v": 2**62}, {"k": 2, "v": 5}]]
     flow = hg.Flow("overflow")
     source = flow.source(ListSource(SCHEMA, epochs), name="rows")
-    source.key_by("k").process(hg.Sum("v"), name="sums")
+    source.key_by("k").process(hg.Sum("v"), name="sums").discard()
     with pytest.raises(OperatorFailed, match="64-bit"):
         run(flow)
 
@@ -428,7 +428,7 @@ def check_untouched(checkpoint: Path) -> None:
 def test_the_checkpoint_of_another_flow_is_refused(checkpoint: Path) -> None:
     other = hg.Flow("other")
     source = other.source(ListSource(SCHEMA, EPOCHS), name="rows")
-    source.key_by("k").process(hg.Count(), name="counts")
+    source.key_by("k").process(hg.Count(), name="counts").discard()
     with pytest.raises(ForeignCheckpoint) as caught:
         run(other, checkpoint=checkpoint)
     assert (caught.value.found, caught.value.wanted) == ("counting", "other")
@@ -466,7 +466,7 @@ def test_a_change_that_state_cannot_follow_is_refused(
 def test_another_key_type_is_refused(checkpoint: Path) -> None:
     flow = hg.Flow("counting")
     source = flow.source(ListSource("k string, v bigint", []), name="rows")
-    source.key_by("k").process(hg.Count(), name="counts")
+    source.key_by("k").process(hg.Count(), name="counts").discard()
     with pytest.raises(IncompatibleFlow):
         run(flow, checkpoint=checkpoint)
     check_untouched(checkpoint)
@@ -475,7 +475,7 @@ def test_another_key_type_is_refused(checkpoint: Path) -> None:
 def test_an_operator_may_go_if_its_state_is_given_up(checkpoint: Path) -> None:
     flow = hg.Flow("counting")
     source = flow.source(ListSource(SCHEMA, EPOCHS), name="rows")
-    source.key_by("v").process(hg.Count(), name="renamed")
+    source.key_by("v").process(hg.Count(), name="renamed").discard()
 
     done = run(flow, checkpoint=checkpoint, drop_state=["counts"])
 

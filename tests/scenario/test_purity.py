@@ -64,7 +64,7 @@ def _shuffled(batch: pa.RecordBatch) -> pa.RecordBatch:
 def test_an_operator_that_is_not_pure_is_caught_by_the_local_engine() -> None:
     flow = hg.Flow("impure")
     source = flow.source(ListSource("k bigint", [[{"k": k} for k in range(50)]]), name="rows")
-    source.map(_shuffled, "k bigint").key_by("k").process(hg.Count(), name="counts")
+    source.map(_shuffled, "k bigint").key_by("k").process(hg.Count(), name="counts").discard()
 
     with pytest.raises(ImpureTask) as caught:
         run(flow, slots=2)
