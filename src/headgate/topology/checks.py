@@ -109,12 +109,12 @@ def _told(stream: Stream, side: str, asked: Asked) -> Changelog | None:
     if asked.as_of:
         return None
     nodes, edges = stream.flow._nodes, stream.flow._edges
-    told = changelog_of(nodes, edges, stream.producers)
     timed = asked.within is not None or asked.window is not None
+    told = changelog_of(nodes, edges, stream.producers)
     if told is None:
-        updater = updater_of(nodes, edges, stream.producers)
+        updater = None if timed else updater_of(nodes, edges, stream.producers)
         if updater is not None:
-            raise _updates(updater, side, timed)
+            raise _updates(updater, side)
         return None
     why = told.lost
     other = [name for name in stream.grouping.key if name not in told.known_by]
@@ -140,19 +140,14 @@ def _told(stream: Stream, side: str, asked: Asked) -> Changelog | None:
     )
 
 
-def _updates(updater: str, side: str, timed: bool) -> DeclarationError:
-    """Results that replace each other, and do not say so, cannot be joined."""
-    way = (
-        "Join before that operator, or give it a window=, whose results are final"
-        if timed
-        else "Give that operator emit='changes': then pairs of results that were replaced are "
-        "taken back (of Global leave out the window). Or join before it, or give it a window= that "
-        "ends"
-    )
+def _updates(updater: str, side: str) -> DeclarationError:
+    """Results that replace each other, and do not say so, cannot be joined at any time."""
     return DeclarationError(
         f"the {side} side of join(...) gets each result of {updater!r} so far (emit='updates'), "
         "one per key and epoch: the join would keep all of them, also those that were replaced, "
-        f"and pairs would depend on how rows fall into epochs. {way}. If each result is a row of "
-        "its own, emit='changes' and select('id', what='change') say so",
+        "and pairs would depend on how rows fall into epochs. Give that operator emit='changes': "
+        "then pairs of results that were replaced are taken back (of Global leave out the window). "
+        "Or join before it, or give it a window= that ends. If each result is a row of its own, "
+        "emit='changes' and select('id', what='change') say so",
         operator=updater,
     )
