@@ -208,7 +208,7 @@ class Measuring(PerKey):
 class Measure(Measuring):
     """Base of the aggregates: one value per key, or per key and window, in column `name`.
 
-    `emit` as in `PerKey`; with a `window` it must be left alone. `ttl` and `ordered` as in
+    `emit` as in `PerKey`; with a `window` only "changes". `ttl` and `ordered` as in
     `StatefulOperator`. `where`: only rows that fulfil this condition (SQL text, or an expression of
     pyarrow) go into the value; a key is there, with the value of no rows, once any row of it came.
     """
