@@ -3,24 +3,27 @@
 Greedy moves of single keys do not find their way out of every corner: when large keys should change
 places, their partners hold them. So every few epochs the pairs it remembers are partitioned from
 scratch, parts renamed so that most keys stay; if that pays, it is installed. The first plan is such
-a fresh look too, and one that knows twice as many keys as the plan before is installed whatever it
-costs: most keys came after that plan, and found their place beside what little it knew. That
-happens ever more rarely. What the planner expects of itself is measured on the pairs it remembers,
-which flatters it; the difference to what came true is learnt and taken off.
+a fresh look too. What it draws in outline stays, and what was learnt since can hardly mend it; so a
+plan is *outgrown* once twice as much is known. One that knows twice as many keys is installed
+whatever it costs: most keys came after the plan before, and found their place beside what little it
+knew. One that knows twice as many rows is, if it is more than chance (`fresh_look`). Both happen
+ever more rarely, and such a plan is the best of many. What the planner expects of itself is
+measured on the pairs it remembers, which flatters it; the difference to what came true is learnt
+and taken off.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 
 from headgate.arrays import F64, I32, U64
 from headgate.planner.distance import Distances
+from headgate.planner.fresh_look import pays, worth, worth_for_others
 from headgate.planner.incremental import IncrementalPlanner, KeyMoves, Reason, SeenKeys, SeenPairs
-from headgate.planner.key_graph import KeyGraph, floors, placement
+from headgate.planner.key_graph import KeyGraph, placement
 from headgate.planner.partition import partition, relabel, spared
 from headgate.planner.placing import Observation, Pins, Proposal, Task
 from headgate.routing.table import RoutingTable
@@ -28,9 +31,7 @@ from headgate.routing.table import RoutingTable
 LEARNING = 0.3  # weight of the latest epoch in how much the planner flatters itself
 LOOKS = 2  # fresh looks per memory: what they plan from has half faded by the next
 SHARE_MAX = 0.05  # of the time, for fresh looks
-ROWS_PER_MOVE = 2.0  # a key that moves is read, sent and written: more work than a row
-KEPT = 0.5  # of a promised gain comes true: the plan fits the chance of what it was made from
-BROKEN = 1.1  # balance counts as broken beyond so many bounds: what is remembered is only a sample
+OUTLINE_TRIES = 16  # seeds of a plan whose outline stays; 0.06 s each for 100,000 pairs
 
 
 class IncrementalPlacing:
@@ -41,7 +42,7 @@ class IncrementalPlacing:
         self._index = {name: i for i, name in enumerate(task.operators)}
         self._look_every = max(1, round(task.memory_epochs / LOOKS))
         self._look_in = 0
-        self._keys_planned = 0
+        self._keys_planned = self._rows_weighed = 0.0
         self._last_ms: int | None = None
         self._planner: IncrementalPlanner | None = None
         self._hosts: tuple[str, ...] = ()
@@ -155,24 +156,47 @@ class IncrementalPlacing:
     def _fresh_look(
         self, seen: Observation, tables: Mapping[str, RoutingTable], started: float
     ) -> Proposal | None:
-        """A plan from scratch, if it pays until the next one, or if it knows twice the keys."""
+        """A plan from scratch, if it pays until the next one, or if the last one is outgrown."""
         task = self._task
         assert self._planner is not None
         graph = self._planner.graph(task.operators)
         if not graph.edges or graph.vertices < 2 * task.slots:
             return None
         current = placement(graph, tables)
-        planned = partition(
-            graph,
-            task.slots,
-            alpha=task.alpha,
-            seed=task.seed,
-            distances=self._distances,
-            allowed=task.allowed,
-        ).slot
+        new_keys = graph.vertices >= 2 * self._keys_planned
+        new_rows = graph.weight >= 2 * self._rows_weighed
+        tries = OUTLINE_TRIES if new_keys or new_rows else None
+        planned = self._from_scratch(graph, current, tries)
+        rows = self._look_every / seen.epochs * sum(p.rows.sum() for p in seen.pairs.values())
+        tolerated = 1.0 + self._planner.tolerance
+        verdict = pays(
+            graph, current, planned, task, tolerated, float(rows), self._waited, self._distances
+        )
+        self._waited = verdict.waited
+        is_due = verdict.pays or new_keys
+        if is_due or new_rows:
+            self._rows_weighed = graph.weight
+        if not is_due and not (new_rows and self._holds_for_others(graph, current, planned)):
+            return None
+        self._waited, self._keys_planned = 0.0, graph.vertices
+        self._planner.plan()  # what it thought so far is overtaken
+        self._moves, self._expected = {}, None
+        imbalance = graph.imbalance(planned, task.slots, task.allowed).tolist()
+        return Proposal(
+            _pins(graph, current, planned, tables),
+            f"plan from scratch: {verdict.why}",
+            graph.locality(planned) - self._flattery,
+            dict(zip(task.operators, imbalance, strict=True)),
+            time.perf_counter() - started,
+        )
+
+    def _from_scratch(self, graph: KeyGraph, current: I32, tries: int | None) -> I32:
+        """A plan that leaves alone what it need not move."""
+        task = self._task
+        planned = self._partition(graph, tries)
         if self._distances is None:
             planned = relabel(graph, planned, current, task.slots, task.allowed)
-        planned = spared(
+        return spared(
             graph,
             planned,
             current,
@@ -181,81 +205,30 @@ class IncrementalPlacing:
             distances=self._distances,
             allowed=task.allowed,
         )
-        rows = self._look_every / seen.epochs * sum(p.rows.sum() for p in seen.pairs.values())
-        tolerated = 1.0 + self._planner.tolerance
-        pays, why, self._waited = _pays(
-            graph, current, planned, task, tolerated, float(rows), self._waited, self._distances
-        )
-        if not pays and graph.vertices < 2 * self._keys_planned:
-            return None
-        self._waited, self._keys_planned = 0.0, graph.vertices
-        self._planner.plan()  # what it thought so far is overtaken
-        self._moves, self._expected = {}, None
-        imbalance = graph.imbalance(planned, task.slots, task.allowed).tolist()
-        return Proposal(
-            _pins(graph, current, planned, tables),
-            f"plan from scratch: {why}",
-            graph.locality(planned) - self._flattery,
-            dict(zip(task.operators, imbalance, strict=True)),
-            time.perf_counter() - started,
-        )
 
+    def _partition(self, graph: KeyGraph, tries: int | None) -> I32:
+        task = self._task
+        return partition(
+            graph,
+            task.slots,
+            alpha=task.alpha,
+            seed=task.seed,
+            distances=self._distances,
+            tries=tries,
+            allowed=task.allowed,
+        ).slot
 
-class _Verdict(NamedTuple):
-    """Is a plan worth its moves, why, and what broken balance has cost so far, in rows."""
-
-    pays: bool
-    why: str
-    waited: float
-
-
-def _pays(
-    graph: KeyGraph,
-    current: I32,
-    planned: I32,
-    task: Task,
-    tolerated: F64,
-    rows: float,
-    waited: float,
-    distances: Distances | None = None,
-) -> _Verdict:
-    """Is a plan worth its moves over the next rows?
-
-    It is if what it saves exceeds what its moves cost, and balance does not break. It saves remote
-    rows, and of those that stay remote what they travel less far; and where balance is broken, what
-    the busiest slot has more than its share. How long that will go on nobody knows: as long again
-    as it has, so a plan waits until what waiting has cost is what its moves cost.
-    """
-    moves = int((current != planned).sum())
-    if not moves:
-        return _Verdict(False, "the plan moves nothing", waited)
-    now, then = (
-        graph.locality(x) if distances is None else distances.worth(graph.u, graph.v, graph.w, x)
-        for x in (current, planned)
-    )
-    then = now + KEPT * (then - now)
-    gain, cost = (then - now) * rows, moves * ROWS_PER_MOVE
-    saves = f"{'saves' if gain >= 0 else 'adds'} {abs(gain):,.0f} remote rows"
-    before, after = (graph.imbalance(x, task.slots, task.allowed) for x in (current, planned))
-    bound = np.maximum(tolerated, floors(graph, task.slots, task.allowed)) * BROKEN
-    was, becomes = float((before / bound).max()), float((after / bound).max())
-    mends = was > 1 and becomes - 1 <= max(0.0, (was - 1) / 2)
-    waited = waited + float(before.max() - after.max()) * rows if mends else 0.0
-    if not mends and becomes <= max(1.0, was):
-        return _Verdict(
-            gain > cost,
-            f"locality {now:.2f} -> {then:.2f} for the next {rows:,.0f} rows {saves}; "
-            f"moving {moves:,} keys costs {cost:,.0f}",
-            waited,
-        )
-    i = int(np.argmax((before if mends else after) / bound))
-    return _Verdict(
-        mends and gain + waited > cost,
-        f"max/mean load of {graph.operators[i]} {before[i]:.2f} -> {after[i]:.2f} (allowed "
-        f"{bound[i]:.2f}), which has cost {waited:,.0f} rows; moving {moves:,} keys costs "
-        f"{cost:,.0f} rows, {saves}",
-        waited,
-    )
+    def _holds_for_others(self, graph: KeyGraph, current: I32, planned: I32) -> bool:
+        """Are rows that the plan was not made from more local with it than those it knows now?"""
+        if np.array_equal(current, planned):
+            return False
+        return worth_for_others(
+            graph,
+            planned,
+            lambda half: self._partition(half, OUTLINE_TRIES),
+            self._task.seed,
+            self._distances,
+        ) > worth(graph, current, self._distances)
 
 
 def _pins(
