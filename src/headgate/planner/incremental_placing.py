@@ -4,12 +4,12 @@ Greedy moves of single keys do not find their way out of every corner: when larg
 places, their partners hold them. So every few epochs the pairs it remembers are partitioned from
 scratch, parts renamed so that most keys stay; if that pays, it is installed. The first plan is such
 a fresh look too. What it draws in outline stays, and what was learnt since can hardly mend it; so a
-plan is *outgrown* once twice as much is known. One that knows twice as many keys is installed
-whatever it costs: most keys came after the plan before, and found their place beside what little it
-knew. One that knows twice as many rows is, if it is more than chance (`fresh_look`). Both happen
-ever more rarely, and such a plan is the best of many. What the planner expects of itself is
-measured on the pairs it remembers, which flatters it; the difference to what came true is learnt
-and taken off.
+plan is *outgrown* once twice as much is known. One that knows twice as many keys (of those that it
+did not forget) is installed whatever it costs: most keys came after the plan before, and found
+their place beside what little it knew. One that knows twice as many rows is, if it is more than
+chance (`fresh_look`). Both happen ever more rarely, and such a plan is the best of many. What the
+planner expects of itself is measured on the pairs it remembers, which flatters it; the difference
+to what came true is learnt and taken off.
 """
 
 from __future__ import annotations
@@ -163,7 +163,8 @@ class IncrementalPlacing:
         if not graph.edges or graph.vertices < 2 * task.slots:
             return None
         current = placement(graph, tables)
-        new_keys = graph.vertices >= 2 * self._keys_planned
+        keys = int((graph.load >= self._planner.settings.least_rows).sum())  # others are left alone
+        new_keys = keys >= 2 * self._keys_planned
         new_rows = graph.weight >= 2 * self._rows_weighed
         tries = OUTLINE_TRIES if new_keys or new_rows else None
         planned = self._from_scratch(graph, current, tries)
@@ -178,7 +179,7 @@ class IncrementalPlacing:
             self._rows_weighed = graph.weight
         if not is_due and not (new_rows and self._holds_for_others(graph, current, planned)):
             return None
-        self._waited, self._keys_planned = 0.0, graph.vertices
+        self._waited, self._keys_planned = 0.0, keys
         self._planner.plan()  # what it thought so far is overtaken
         self._moves, self._expected = {}, None
         imbalance = graph.imbalance(planned, task.slots, task.allowed).tolist()
