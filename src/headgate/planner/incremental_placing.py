@@ -5,11 +5,11 @@ places, their partners hold them. So every few epochs the pairs it remembers are
 scratch, parts renamed so that most keys stay; if that pays, it is installed. The first plan is such
 a fresh look too. What it draws in outline stays, and what was learnt since can hardly mend it; so a
 plan is *outgrown* once twice as much is known. One that knows twice as many keys (of those that it
-did not forget) is installed whatever it costs: most keys came after the plan before, and found
-their place beside what little it knew. One that knows twice as many rows is, if it is more than
-chance (`fresh_look`). Both happen ever more rarely, and such a plan is the best of many. What the
-planner expects of itself is measured on the pairs it remembers, which flatters it; the difference
-to what came true is learnt and taken off.
+did not forget) is installed whatever it costs, if it is better at all: most keys came after the
+plan before, and found their place beside what little it knew. One that knows twice as many rows is,
+if it is more than chance (`fresh_look`). Both happen ever more rarely, and such a plan is the best
+of many. What the planner expects of itself is measured on the pairs it remembers, which flatters
+it; the difference to what came true is learnt and taken off.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class IncrementalPlacing:
         self._index = {name: i for i, name in enumerate(task.operators)}
         self._look_every = max(1, round(task.memory_epochs / LOOKS))
         self._look_in = 0
-        self._keys_planned = self._rows_weighed = 0.0
+        self._keys_weighed = self._rows_weighed = 0.0
         self._last_ms: int | None = None
         self._planner: IncrementalPlanner | None = None
         self._hosts: tuple[str, ...] = ()
@@ -164,7 +164,7 @@ class IncrementalPlacing:
             return None
         current = placement(graph, tables)
         keys = int((graph.load >= self._planner.settings.least_rows).sum())  # others are left alone
-        new_keys = keys >= 2 * self._keys_planned
+        new_keys = keys >= 2 * self._keys_weighed
         new_rows = graph.weight >= 2 * self._rows_weighed
         tries = OUTLINE_TRIES if new_keys or new_rows else None
         planned = self._from_scratch(graph, current, tries)
@@ -174,12 +174,15 @@ class IncrementalPlacing:
             graph, current, planned, task, tolerated, float(rows), self._waited, self._distances
         )
         self._waited = verdict.waited
-        is_due = verdict.pays or new_keys
+        was, becomes = (worth(graph, x, self._distances) for x in (current, planned))
+        is_due = verdict.pays or (new_keys and becomes > was)
         if is_due or new_rows:
             self._rows_weighed = graph.weight
+        if is_due or new_keys:
+            self._keys_weighed = keys
         if not is_due and not (new_rows and self._holds_for_others(graph, current, planned)):
             return None
-        self._waited, self._keys_planned = 0.0, keys
+        self._waited, self._keys_weighed = 0.0, keys
         self._planner.plan()  # what it thought so far is overtaken
         self._moves, self._expected = {}, None
         imbalance = graph.imbalance(planned, task.slots, task.allowed).tolist()
