@@ -158,7 +158,7 @@ class PlannerSettings:
             (default 1.5).
         partition_load_pct: maxPL of "albic" to begin with, in percent of a slot's mean load
             (default 50).
-        seed: For planners that draw; any number will do.
+        seed: For planners that draw; any whole number from 0 on will do.
     """
 
     statistics_bytes: int = 1 << 20
@@ -179,7 +179,13 @@ class PlannerSettings:
     OF_ALBIC: ClassVar = ("score_factor", "partition_load_pct")
 
     def __post_init__(self) -> None:
-        least = {"statistics_bytes": 1 << 12, "moves_max": 1, "pins_max": 0, "memory_epochs": 1}
+        least = {
+            "statistics_bytes": 1 << 12,
+            "moves_max": 1,
+            "pins_max": 0,
+            "memory_epochs": 1,
+            "seed": 0,
+        }
         for name, lowest in least.items():
             if name != "moves_max" or self.moves_max is not None:
                 check_count(getattr(self, name), f"{name}=", least=lowest)

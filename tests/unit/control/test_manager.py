@@ -204,7 +204,9 @@ def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
         Manager(**wrong)
 
 
-@pytest.mark.parametrize("wrong", [{"moves_max": 0}, {"statistics_bytes": 10}, {"pins_max": -1}])
+@pytest.mark.parametrize(
+    "wrong", [{"moves_max": 0}, {"statistics_bytes": 10}, {"pins_max": -1}, {"seed": -1}]
+)
 def test_limits_that_make_no_sense_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(DeclarationError, match="it must be a whole number, at least"):
         PlannerSettings(**wrong)
