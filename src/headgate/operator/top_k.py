@@ -49,8 +49,8 @@ class TopK(PerKey):
     With `emit="changes"` each epoch tells the ranks that have another item or count now, and a
     column `change`: "insert" for a rank that was not there, "update" for one that was. With
     `allowed_lateness` on the window that begins when the window is final; a session that grew is
-    taken back ("delete"). State then holds two weights per item, and an epoch reads all items of
-    the keys it touched.
+    taken back ("delete"). State then holds two weights per item; an epoch ranks all items of the
+    keys it touched, and goes through all state rows of its slot to find them, some 25 ns each.
 
     Mergeable, unless it adds up floats: a partial is a count per item, and ranks come at the end.
 
