@@ -122,9 +122,7 @@ class MappedMemory:
         """Keep an array that was kept there until now, and is not used there any more: the same
         file by another name. What lies beyond what the older generation knows of may change.
         """
-        if not isinstance(before, MappedMemory):
-            self.install(name, before.arrays[name])
-            return
+        assert isinstance(before, MappedMemory), "a table without files gets none"
         names = before._file(name), self._file(name)
         os.link(*names, src_dir_fd=before.folder, dst_dir_fd=self.folder, follow_symlinks=False)
         self.arrays[name], self._mapped[name] = before.arrays[name], before._mapped[name]
