@@ -153,7 +153,7 @@ class HashTable:
         placed = self._claim(ids, self._as_check(ids.check), pos)
         if placed is not None:  # a cluster reached the end: more room, and once again
             self.check[pos[placed]] = EMPTY
-            self._rebuild(self.live + len(ids), grow=True)
+            self._rebuild(self.live + len(ids), grow=True, check_max=check_max)
             return self.insert(ids, home_of(ids.h, self.capacity))
         self.seals.check_free(pos[pos != ended])  # where a probe ended it was checked
         if self.layout.has_route:

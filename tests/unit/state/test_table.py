@@ -75,6 +75,22 @@ def test_many_rows_of_one_hash_survive_growth() -> None:
     assert found.all() and len(np.unique(pos)) == 3000
 
 
+def test_rows_that_crowd_at_the_end_may_have_checks_of_more_than_a_byte() -> None:
+    """Then the table needs more room and wider checks at once."""
+    h = np.random.default_rng(3).integers(0, 1 << 64, 200_000, np.uint64)
+    last = h[home_of(h, 1 << 20) >= (1 << 20) - (1 << 10)]
+    table = empty()
+    put(table, ids_of([(int(one), 1) for one in last[:20]]), list(range(20)))
+    assert table.check.dtype == np.uint8
+    ids = ids_of([(int(one), 1000) for one in last[20:]])
+    put(table, ids, list(range(len(ids))))
+
+    assert len(ids) > 100 and table.live == 20 + len(ids)
+    assert table.check.dtype == np.uint64
+    pos, found = table.find(ids.h, ids.check)
+    assert found.all() and table.gather(pos)["value.v"].data.tolist() == list(range(len(ids)))
+
+
 def test_rows_of_few_buckets_do_not_pile_up() -> None:
     """A slot sees only some top bits of the hash; positions must not care."""
     rng = np.random.default_rng(1)
