@@ -49,6 +49,7 @@ class Case:
     expected: list[Expected]
     keys: dict[str, tuple[pa.Schema, list[tuple[Any, ...]]]] = field(default_factory=dict)
     event_time: dict[str, dict[str, Any]] = field(default_factory=dict)
+    unread: frozenset[str] = frozenset()  # operators whose state only they can read
 
     @property
     def epoch_count(self) -> int:
