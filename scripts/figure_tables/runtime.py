@@ -198,6 +198,20 @@ def state(found: dict[str, Any]) -> str:
     )
 
 
+def vocabulary(found: dict[str, Any]) -> str:
+    rates, ratios = found["rows_per_s_per_core"], found["sliding_over_tumbling"]
+    rows = []
+    for keys, ratio in ratios.items():
+        minute = f"a minute, {int(keys):,} keys"
+        rows.append([f"tumbling windows of {minute}", f"{rates[f'tumbling_{keys}']:,.0f}", ""])
+        hour = f"sliding windows of an hour every {minute}"
+        rows.append([hour, f"{rates[f'sliding_{keys}']:,.0f}", f"{ratio:.2f}x"])
+    sessions = f"sessions, {found['options']['session_keys']:,} keys"
+    rows.append([sessions, f"{rates['sessions']:,.0f}", ""])
+    rows.append(["interval join of orders and payments", f"{rates['join']:,.0f}", ""])
+    return table(["operator", "rows/s of a core", "cost over tumbling"], rows)
+
+
 def growth(found: dict[str, Any]) -> str:
     rows = [[name, f"{rate:,.0f}"] for name, rate in found["rows_per_s"].items()]
     return table(["setting", "rows/s"], rows)

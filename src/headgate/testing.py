@@ -101,6 +101,12 @@ class LocalRun:
     statistics: list[TaskStatistics] = field(default_factory=list)
     journal: list[dict[str, Any]] = field(default_factory=list)
 
+    def __repr__(self) -> str:
+        rows = ", ".join(f"{len(out)} rows of {sink}" for sink, out in self.outputs.items())
+        epochs = sum(record.get("kind") == "epoch" for record in self.journal)
+        flow = self.coordinator.program.graph.name
+        return f"<LocalRun of {flow!r}: {epochs} epochs; {rows or 'no sink got rows'}>"
+
     def rows(self, sink: str) -> list[dict[str, Any]]:
         """All rows a sink got, in order of epochs."""
         program = self.coordinator.program

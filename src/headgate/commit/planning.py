@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from html import escape
 from typing import Protocol
 
 from headgate.commit.facts import EpochFacts, OutcomeFacts, PlanFacts, TuningFacts
@@ -61,6 +62,30 @@ class Decision:
     tuning: TuningFacts | None = None
     instances: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     instances_then: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<Decision: {'; '.join(self._parts()) or 'all stays as it is'}>"
+
+    def _repr_html_(self) -> str:
+        lines = "".join(f"<li>{escape(line)}</li>" for line in self._parts())
+        return f"<b>Decision</b><ul>{lines or '<li>all stays as it is</li>'}</ul>"
+
+    def _parts(self) -> list[str]:
+        """What it changes, a line each, and why."""
+        parts = [f"{name} gets {table!r}" for name, table in self.tables.items()]
+        if self.slots is not None:
+            leave = f", of which {list(self.gone)} leave" if self.gone else ""
+            parts.append(f"{self.slots} slots{leave} ({self.scaling})")
+        parts += [f"{name} runs in slots {list(at)}" for name, at in self.instances.items()]
+        for name, dispatch in (self.dispatch or {}).items():
+            parts.append(f"the dispatch of {name} is {type(dispatch).__name__}")
+        if (tuned := self.tuning) is not None:
+            why = tuned.why or tuned.why_rows or tuned.why_instances or tuned.note
+            parts.append(f"tuned: {why or 'nothing to change'}")
+        if self.plan is not None:
+            plan = self.plan
+            parts.append(f"planner {plan.planner}: {plan.failed or plan.why or 'it pays'}")
+        return parts
 
 
 class Decides(Protocol):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 import headgate as hg
+from headgate.commit.facts import PlanFacts
+from headgate.planner.allocation.plan import Plan
 from headgate.slot.compile import compile_flow
 from headgate.slot.explained import explained_run
-from headgate.testing import ListSource
+from headgate.testing import ListSource, run
 
 
 def declared() -> tuple[hg.Flow, hg.Stream]:
@@ -59,6 +63,27 @@ def test_values_say_what_they_are() -> None:
     )
     assert "0 keys placed" in repr(hg.hash_table(4))
     assert "<tr><td>3</td><td>0</td><td>256</td></tr>" in hg.hash_table(4)._repr_html_()
+
+
+def test_plans_and_decisions_say_what_changes_and_why() -> None:
+    plan = Plan(np.zeros(3, np.int32), "milp", 1.5, 0.5, 0.25, 1, 2.0, ("<unit> 7: 0 -> 1",))
+    facts = PlanFacts(planner="milp", why="loads <differ>")
+    decision = hg.Decision({"count": hg.hash_table(4)}, plan=facts, slots=3, gone=(1,))
+
+    assert repr(plan).startswith("<Plan of milp: 1 units move; load distance 1.50 %")
+    assert "<li>&lt;unit&gt; 7: 0 -&gt; 1</li>" in plan._repr_html_()
+    assert repr(hg.Decision()) == "<Decision: all stays as it is>"
+    assert "count gets <RoutingTable" in repr(decision)
+    assert "3 slots, of which [1] leave" in repr(decision) and "loads <differ>" in repr(decision)
+    assert "planner milp: loads &lt;differ&gt;" in decision._repr_html_()
+
+
+def test_a_run_of_the_kit_says_what_it_made() -> None:
+    flow = hg.Flow("trends")
+    rows = flow.source(ListSource("k string", [[{"k": "a"}, {"k": "b"}], [{"k": "a"}]]))
+    rows.key_by("k").process(hg.Count(), name="count").to_memory("counts")
+
+    assert repr(run(flow)) == "<LocalRun of 'trends': 2 epochs; 3 rows of counts>"
 
 
 def test_a_join_shows_what_was_asked_for() -> None:

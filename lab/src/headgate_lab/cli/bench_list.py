@@ -62,6 +62,17 @@ def rows(json_file: Path | None, quick: bool, console: Console) -> None:
     save(found, json_file, console)
 
 
+def vocabulary(json_file: Path | None, quick: bool, console: Console) -> None:
+    """Windows, sessions and joins, operator by operator, on one core; no JVM."""
+    from headgate_lab.bench.vocabulary import QUICK, VocabularyOptions, run_vocabulary
+
+    found = run_vocabulary(QUICK if quick else VocabularyOptions(), console.print)
+    show(console, "rows per second of a core", found["rows_per_s_per_core"], "{:,.0f}")
+    ratios = found["sliding_over_tumbling"]
+    show(console, "cost of 1 h / 1 min over 1 min, by keys of a minute", ratios, "{:.2f}")
+    save(found, json_file, console)
+
+
 def fixed_cost(json_file: Path | None, quick: bool, console: Console) -> None:
     """What an epoch of one row costs, against plain stateful Spark queries."""
     from headgate_lab.bench.fixed_cost import QUICK, FixedCostOptions, run_fixed_cost
@@ -181,6 +192,7 @@ ALL: dict[str, Callable[[Path | None, bool, Console], None]] = {
     "text": text,
     "rows": rows,
     "wide": wide,
+    "vocabulary": vocabulary,
     "fixed-cost": fixed_cost,
     "growth": growth,
     "edges": edges,

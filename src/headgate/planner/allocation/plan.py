@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from html import escape
 from types import MappingProxyType
 from typing import Literal, Protocol
 
@@ -85,6 +86,13 @@ class Plan:
     loads: F64 = field(default_factory=lambda: np.empty(0))
     as_measured: bool = False
     extent: Extent | None = None
+
+    def __repr__(self) -> str:
+        return f"<Plan of {self.explain()}>"
+
+    def _repr_html_(self) -> str:
+        lines = "".join(f"<li>{escape(line)}</li>" for line in (*self.notes, *self.reasons))
+        return f"<b>{escape(self.explain())}</b><ul>{lines}</ul>"
 
     @property
     def places(self) -> frozenset[int]:
