@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from headgate.demo import write_epochs
-from headgate_lab.bench.text import QUICK, _duckdb, _oracle, text_rows
+from headgate_lab.bench.text import QUICK, _duckdb, _oracle, figures, text_rows
 
 
 def test_a_limit_that_sums_epoch_by_epoch_agrees_with_the_oracle(tmp_path: Path) -> None:
@@ -24,3 +24,12 @@ def test_a_limit_that_sums_epoch_by_epoch_agrees_with_the_oracle(tmp_path: Path)
     assert sums == _oracle(epochs) and sums["user"] == dict(plain)
     assert cost > 0
     assert text_rows(options, 1) == tables[1] != text_rows(options, 0)
+
+
+def test_ratios_are_of_medians_against_the_better_store() -> None:
+    raw = {"split": [1.0, 9.0, 2.0], "keyed": [4.0], "native_rocksdb": [10.0]}
+    told = figures(raw | {"native_memory": [8.0], "flink": [12.0]})
+
+    assert (told["split_over_native"], told["keyed_over_native"]) == (4.0, 2.0)
+    assert told["split_over_flink"] == 6.0 and told["split_rows_per_s"] == 0.5
+    assert figures(raw)["split_over_flink"] is None

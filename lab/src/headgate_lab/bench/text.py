@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -129,18 +129,26 @@ def run_text(options: TextOptions, say: Say) -> dict[str, Any]:
                 f"round {turn + 1} of {options.rounds}: {name:15} {1 / cost:12,.0f} rows/s"
             ),
         )
-    rates = {name: 1 / median(costs) for name, costs in turns.raw.items()}
-    stores = [rates[name] for name in ("native_rocksdb", "native_memory") if name in rates]
     return {
-        **{f"{name}_rows_per_s": rate for name, rate in rates.items()},
-        "split_over_native": rates["split"] / max(stores),
-        "keyed_over_native": rates["keyed"] / max(stores),
-        "split_over_flink": rates["split"] / rates["flink"] if "flink" in rates else None,
-        "seconds_per_row_raw": {name: list(costs) for name, costs in turns.raw.items()},
+        **figures(turns.raw),
         "order": [list(names) for names in turns.order],
         "absent": absent,
         "options": asdict(options),
         "machine": asdict(Machine.here()),
+    }
+
+
+def figures(raw: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    """Rates and ratios by the seconds that a row took in each round; None where a peer is not."""
+    rates = {name: 1 / median(costs) for name, costs in raw.items()}
+    native = max((rates[n] for n in ("native_rocksdb", "native_memory") if n in rates), default=0)
+    flink = rates.get("flink", 0)
+    return {
+        **{f"{name}_rows_per_s": rate for name, rate in rates.items()},
+        "split_over_native": rates["split"] / native if native else None,
+        "keyed_over_native": rates["keyed"] / native if native else None,
+        "split_over_flink": rates["split"] / flink if flink else None,
+        "seconds_per_row_raw": {name: list(costs) for name, costs in raw.items()},
     }
 
 
