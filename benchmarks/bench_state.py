@@ -6,7 +6,8 @@ process, so both meet the same noise; compaction is left out of the timed epochs
 first ones: a table that was just built is sealed bit by bit (docs/decisions/0021-warm-seals.md).
 Then, once on the large state (not with `--only-epochs`): an epoch on fresh mappings, a rebuild
 from the chain, reading 1/64 of the buckets for a move, folding the chain into a snapshot. Prints
-JSON with every raw number, and what the states take of memory and of the disk.
+JSON with every raw number, what it took to fill the states, and what they take of memory and of
+the disk.
 
     python benchmarks/bench_state.py [--large 10000000] [--epochs 12] [--strings]
     python benchmarks/bench_state.py --small 10000000 --large 50000000 --values 2 --only-epochs
@@ -166,10 +167,12 @@ def measure(
     """Raw CPU milliseconds of each step and epoch, and the numbers that matter."""
     folder = tempfile.mkdtemp(prefix="headgate-bench-")
     try:
-        drivers = [
-            Driver(f"{folder}/{name}", name, held, touched, strings, values)
-            for name, held in (("small", small), ("large", large))
-        ]
+        drivers, built = [], {}
+        for name, held in (("small", small), ("large", large)):
+            start, cpu_ms = time.monotonic(), _now()
+            drivers.append(Driver(f"{folder}/{name}", name, held, touched, strings, values))
+            seconds, cpu_s = time.monotonic() - start, (_now() - cpu_ms) / 1000
+            built[name] = {"seconds": seconds, "cpu_seconds": cpu_s, **memory_mb(folder)}
         raw: dict[str, list[dict[str, float]]] = {"small": [], "large": []}
         for epoch in range(epochs + WARMUP):
             for driver in drivers if epoch % 2 else drivers[::-1]:
@@ -192,9 +195,13 @@ def measure(
         "values": values,
         "median_cpu_ms": middle,
         "ratio": middle["large"]["all"] / middle["small"]["all"],
+        "ratio_of_pairs": statistics.median(
+            many["all"] / few["all"] for few, many in zip(raw["small"], raw["large"], strict=True)
+        ),
         "ratio_of_best": best["large"] / best["small"],
         "key_updates_per_s": {n: touched / m["all"] * 1000 for n, m in middle.items()},
         "once_large_cpu_ms": seldom,
+        "built": built,
         "memory_mb": memory,
         "raw_cpu_ms": raw,
     }

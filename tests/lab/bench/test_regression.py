@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from headgate.errors import EngineError
+from headgate_lab.bench import regression_driver
 from headgate_lab.bench.regression import BASE, QUICK, base_of, run_regression
+from headgate_lab.cli.bench_regression import regression
 
 ONLY_STATE = replace(QUICK, paths=("state",))
 
@@ -26,8 +31,8 @@ def test_each_tree_runs_its_own_code_in_turns_and_the_ratio_is_base_over_this(
 
     assert found["base"] == "v1" and found["left_out"] == {}
     assert found["ms_raw"] == {"state": {"base": [30.0, 30.0], "this": [10.0, 10.0]}}
-    assert found["base_over_this"] == {"state": 3.0}
-    assert any("3.00x" in line for line in said)
+    assert found["base_over_this"] == found["base_over_this_cpu"] == {"state": 3.0}
+    assert any("by CPU time 3.00x" in line for line in said)
     assert not (root / ".git" / "worktrees").exists()
 
 
@@ -61,6 +66,25 @@ def test_without_a_tag_the_base_is_one_commit_and_a_clone_without_it_says_what_t
     assert base_of(root) == BASE
     with pytest.raises(EngineError, match="give another with --base"):
         run_regression(ONLY_STATE, lambda line: None, root)
+
+
+def test_the_cpu_time_of_children_that_ended_counts() -> None:
+    busy = "import time\nwhile time.process_time() < 0.2: pass"
+    before = regression_driver.cpu_ms()
+
+    subprocess.run([sys.executable, "-c", busy], check=True)
+
+    assert regression_driver.cpu_ms() - before >= 180
+
+
+def test_a_path_that_there_is_not_is_refused_with_those_that_are() -> None:
+    app = typer.Typer()
+    app.command()(regression)
+
+    shown = CliRunner().invoke(app, ["--only", "wide_9kb"])
+
+    assert shown.exit_code == 2
+    assert "wide_9kb" in shown.output and "wide_4kb" in shown.output
 
 
 def _bench_that_takes(ms: int) -> str:
