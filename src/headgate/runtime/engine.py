@@ -35,6 +35,7 @@ from headgate.runtime.exchange import (
     arrow_stage,
     build_anchor,
     executors,
+    in_one_process,
     live_executors,
     spread,
     tasks_at_once,
@@ -201,7 +202,10 @@ class SparkEngine:
     def functions(self, reports: Accumulator[list[Report]] | None = None) -> list[Stage]:
         """The functions of all levels; without `reports` nobody learns what they measure."""
         levels = range(self.program.levels + 1)
-        return [level_stage(self._code, self._id, level, reports) for level in levels]
+        anchored = not in_one_process(self.spark)
+        return [
+            level_stage(self._code, self._id, level, reports, anchored=anchored) for level in levels
+        ]
 
     def anchor(self, slots: int, homes: tuple[str, ...] = ()) -> Anchor:
         """The anchor for this slot count, made again when an executor that holds it has gone.
