@@ -379,11 +379,10 @@ def _taking(slots: int, level: int) -> Stage:
     """Open and check every message, as a slot does; then one small message to the next level."""
 
     def stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        home, count = 0, 0
+        home, count = task_partition(), 0
         for batch in batches:
             for item in decode(batch):
                 if item.kind == Kind.ANCHOR:
-                    home = item.slot
                     continue
                 if digest_of(item.payload) != item.digest or item.seal == 0:
                     raise EngineError("a probe's message arrived changed")

@@ -35,6 +35,7 @@ from headgate.runtime.exchange import (
     arrow_stage,
     build_anchor,
     executors,
+    in_one_process,
     live_executors,
     spread,
     tasks_at_once,
@@ -123,6 +124,8 @@ class SparkEngine:
         # With cloudpickle: functions of the main program travel by value, others by name.
         self._code = spark.sparkContext.broadcast(packed(program, cloudpickle.dumps))
         self._reports = spark.sparkContext.accumulator([], _ListParam())
+        self._one_process = in_one_process(spark)
+        self._cores: int | None = None
         self._stages = [arrow_stage(stage) for stage in self.functions(self._reports)]
         self.own_session = spark.newSession()  # for jobs beside the epochs; shares what is cached
         self._configure(self.own_session)
@@ -146,7 +149,7 @@ class SparkEngine:
                 self._configure(frame.sparkSession)
             self._configured = True
         if self._files is not None:
-            cores = tasks_at_once(self.spark)
+            cores = self._tasks_at_once()
             result = self._run(self._readers(self._files, frame, cores, plan), plan, cores)
             self.last_batch = frame or self.last_batch
             return result
@@ -201,7 +204,10 @@ class SparkEngine:
     def functions(self, reports: Accumulator[list[Report]] | None = None) -> list[Stage]:
         """The functions of all levels; without `reports` nobody learns what they measure."""
         levels = range(self.program.levels + 1)
-        return [level_stage(self._code, self._id, level, reports) for level in levels]
+        anchored = not self._one_process
+        return [
+            level_stage(self._code, self._id, level, reports, anchored=anchored) for level in levels
+        ]
 
     def anchor(self, slots: int, homes: tuple[str, ...] = ()) -> Anchor:
         """The anchor for this slot count, made again when an executor that holds it has gone.
@@ -278,6 +284,12 @@ class SparkEngine:
         for name, value in self._conf.items():
             session.conf.set(name, value)
 
+    def _tasks_at_once(self) -> int:
+        """As many as Spark says, which in one process is always the same."""
+        if self._cores is None or not self._one_process:
+            self._cores = tasks_at_once(self.spark)
+        return self._cores
+
     def _run(self, frame: DataFrame, plan: EpochPlan, cores: int | None = None) -> EpochResult:
         started = time.perf_counter()
         anchor = self.anchor(plan.slots)
@@ -289,7 +301,7 @@ class SparkEngine:
         context.setLocalProperty(PLAN_PROPERTY, pack_plan(plan))
         context.setJobDescription(self._description(plan))
         tuples = self._levels_of(frame, levels)
-        cores = cores or tasks_at_once(self.spark)
+        cores = cores or self._tasks_at_once()
         planned = time.perf_counter()
         try:
             with self.between_epochs:

@@ -7,8 +7,10 @@ union is partition-aware), and each prefers the host that caches its anchor part
 is there twice to outvote the shuffle: the union takes the host that most parents prefer.
 
 It is a hint and never a promise. The slot is read from the rows; a task that runs elsewhere is
-slower, not wrong. The plan is made at the action, so `ANCHOR_CONF` must hold on the session of
-the data then: in `foreachBatch` that is `df.sparkSession`, a clone of the outer session.
+slower, not wrong. Where the driver's process is the only executor (`local[n]`), there is no place
+to choose: the exchange has no anchor then, and a task knows its slot by its partition. The plan is
+made at the action, so `ANCHOR_CONF` must hold on the session of the data then: in `foreachBatch`
+that is `df.sparkSession`, a clone of the outer session.
 """
 
 from __future__ import annotations
@@ -49,16 +51,17 @@ class Anchor:
     """A home for every slot: the cached frame that holds it, and the hosts it was put on.
 
     `hosts[s]` is where the cached partition of slot s was when the anchor was built; "" stands
-    for a slot that Spark could not cache.
+    for a slot that Spark could not cache. Without frames there is one place only.
     """
 
-    frame: DataFrame
-    twice: DataFrame
+    frame: DataFrame | None
+    twice: DataFrame | None
     hosts: tuple[str, ...]
 
     def release(self) -> None:
         """Drop the cached blocks; a plan that still uses the frame computes it again."""
-        self.frame.unpersist()
+        if self.frame is not None:
+            self.frame.unpersist()
 
 
 @lru_cache(maxsize=64)
@@ -121,6 +124,8 @@ def build_anchor(
 ) -> Anchor:
     """Cache an anchor with `slots[i]` on `hosts[i]`; runs one small job, returns when it is done.
 
+    Nothing is cached where all slots are in the driver's process anyway.
+
     Args:
         slots: The slots of its partitions (default: as many as there are hosts, from 0 on).
         hosts: One host per slot (see `spread`); "" leaves the place to Spark. Unknown hosts are
@@ -129,6 +134,8 @@ def build_anchor(
         schema: The schema of the frames that `anchored` will be given, with a column "label".
     """
     count = len(hosts)
+    if in_one_process(spark):
+        return Anchor(None, None, tuple(hosts))
     named = range(count) if slots is None else slots
     rows = [row(slot, label) for slot, label in zip(named, slot_labels(count), strict=True)]
     with with_conf(spark, ANCHOR_CONF):
@@ -144,9 +151,10 @@ def anchored(data: DataFrame, anchor: Anchor) -> DataFrame:
 
     Columns are matched by position. The result has the anchor's row of each slot twice among
     the slot's rows, so a slot without data still runs; the stage's function drops them. Spark's
-    optimizer flattens the nested union.
+    optimizer flattens the nested union. Where nothing is cached there is only the exchange.
     """
-    return data.repartition(len(anchor.hosts), "label").union(anchor.twice)
+    exchanged = data.repartition(len(anchor.hosts), "label")
+    return exchanged if anchor.twice is None else exchanged.union(anchor.twice)
 
 
 def arrow_stage(function: Stage) -> Column:
@@ -268,6 +276,12 @@ def tasks_at_once(spark: SparkSession) -> int:
     context: Any = spark.sparkContext._jsc.sc()
     profile = context.resourceProfileManager().defaultResourceProfile()
     return max(1, int(context.maxNumConcurrentTasks(profile)))
+
+
+def in_one_process(spark: SparkSession) -> bool:
+    """Is the driver the only executor?"""
+    context: Any = spark.sparkContext._jsc.sc()
+    return bool(context.isLocal())
 
 
 def _spark_hash(value: int) -> int:

@@ -64,7 +64,7 @@ class FileListing:
             found = []
             logical = plan.logical()
             # What `foreachBatch` gets is an RDD already: to plan it would take longer than this.
-            is_rdd = logical.getClass().getSimpleName() == LOGICAL
+            is_rdd = logical.nodeName() == LOGICAL
             for path, size, modified_ms in _scanned(logical.rdd() if is_rdd else plan.toRdd()):
                 place = from_spark(path, encoded=True)
                 found.append(InputFile(self._source_of(place), place, size, modified_ms))
@@ -89,12 +89,16 @@ class FileListing:
 
 
 def _scanned(rdd: Any) -> Iterator[tuple[str, int, int]]:
-    """Path, size and time of change of all files that an RDD reads."""
-    if rdd.getClass().getSimpleName() == SCAN:
+    """Path, size and time of change of all files that an RDD reads.
+
+    Each look at something of Java's is a round trip, in every epoch.
+    """
+    if f"{SCAN}[" in str(rdd.toString()).partition(" at ")[0]:
         partitions = rdd.filePartitions()
         for number in range(partitions.size()):
             for file in partitions.apply(number).files():
-                yield file.filePath().toString(), file.fileSize(), file.modificationTime()
+                yield file.urlEncodedPath(), file.fileSize(), file.modificationTime()
+        return  # it depends on nothing
     dependencies = rdd.dependencies()
     for number in range(dependencies.size()):
         yield from _scanned(dependencies.apply(number).rdd())

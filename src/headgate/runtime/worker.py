@@ -59,11 +59,14 @@ def level_stage(
     program_id: str,
     level: int,
     reports: Accumulator[list[Report]] | None = None,
+    *,
+    anchored: bool = True,
 ) -> Stage:
     """A level of the flow's job: rows of a source partition (level 0) or a slot's batch tuples in,
     batch tuples and a control record out.
 
-    `reports` gets what leaves a task apart from its rows: timings, and what it counted.
+    If slots are not `anchored`, Spark's partition says which one a task is: that whose label is
+    sent there. `reports` gets what leaves a task apart from its rows: timings, and what it counted.
     """
 
     def stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -74,7 +77,8 @@ def level_stage(
             producer = task_partition()
             made = run_source_task(program, plan, services, producer, _rows(program, batches))
         else:
-            producer, tuples = _gather(batches)
+            here = None if anchored else plan.slots_at(level)[task_partition()]
+            producer, tuples = _gather(batches, here)
             slot = producer
             made = run_slot_task(program, plan, services, level, slot, tuples)
         if problem is not None:
@@ -113,10 +117,10 @@ def warming_stage(level_1: Stage, slots: int) -> Stage:
     return stage
 
 
-def _gather(batches: Iterable[pa.RecordBatch]) -> tuple[int, list[BatchTuple]]:
-    """The slot, which its anchor row names, and everything that came for it."""
+def _gather(batches: Iterable[pa.RecordBatch], here: int | None) -> tuple[int, list[BatchTuple]]:
+    """The slot, and everything that came for it; its anchor row names it, if it is not given."""
     tuples: list[BatchTuple] = []
-    homes: set[int] = set()
+    homes: set[int] = set() if here is None else {here}
     for batch in batches:
         for item in decode(batch):
             if item.kind == Kind.ANCHOR:

@@ -18,6 +18,7 @@ from headgate.routing.hashing import hash_columns
 from headgate.routing.route import Choose, HereUnlessPinned, Shares, Stop
 from headgate.slot.cost_shuffle import CostRouting, round_robin
 from headgate.slot.failure import operator_failed
+from headgate.slot.narrow import narrowed
 from headgate.slot.parking import Parking
 from headgate.slot.plan import Control, EpochPlan, add_counts, pair
 from headgate.slot.program import Program
@@ -110,8 +111,9 @@ class Outbox:
         starts = np.cumsum(counts) - counts
         for owner in np.flatnonzero(counts).tolist():
             for piece in pieces(batch.slice(int(starts[owner]), int(counts[owner]))):
-                payload = piece.serialize()
-                self._emit(Kind.PARTIAL, node, owner, piece.num_rows, payload)
+                narrow, widths = narrowed(piece)
+                payload = narrow.serialize()
+                self._emit(Kind.PARTIAL, node, owner, piece.num_rows, payload, widths)
                 if owner != self.slot:
                     sent[name] = sent.get(name, 0) + payload.size
 
@@ -237,16 +239,27 @@ class Outbox:
 
     def _emit_batch(self, place: tuple[int, int], batch: pa.RecordBatch) -> None:
         edge, slot = place
-        payload = batch.serialize()
+        sent, widths = narrowed(batch)
+        payload = sent.serialize()
         kind = Kind.PARKED if is_parked(batch.schema) else Kind.DATA
-        self._emit(kind, edge, slot, batch.num_rows, payload)
+        self._emit(kind, edge, slot, batch.num_rows, payload, widths)
         add_counts(self.control.batches, str(edge), [1, batch.num_rows, payload.size])
 
-    def _emit_shared(self, channel: int, slot: int, rows: int, payload: pa.Buffer) -> None:
-        self._emit(Kind.SHARED, channel, slot, rows, payload)
+    def _emit_shared(
+        self, channel: int, slot: int, rows: int, payload: pa.Buffer, widths: bytes
+    ) -> None:
+        self._emit(Kind.SHARED, channel, slot, rows, payload, widths)
         add_counts(self.control.batches, f"s{channel}", [1, rows, payload.size])
 
-    def _emit(self, kind: Kind, channel: int, slot: int, rows: int, payload: pa.Buffer) -> None:
+    def _emit(
+        self,
+        kind: Kind,
+        channel: int,
+        slot: int,
+        rows: int,
+        payload: pa.Buffer,
+        widths: bytes = b"",
+    ) -> None:
         item = BatchTuple(
             slot,
             kind,
@@ -255,8 +268,9 @@ class Outbox:
             self.producer,
             self._sequence,
             rows,
-            digest_of(payload),
+            digest_of(payload, widths),
             payload,
+            widths,
         )
         self._sequence += 1
         self._ready.append(item)

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.arrays import I32, I64
+from headgate.slot.narrow import narrowed
 from headgate.slot.plan import Batching, Control, EpochPlan
 from headgate.slot.rows import Rows
 from headgate.slot.wire import PAYLOAD_BYTES_MAX, Buffers
@@ -129,7 +130,7 @@ def shared_is_cheaper(
 
 
 class BufferMatrix:
-    """Buffers by producer and cell; `emit` gets channel, slot, rows and payload of what leaves.
+    """Buffers by producer and cell; `emit` gets what leaves: channel, slot, rows, payload, widths.
 
     Whether a task shares the batches of a group is decided by its first rows for it, once, so that
     a producer's rows of an edge are all shared or all distinct. The payload of a cell is made once,
@@ -142,7 +143,7 @@ class BufferMatrix:
         plan: EpochPlan,
         control: Control,
         slot: int | None,
-        emit: Callable[[int, int, int, pa.Buffer], None],
+        emit: Callable[[int, int, int, pa.Buffer, bytes], None],
     ) -> None:
         self._groups, self._plan, self._control = program.share_groups, plan, control
         self._slot, self._emit = slot, emit
@@ -203,7 +204,8 @@ class BufferMatrix:
     def _send(self, place: Cell, batch: pa.RecordBatch) -> None:
         """The batch of a cell, once to every slot of it."""
         producer, *targets = place
-        payload = batch.serialize()
+        sent, widths = narrowed(batch)
+        payload = sent.serialize()
         for slot in sorted({*targets} - {STAYS}):
             channel = self._groups[producer].channel([target == slot for target in targets])
-            self._emit(channel, slot, batch.num_rows, payload)
+            self._emit(channel, slot, batch.num_rows, payload, widths)

@@ -35,6 +35,7 @@ from headgate.slot.held_back import (
     is_due,
     table_of,
 )
+from headgate.slot.narrow import read
 from headgate.slot.plan import Control, EpochPlan, add_counts, pair
 from headgate.slot.program import ORDER, Program, is_ordered, ttl_ms
 from headgate.slot.report import MOVING
@@ -135,7 +136,7 @@ class SlotTask(Task):
                 self.earlier.absorb(Control.from_bytes(item.payload))
                 heard_of_itself |= (item.level, item.producer) == (self.level - 1, self.home)
                 continue
-            if digest_of(item.payload) != item.digest:
+            if digest_of(item.payload, item.widths) != item.digest:
                 raise self._mismatch(f"a payload from {sender} arrived changed")
             key = pair(item.level, item.producer, self.home)
             counts = [1, item.rows, item.seal, item.payload.size]
@@ -169,22 +170,22 @@ class SlotTask(Task):
                 self.carries.setdefault(item.channel, []).append(batch)
             case Kind.PARTIAL:
                 schema = partial_schema(program.state_schemas[item.channel])
-                batch = pa.ipc.read_record_batch(item.payload, schema)
+                batch = read(item.payload, schema, item.widths)
                 self.partials.setdefault(item.channel, []).append(batch)
             case Kind.SHARED:
                 # These wait, for each edge they are for, until all cells of their producer are in.
                 group = program.shared_channels[item.channel]
-                batch = pa.ipc.read_record_batch(item.payload, program.shared_schema(group))
+                batch = read(item.payload, program.shared_schema(group), item.widths)
                 rows = Rows.from_wire(batch, (*program.lineage, AT))
                 for edge in group.edges_of(item.channel):
                     mine = rows.select(program.edge_columns[edge.id])
                     self._arriving.setdefault((edge.id, *place), []).append(mine)
             case Kind.PARKED:
-                batch = pa.ipc.read_record_batch(item.payload, program.parked_schema(item.channel))
+                batch = read(item.payload, program.parked_schema(item.channel), item.widths)
                 rows = Rows.from_wire(batch, (*program.lineage, *PARKED))
                 self._arriving.setdefault((item.channel, *place), []).append(rows)
             case _:
-                batch = pa.ipc.read_record_batch(item.payload, program.wire_schemas[item.channel])
+                batch = read(item.payload, program.wire_schemas[item.channel], item.widths)
                 rows = Rows.from_wire(batch, program.lineage)
                 self._arriving.setdefault((item.channel, *place), []).append(rows)
 

@@ -67,6 +67,7 @@ class BatchTuple:
     rows: int
     digest: int
     payload: pa.Buffer
+    widths: bytes = b""  # how to read the payload (see slot/narrow.py)
 
     @property
     def order(self) -> tuple[int, int, int, int, int]:
@@ -74,7 +75,7 @@ class BatchTuple:
         return (kind, self.channel, self.level, self.producer, self.seq)
 
     def head(self) -> bytes:
-        return _HEAD.pack(
+        fixed = _HEAD.pack(
             self.slot,
             self.kind,
             self.channel,
@@ -84,6 +85,7 @@ class BatchTuple:
             self.rows,
             self.digest,
         )
+        return fixed + self.widths
 
     @property
     def seal(self) -> int:
@@ -92,9 +94,10 @@ class BatchTuple:
         return xxhash.xxh3_64_intdigest(place.encode())
 
 
-def digest_of(payload: Any) -> int:
-    """xxh3-64 of a payload as a signed number, which is what a Spark bigint holds."""
-    unsigned = xxhash.xxh3_64_intdigest(payload)
+def digest_of(payload: Any, widths: bytes = b"") -> int:
+    """xxh3-64 of a payload, and of how to read it, as a signed number of 64 bits."""
+    seed = xxhash.xxh3_64_intdigest(widths) if widths else 0
+    unsigned = xxhash.xxh3_64_intdigest(payload, seed)
     return unsigned - (1 << 64) if unsigned >> 63 else unsigned
 
 
@@ -116,9 +119,11 @@ def decode(batch: pa.RecordBatch) -> Iterator[BatchTuple]:
     """The tuples of a batch; payloads are views of it, not copies."""
     payloads = batch.column(2)
     for row, head in enumerate(batch.column(1).to_pylist()):
-        slot, kind, channel, level, producer, seq, rows, digest = _HEAD.unpack(head)
-        payload = payloads[row].as_buffer()
-        yield BatchTuple(slot, Kind(kind), channel, level, producer, seq, rows, digest, payload)
+        slot, kind, channel, level, producer, seq, rows, digest = _HEAD.unpack_from(head)
+        payload, widths = payloads[row].as_buffer(), head[_HEAD.size :]
+        yield BatchTuple(
+            slot, Kind(kind), channel, level, producer, seq, rows, digest, payload, widths
+        )
 
 
 def anchor_row(slot: int, label: int) -> tuple[int, bytes, bytes]:
