@@ -164,6 +164,15 @@ class StatefulOperator:
         """Take in a batch of rows. May be called several times per epoch."""
         raise NotImplementedError
 
+    def may_wait(self, rows: pa.RecordBatch, side: int, clock: EpochClock) -> Bools | None:
+        """Which rows may as well come with the last of the epoch's; None (default): none.
+
+        An epoch may take several tasks (levels) in a slot. Rows that wait are sent on to the slot's
+        last one, which costs less than to keep them in state for so long. `rows` are those of a
+        side, as they came.
+        """
+        return None
+
     def finish(
         self, state: StateSession, clock: EpochClock, carry: pa.RecordBatch | None = None
     ) -> pa.RecordBatch | None:

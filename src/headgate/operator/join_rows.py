@@ -46,6 +46,10 @@ class NewRows:
     def arrow(self, name: str) -> pa.Array:
         return self.batch.column(self.names[name])
 
+    def take(self, rows: I64) -> NewRows:
+        batch, parts = picked(self.batch, rows), (self.origin, self.codes, self.times, self.until)
+        return NewRows(batch, self.names, *(part[rows] for part in parts))
+
 
 def picked(batch: pa.RecordBatch, rows: I64) -> pa.RecordBatch:
     """Some rows; those that stand together are not copied."""

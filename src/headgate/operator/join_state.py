@@ -38,6 +38,7 @@ INDEX = pa.schema(
         for what in ("first", "count")
     ]
 )
+_PLACES = [f"{part}_{what}" for what in ("first", "count") for part in PARTS]
 
 
 def side_schema(index: StateSchema, columns: Mapping[str, pa.DataType], *own: str) -> StateSchema:
@@ -89,8 +90,9 @@ class Index:
     def __init__(self, state: StateSession, groups: Groups) -> None:
         self._state, self.groups = state, groups
         held = state.read(groups)
-        self.first = [np.array(held[f"{part}_first"]) for part in PARTS]
-        self.count = [np.array(held[f"{part}_count"]) for part in PARTS]
+        self._found = held.found
+        self._was = [np.array(held[name]) for name in _PLACES]
+        self.first, self.count = ([a.copy() for a in self._was[at : at + 2]] for at in (0, 2))
 
     def __len__(self) -> int:
         return len(self.groups)
@@ -141,20 +143,20 @@ class Index:
         self.count[side] = self.count[side] - gone
 
     def write(self) -> None:
-        """Keep it; keys without any row are forgotten."""
+        """Keep what has changed; keys without any row are forgotten."""
         some = (self.count[0] > 0) | (self.count[1] > 0)
-        if some.all():
-            kept: Any = self.groups
-        else:
-            self._state.remove(self.groups.take(~some))
-            kept = self.groups.take(some)
-        if not len(kept.h):
+        gone = self._found & ~some
+        if gone.any():
+            self._state.remove(self.groups.take(gone))
+        now = [*self.first, *self.count]
+        changed = ~self._found
+        for mine, was in zip(now, self._was, strict=True):
+            changed |= mine != was
+        changed &= some
+        if not changed.any():
             return
-        values = {}
-        for side, part in enumerate(PARTS):
-            values[f"{part}_first"] = self.first[side][some]
-            values[f"{part}_count"] = self.count[side][some]
-        self._state.write(kept, values)
+        kept: Any = self.groups if changed.all() else self.groups.take(changed)
+        self._state.write(kept, {n: a[changed] for n, a in zip(_PLACES, now, strict=True)})
 
 
 @dataclass

@@ -197,6 +197,22 @@ class Join(StatefulOperator):
 
     # Rows ---------------------------------------------------------------------------------------
 
+    def may_wait(self, rows: pa.RecordBatch, side: int, clock: EpochClock) -> Bools | None:
+        """Rows that leave in this epoch: they need not be held until the other side is in."""
+        below = self._below(clock)
+        if not self.timed or below is None:
+            return None
+        name = self.times[side]
+        assert name is not None
+        times, valid = us_of(rows.column(name))
+        ends = None
+        if self.within is not None and side == LEFT and self.within.until is not None:
+            ends, there = us_of(rows.column(self.within.until))
+            valid = there if valid is None else valid if there is None else valid & there
+        starts = None if self.window is None else self.window.grid.start_of(times)
+        gone = self._until(side, times, starts, ends) < below
+        return gone if valid is None else gone & valid
+
     def process(self, rows: KeyedRows, state: StateSession, clock: EpochClock) -> Output:
         if self.keep_us is not None:
             self._expire(state, clock)
@@ -222,7 +238,8 @@ class Join(StatefulOperator):
             groups = some.groups
             if starts is not None:
                 groups = some.sub_groups([START], [from_words(starts, None, TIMESTAMP)])
-            call = _Call(some.batch, side[chosen], chosen, times[chosen], starts, groups)
+            leave = self._below(clock) if self.timed and rows.is_last else None
+            call = _Call(some.batch, side[chosen], chosen, times[chosen], starts, groups, leave)
             self._meet(call, None if nulls is None else nulls[chosen], state, clock, made)
         batch, origins = made.batch()
         return Output(batch, origins, dead, late)
@@ -235,22 +252,26 @@ class Join(StatefulOperator):
         if not self.timed:
             self._expire(state, clock)
             return None
-        clock = clock.behind(self.lateness_us)
-        below = FOREVER if clock.input_ends else clock.watermark_us
-        if below is None or below == clock.previous_watermark_us:
+        below = self._below(clock)
+        if below is None or below == clock.behind(self.lateness_us).previous_watermark_us:
             return None
         made: list[pa.RecordBatch] = []
         for side, part in enumerate(PARTS):
-            gone = state.beside[part].select(UNTIL, below=below)
+            told = self.is_outer(side)
+            gone = state.beside[part].select(UNTIL, below=below, keys_only=not told)
             if len(gone):
-                if self.emits_at_end and self.is_outer(side):
+                if told:
                     made += self._alone(side, gone, state)
                 take_out(state, side, gone)
         return pa.concat_batches(made) if made else None
 
+    def _below(self, clock: EpochClock) -> int | None:
+        """Rows whose `@until` is below that leave when the epoch ends; None: none do."""
+        return FOREVER if clock.input_ends else clock.behind(self.lateness_us).watermark_us
+
     def _expire(self, state: StateSession, clock: EpochClock) -> None:
         for side, part in enumerate(PARTS):
-            gone = state.beside[part].select(UNTIL, below=clock.now_ms * 1000)
+            gone = state.beside[part].select(UNTIL, below=clock.now_ms * 1000, keys_only=True)
             if len(gone):
                 take_out(state, side, gone)
 
@@ -300,7 +321,7 @@ class Join(StatefulOperator):
                 alone = np.flatnonzero(~met[s])
                 head, origin = self._head(call, new[s].codes[alone]), new[s].origin[alone]
                 made.add(head, side_rows(s, new[s], alone), origin, INSERT)
-            index.append(s, new[s].codes, self._values(s, new[s], met[s]))
+            self._hold(index, s, new[s], met[s], call.leave)
         if nulls is not None:
             for s in _BOTH:
                 lonely = self._new(call, np.flatnonzero(nulls & (call.side == s)), s, clock)
@@ -315,21 +336,38 @@ class Join(StatefulOperator):
 
     def _new(self, call: _Call, rows: I64, side: int, clock: EpochClock) -> NewRows:
         """The rows of a side among those of a call."""
-        times, until = call.times[rows], np.zeros(len(rows), np.int64)
-        batch = picked(call.batch, rows)
+        times, batch = call.times[rows], picked(call.batch, rows)
         names = self.sides.columns(side, batch.schema)
-        if self.window is not None:
-            assert call.starts is not None
-            until = self.window.ends_of(call.starts[rows]) - 1
-        elif self.within is not None and side == RIGHT:
-            until = times - self.within.low_us
-        elif self.within is not None and self.within.until is not None:
-            until = us_of(self.sides.column(batch, LEFT, self.within.until))[0]
-        elif self.within is not None:
-            until = times + self.within.high_us
-        elif self.keep_us is not None:
+        starts, ends = None if call.starts is None else call.starts[rows], None
+        if self.within is not None and side == LEFT and self.within.until is not None:
+            ends = us_of(self.sides.column(batch, LEFT, self.within.until))[0]
+        if self.keep_us is not None:
             until = np.full(len(rows), clock.now_ms * 1000 + self.keep_us, np.int64)
+        else:
+            until = self._until(side, times, starts, ends)
         return NewRows(batch, names, call.origin[rows], call.groups.codes[rows], times, until)
+
+    def _until(self, side: int, times: I64, starts: I64 | None, ends: I64 | None) -> I64:
+        """After which event time nobody can want rows; `ends` are those of the column for that."""
+        if self.window is not None:
+            assert starts is not None
+            return self.window.ends_of(starts) - 1
+        if self.within is None:
+            return np.zeros(len(times), np.int64)
+        if side == RIGHT:
+            return times - self.within.low_us
+        return times + self.within.high_us if ends is None else ends
+
+    def _hold(self, index: Index, side: int, rows: NewRows, met: Bools, leave: int | None) -> None:
+        """Put new rows into the state; not those that are done with, and leave with this epoch."""
+        if leave is not None:
+            stay = rows.until >= leave
+            if self.is_outer(side):
+                stay |= ~met  # put out when the epoch ends
+            if not stay.all():
+                some = np.flatnonzero(stay)
+                rows, met = rows.take(some), met[some]
+        index.append(side, rows.codes, self._values(side, rows, met))
 
     def _pairs(
         self, left: NewRows | Stored, right: NewRows | Stored, codes: int
@@ -417,7 +455,10 @@ class Join(StatefulOperator):
 
 @dataclass(frozen=True)
 class _Call:
-    """Rows that came in a call and count; `origin` are their numbers there."""
+    """Rows that came in a call and count; `origin` are their numbers there.
+
+    `leave`: no row comes any more that could meet one whose `@until` is below that.
+    """
 
     batch: pa.RecordBatch
     side: I64
@@ -425,6 +466,7 @@ class _Call:
     times: I64
     starts: I64 | None
     groups: Groups
+    leave: int | None = None
 
 
 _NONE: tuple[I64, I64] = (np.zeros(0, np.int64), np.zeros(0, np.int64))

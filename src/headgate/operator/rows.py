@@ -165,7 +165,8 @@ class KeyedRows:
 
     `h`: the hashes of the keys, if they are known. `identity`: that of the state these keys will be
     looked up in; without it that works too, but the state has to look at every key itself.
-    `times_us`: event times of rows that come in their order (`order_by=`); else None.
+    `times_us`: event times of rows that come in their order (`order_by=`); else None. `is_last`:
+    no later call of this epoch has rows of these keys.
     """
 
     def __init__(
@@ -175,9 +176,10 @@ class KeyedRows:
         h: U64 | None = None,
         identity: Identity = SCRATCH,
         times_us: I64 | None = None,
+        is_last: bool = False,
     ) -> None:
         self.batch, self.key, self.identity = batch, tuple(key), identity
-        self.times_us = times_us
+        self.times_us, self.is_last = times_us, is_last
         if h is None:
             h = hash_columns([batch.column(name) for name in self.key], batch.num_rows)
         self.h: U64 = h
@@ -220,7 +222,7 @@ class KeyedRows:
             rows = np.flatnonzero(rows)
         batch = self.batch.take(pa.array(rows))
         times = None if self.times_us is None else self.times_us[rows]
-        return KeyedRows(batch, self.key, self.h[rows], self.identity, times)
+        return KeyedRows(batch, self.key, self.h[rows], self.identity, times, self.is_last)
 
 
 def partial_schema(schema: StateSchema) -> pa.Schema:

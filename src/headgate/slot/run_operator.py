@@ -156,14 +156,18 @@ class StatefulRunner:
         self._program, self._plan, self._dead = program, plan, dead
 
     def process(
-        self, node: Node, rows: Rows, session: StateSession
+        self, node: Node, rows: Rows, session: StateSession, *, is_last: bool = False
     ) -> tuple[Rows | None, Output, KeyedRows]:
-        """Give rows to the operator: what it passes on, all it answered, and what it was given."""
+        """Give rows to the operator: what it passes on, all it answered, and what it was given.
+
+        `is_last`: no more rows of their keys come to this session in the epoch.
+        """
         clock, identity = self._plan.clock_of(node.name), self._plan.identity
 
         def work(some: Rows) -> tuple[Rows | None, Output, KeyedRows]:
             times = None if node.order_by is None else times_of(some.batch, node.order_by)[0]
-            keyed = KeyedRows(some.batch, node.key, some.hashes_by(node.key), identity, times)
+            hashes = some.hashes_by(node.key)
+            keyed = KeyedRows(some.batch, node.key, hashes, identity, times, is_last)
             output = Output()
             if len(some):
                 output = as_output(node.spec.process(keyed, session, clock))

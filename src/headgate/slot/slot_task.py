@@ -19,6 +19,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
+from headgate.arrays import Bools
 from headgate.errors import CustodyMismatch, HeadgateError
 from headgate.operator.base import Output
 from headgate.operator.rows import EpochClock, partial_schema
@@ -50,7 +51,7 @@ from headgate.state.layout import StateSchema
 from headgate.state.seals import WarmCopyDamaged
 from headgate.state.session import StateSession
 from headgate.state.state_file import Chain, StateFile
-from headgate.topology.graph import Node
+from headgate.topology.graph import Edge, Node
 
 ROUNDS_MAX = 10_000  # of timers that set timers that are due already
 
@@ -149,8 +150,7 @@ class SlotTask(Task):
                 if self.program.waits(edge, self.level):
                     self.outbox.put(edge, self.home, rows)
                 else:
-                    mine = self.program.received(edge, rows)
-                    self.inbox.setdefault(edge.consumer, []).append(mine)
+                    self.take_in(edge, rows, self.program.received(edge, rows))
         if not heard_of_itself:
             raise self._mismatch(f"no record of its own level {self.level - 1} arrived")
 
@@ -189,6 +189,32 @@ class SlotTask(Task):
                 rows = Rows.from_wire(batch, program.lineage)
                 self._arriving.setdefault((item.channel, *place), []).append(rows)
 
+    def take_in(self, edge: Edge, rows: Rows, mine: Rows) -> None:
+        """Lay rows before their consumer; those that may wait for its last level are sent there."""
+        waits = self._may_wait(edge, rows)
+        if waits is not None and waits.any():
+            self.outbox.put(edge, self.home, rows.take(np.flatnonzero(waits)))
+            if waits.all():
+                return
+            mine = self.program.received(edge, rows.take(np.flatnonzero(~waits)))
+        super().take_in(edge, rows, mine)
+
+    def _may_wait(self, edge: Edge, rows: Rows) -> Bools | None:
+        node = self.program.graph.nodes[edge.consumer]
+        if node.kind != "stateful" or self.level >= self._end_of(node):
+            return None
+        if PARKED[0] in rows.lineage:
+            return None  # what it goes by may be in a file
+        with self.guard(node, rows.batch):
+            clock = self.plan.clock_of(node.name)
+            waits: Bools | None = node.spec.may_wait(rows.batch, edge.side, clock)
+            return waits
+
+    def _end_of(self, node: Node) -> int:
+        """The level in which an operator has all of its epoch."""
+        usual = self.program.end_level(node, self.plan.routes[node.name].dispatch)
+        return self.plan.ends.get(node.name, usual)
+
     # --- a stateful operator -------------------------------------------------------------------
 
     def run_stateful(self, node: Node) -> None:
@@ -207,8 +233,7 @@ class SlotTask(Task):
             start = self.services.now()
         partials = self.partials.pop(node.id, [])
         works = rows is not None or bool(partials)
-        usual = self.program.end_level(node, route.dispatch)
-        last = self.level == self.plan.ends.get(node.name, usual)
+        last = self.level == self._end_of(node)
         sweeps = node.spec.ends_epochs or node.spec.ttl is not None
         sweeps |= node.holds_back and is_due(self._due_before(node), self._clock_of(node))
         finishes = last and (works or sweeps or self._has_worked(node))
@@ -236,7 +261,7 @@ class SlotTask(Task):
                 rows = self._in_order(node, rows, held, finishes)
             if rows is not None:
                 session.timers = None if held is None else held.timers
-                self._process(node, rows, session)
+                self._process(node, rows, session, is_last=last)
             if finishes and held is not None:
                 self._fire(node, held, session)
             if finishes:
@@ -286,19 +311,21 @@ class SlotTask(Task):
             self.counting.load(node.name, keyed.groups)
         self.send_partials(node)
 
-    def _process(self, node: Node, rows: Rows, session: StateSession) -> None:
+    def _process(self, node: Node, rows: Rows, session: StateSession, *, is_last: bool) -> None:
+        def work(part: Rows) -> Rows | None:
+            return self._process_part(node, part, session, is_last=is_last)
+
         if self._unit_times is None:
-            made = self._process_part(node, rows, session)
+            made = work(rows)
         else:
-            rows = rows.at(node.name, node.key)
-            made = self._unit_times.run(
-                node, rows, lambda part: self._process_part(node, part, session)
-            )
+            made = self._unit_times.run(node, rows.at(node.name, node.key), work)
         self.dispatch(node, made)
 
-    def _process_part(self, node: Node, rows: Rows, session: StateSession) -> Rows | None:
+    def _process_part(
+        self, node: Node, rows: Rows, session: StateSession, *, is_last: bool
+    ) -> Rows | None:
         with self.guard(node, rows.batch):
-            made, output, keyed = self.stateful.process(node, rows, session)
+            made, output, keyed = self.stateful.process(node, rows, session, is_last=is_last)
         self.count_load(node, len(rows))
         if self.counting is not None:
             self.counting.load(node.name, keyed.groups)

@@ -37,7 +37,7 @@ from headgate.slot.statistics import Counting, TaskStatistics
 from headgate.slot.wire import BatchTuple, Kind, digest_of
 from headgate.state.session import PrivateSession, StateSession
 from headgate.state.store import StateStore
-from headgate.topology.graph import Node
+from headgate.topology.graph import Edge, Node
 from headgate.topology.late import LateRows
 from headgate.topology.lookup import Lookup
 
@@ -125,7 +125,11 @@ class Task:
             mine = self.program.received(edge, staying)
             if group is not None and self._timing.goes_on(edge):
                 mine = replace(mine, lineage={**mine.lineage, COST: group})
-            self.inbox.setdefault(edge.consumer, []).append(mine)
+            self.take_in(edge, staying, mine)
+
+    def take_in(self, edge: Edge, rows: Rows, mine: Rows) -> None:
+        """Lay rows of an edge, as its consumer gets them, before the consumer."""
+        self.inbox.setdefault(edge.consumer, []).append(mine)
 
     def run_node(self, node: Node) -> None:
         """Run a sink, an operator without state, or one whose rows are folded here."""

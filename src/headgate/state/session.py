@@ -132,16 +132,24 @@ class StateSession:
         self._remove(self._ids(keys).take(index), where.pos[index])
 
     def select(
-        self, column: str, below: int | float, at_least: int | float | None = None
+        self,
+        column: str,
+        below: int | float,
+        at_least: int | float | None = None,
+        *,
+        keys_only: bool = False,
     ) -> StateRows:
-        """Live rows whose fixed-width column is in the range; nulls are not."""
+        """Live rows whose fixed-width column is in the range; nulls are not.
+
+        `keys_only`: without what they hold, to remove them.
+        """
         kept = self._compared(column)
         hit = self._is_live() & (kept.data < below)
         if at_least is not None:
             hit &= kept.data >= at_least
         if kept.valid is not None:
             hit &= kept.valid
-        return self._rows_at(np.flatnonzero(hit))
+        return self._rows_at(np.flatnonzero(hit), self._layout.key_names if keys_only else None)
 
     def scan(self, column: str, spans: Sequence[tuple[int, int]]) -> Scan:
         """Live rows whose int64 column, never null, is in a span, its end not included."""
@@ -378,13 +386,13 @@ class StateSession:
         assert isinstance(clock, FixedColumn)
         return clock.data
 
-    def _rows_at(self, pos: Positions) -> StateRows:
+    def _rows_at(self, pos: Positions, names: list[str] | None = None) -> StateRows:
         """Copied in file order, so that what a caller makes of them does not depend on layout."""
         self._table.seals.check_rows(pos)
         ids = self._table.ids(pos)
         order, _ = sorted_order(ids)
         places = Places(self._table, self._table.version, pos[order])
-        columns = self._table.gather(places.pos)
+        columns = self._table.gather(places.pos, names)
         return StateRows(self._layout, ids.take(order), columns, places)
 
     def _ids(self, keys: KeyBatch) -> RowIds:

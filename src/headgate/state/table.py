@@ -263,10 +263,15 @@ class HashTable:
         self, pos: Positions, names: list[str] | None = None, absent: Mask | None = None
     ) -> dict[str, Values]:
         """Columns of rows that this session has looked up; blank where they are absent."""
-        names = list(self.columns) if names is None else names
-        if any(name in self.layout.key_names for name in names):
-            self.seals.check_keys(pos)
-        return {name: self.values(name, self.columns[name].cells(pos), absent) for name in names}
+        columns = {n: self.columns[n] for n in (self.columns if names is None else names)}
+        there = None if absent is None else np.flatnonzero(~absent)
+        some = pos if there is None else pos[there]
+        if any(name in self.layout.key_names for name in columns):
+            self.seals.check_keys(some)
+        cells = self._cells(columns, some, with_seals=False)
+        if there is not None:  # of the others nothing is read
+            cells = {name: c.spread(there, len(pos)) for name, c in cells.items()}
+        return {name: self.values(name, cells[name], absent) for name in columns}
 
     def values(self, name: str, cells: Values, absent: Mask | None = None) -> Values:
         """The values that cells of a column stand for; blank where rows are absent."""

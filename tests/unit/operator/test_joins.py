@@ -206,3 +206,31 @@ def test_sessions_are_no_join_windows_and_the_error_says_what_to_write():
     keys = ("k", "window_start", "window_end")
     joined = ends[0].key_by(*keys).join(ends[1].key_by(*keys))
     assert joined.schema.names == [*keys, "n", "m"] and both.schema.names == [*keys, "count"]
+
+
+def late_right(stream, name):
+    """The right side arrives a level after the left one."""
+    if name == "id":
+        stream = stream.key_by("w").process(hg.Deduplicate(), name="once")
+    return stream.key_by(name)
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "regular"])
+def test_rows_that_leave_in_their_epoch_wait_for_the_other_side(kind, how):
+    for seed in range(3):
+        left, right = draw(seed)
+        flow = flow_of(left, right, how=how, key_by=late_right, **KINDS[kind])
+        got = told(run(flow, slots=1 + seed, input_ends=True, check_purity=seed > 1).rows("out"))
+        assert got == expected(left, right, kind, how)
+
+
+@pytest.mark.parametrize("key_by", [lambda stream, name: stream.key_by(name), late_right])
+def test_rows_that_leave_in_the_epoch_in_which_they_came_are_never_written(key_by):
+    drawn = (draw(seed, epochs=1) for seed in range(100))
+    left, right = next((a, b) for a, b in drawn if a[0] and b[0])
+    for kind in ("interval", "tumbling", "sliding"):
+        done = run(flow_of(left, right, key_by=key_by, **KINDS[kind]), input_ends=True)
+        assert told(done.rows("out")) == expected(left, right, kind, "inner")
+        chains = done.coordinator.last.chains
+        assert not any(chains[table] for table in ("join", "join@left", "join@right"))

@@ -527,6 +527,25 @@ def test_a_table_whose_rows_come_and_go_is_not_rebuilt_in_every_session(tmp_path
     assert max(sizes) < 8 * 1000
 
 
+def test_rows_selected_by_their_keys_only_are_removed_as_whole_ones_are(tmp_path: Path) -> None:
+    schema, files = SCHEMAS["text"], []
+    keys = keys_of(schema, [(f"k{n}",) for n in range(300)])
+    texts = pa.array([None if n % 7 == 0 else f"s{n}" for n in range(300)])
+    for keys_only in (False, True):
+        store = StateStore(Storage.at(str(tmp_path / str(keys_only))), warm_dir=None, buckets=8)
+        with store.open("op", 0, schema, (), epoch=0, level=1, now_ms=0) as session:
+            session.write(keys, {"n": np.arange(300), "s": texts})
+            rows = session.select("n", below=200, keys_only=keys_only)
+            assert sorted(rows.keys["word"].to_pylist()) == sorted(f"k{n}" for n in range(200))
+            session.remove_rows(rows)
+            chain = session.commit()
+        files.append([file.digest for file in chain])
+        with store.open("op", 0, schema, chain, epoch=1, level=1, now_ms=0) as session:
+            left = {(row["n"], row["s"]) for row in session.all().batch().to_pylist()}
+        assert left == {(n, texts[n].as_py()) for n in range(200, 300)}
+    assert files[0] == files[1]
+
+
 def test_rows_that_move_are_neither_lost_nor_doubled(tmp_path: Path) -> None:
     schema = SCHEMAS["sub"]
     store = StateStore(Storage.at(str(tmp_path)), warm_dir=None, buckets=8, compact_after=3)

@@ -56,7 +56,10 @@ class Winning(hg.StatefulOperator):
     def process(self, rows: hg.KeyedRows, state: Any, clock: hg.EpochClock) -> hg.Output:
         auctions = rows.groups
         price, bid = (rows.column(name).to_numpy() for name in ("price", "bid"))
-        best = np.lexsort((bid, -price, auctions.codes))[np.cumsum(auctions.sizes) - auctions.sizes]
+        dearest = np.maximum.reduceat(price[auctions.order], auctions.starts)
+        tied = np.flatnonzero(price == dearest[auctions.codes])
+        tied = tied[np.argsort(bid[tied], kind="stable")]
+        best = tied[np.unique(auctions.codes[tied], return_index=True)[1]]
         held = state.read(auctions)
         dearer, equal = price[best] > held["price"], price[best] == held["price"]
         better = ~held.found | dearer | (equal & (bid[best] < held["bid"]))
