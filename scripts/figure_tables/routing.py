@@ -74,6 +74,7 @@ DEAL_LABELS = {
     "cost_online": "`online`",
     "longest_first": "`batch`, longest first",
     "cost": "`batch`, longest first",
+    "means_known": "longest first, all means known",
 }
 
 

@@ -44,7 +44,7 @@ class CostFiles:
         self._known: dict[str, tuple[str, CostModel]] = {}
 
     def save(self, operator: str, model: CostModel) -> str:
-        name = write_table(self.storage, operator, model.to_arrow(with_speed=True))
+        name = write_table(self.storage, operator, model.to_arrow(fitted=True))
         self._known[operator] = name, model
         return name
 

@@ -189,9 +189,29 @@ def _from_cells(shape: SketchShape, cells: I32, frequency: F64, time_ms: F64) ->
 # --- what a tuple will take in each instance ------------------------------------------------------
 
 OWN_ROWS = 16.0  # so many tuples of a value in an instance weigh as much as what all know of it
-PRIOR_ROWS = 0.25  # a value counts as the mean one until it was seen, or if that is long forgotten
+PRIOR_ROWS = 0.25  # a value counts as one never seen until it was, or if that is long forgotten
+BELIEVED = 2.0  # an instance's mean of a value counts up to so many times that of the others ...
+WITNESS_ROWS = 0.5  # ... if they have seen so much of it
 SPEED_ROWS = 32.0  # so many tuples say that an instance is as fast as the others
 SPEED_ROUNDS = 8  # of fitting costs and speeds in turn: enough to agree in three digits
+
+
+def believed_ms(count: F64, time_ms: F64) -> F64:
+    """The times `[j, i]` that instances j tell of values i, as they count for all: at most twice
+    what the others would say.
+
+    A pause of the machine makes a tuple look many times as dear, but in one instance only. What is
+    truly dear is so for others too, so it is believed as soon as a second one has seen it.
+
+    Examples:
+        >>> believed_ms(np.array([[1.0], [1.0], [2.0]]), np.array([[1.0], [30.0], [2.0]])).T
+        array([[1., 2., 2.]])
+    """
+    others, theirs_ms = count.sum(axis=0) - count, time_ms.sum(axis=0) - time_ms
+    limit_ms = BELIEVED * count * theirs_ms / np.maximum(others, 1e-300)
+    vetoed = (limit_ms < time_ms) & (others >= np.minimum(WITNESS_ROWS, count))
+    believed: F64 = np.where(vetoed, limit_ms, time_ms)
+    return believed
 
 
 @dataclass(frozen=True)
@@ -242,54 +262,85 @@ class CostModel:
         if counted.sum() <= 0.0 or spent.sum() <= 0.0:
             return speed
         floor = self.shape.depth * SPEED_ROWS * spent.sum() / counted.sum()
+        _, places = self._united
         for _ in range(SPEED_ROUNDS):
-            time_ms = self._together(speed)
-            cost = time_ms / np.maximum(self._frequency, 1e-300)
+            cost = self._time_ms(speed) / np.maximum(self._counts, 1e-300)
             # Not `@`: tasks on different processors must get the same bits.
-            fitted = [(known.frequency * cost[known.cells]).sum() for known in self.sketches]
+            fitted = [
+                (known.frequency * cost[place]).sum()
+                for known, place in zip(self.sketches, places, strict=False)
+            ]
             speed = (spent + floor) / (np.array(fitted) + floor)
             speed /= (speed * counted).sum() / counted.sum()
         return speed
 
     @cached_property
-    def _frequency(self) -> F64:
-        """F of all instances together, cell by cell."""
-        frequency = np.zeros(self.shape.depth * self.shape.width)
-        for sketch in (*self.sketches, self.former):
-            frequency[sketch.cells] += sketch.frequency
-        return frequency
+    def together(self) -> CostSketch:
+        """What all know, in times of the mean instance."""
+        return CostSketch(self.shape, self._united[0], self._counts, self._time_ms(self.speed))
 
-    def _together(self, speed: F64) -> F64:
-        """W of all instances together, as the mean one would have taken, cell by cell."""
-        time_ms = np.zeros(self.shape.depth * self.shape.width)
-        for sketch, factor in zip(self.sketches, speed.tolist(), strict=True):
-            time_ms[sketch.cells] += sketch.time_ms / factor
-        time_ms[self.former.cells] += self.former.time_ms
+    @property
+    def _parts(self) -> tuple[CostSketch, ...]:
+        return (*self.sketches, self.former)
+
+    @cached_property
+    def _united(self) -> tuple[I64, list[I64]]:
+        """The cells that anybody uses, in order, and where those of each part lie among them."""
+        used = np.zeros(self.shape.depth * self.shape.width, np.bool_)
+        for part in self._parts:
+            used[part.cells] = True
+        cells = np.flatnonzero(used)
+        return cells, [np.searchsorted(cells, part.cells) for part in self._parts]
+
+    @cached_property
+    def _counts(self) -> F64:
+        cells, places = self._united
+        counts = np.zeros(len(cells))
+        for part, place in zip(self._parts, places, strict=True):
+            counts[place] += part.frequency
+        return counts
+
+    def _time_ms(self, speed: F64) -> F64:
+        cells, places = self._united
+        time_ms = np.zeros(len(cells))
+        speeds = [*speed.tolist(), 1.0]
+        for part, place, factor in zip(self._parts, places, speeds, strict=True):
+            time_ms[place] += part.time_ms / factor
         return time_ms
 
     @cached_property
-    def _time_ms(self) -> F64:
-        return self._together(self.speed)
+    def _frequency(self) -> F64:
+        """F of all instances together, of every cell."""
+        frequency = np.zeros(self.shape.depth * self.shape.width)
+        frequency[self.together.cells] = self.together.frequency
+        return frequency
 
     @cached_property
-    def _mean_ms(self) -> float:
-        return float(self._time_ms.sum() / max(1e-300, self._frequency.sum()))
+    def _unseen_ms(self) -> float:
+        """A value that was never seen counts as those seen once or less: what is frequent may cost
+        otherwise. Cells of more tuples weigh as much as one.
+        """
+        known = self.together
+        weight = np.minimum(1.0, 1.0 / np.maximum(known.frequency, 1e-300))
+        return float((known.time_ms * weight).sum() / max(1e-300, (known.frequency * weight).sum()))
 
     def times_ms(self, h: U64) -> F64:
-        """`[i, j]`: what a tuple of value i takes in instance j. Never seen: the mean tuple."""
+        """`[i, j]`: what a tuple of value i takes in instance j."""
         # In order, which makes the look-ups several times as fast.
         chosen, value = np.unique(self.shape.least(h, self._frequency), return_inverse=True)
-        known = (self._time_ms[chosen] + PRIOR_ROWS * self._mean_ms) / (
-            self._frequency[chosen] + PRIOR_ROWS
+        count = np.zeros((self.instances + 1, len(chosen)))
+        time_ms = np.zeros_like(count)
+        for j, part in enumerate(self._parts):
+            place, found = _find(part.cells, chosen)
+            count[j, found] = part.frequency[place[found]]
+            time_ms[j, found] = part.time_ms[place[found]]
+        speed = np.append(self.speed, 1.0)[:, None]
+        known = (believed_ms(count, time_ms / speed).sum(axis=0) + PRIOR_ROWS * self._unseen_ms) / (
+            count.sum(axis=0) + PRIOR_ROWS
         )
-        estimate: F64 = known[:, None] * self.speed
-        for j, sketch in enumerate(self.sketches):
-            place, found = _find(sketch.cells, chosen)
-            own = place[found]
-            estimate[found, j] = (sketch.time_ms[own] + OWN_ROWS * estimate[found, j]) / (
-                sketch.frequency[own] + OWN_ROWS
-            )
-        return estimate[value.reshape(-1)]
+        estimate = (time_ms + OWN_ROWS * known * speed) / (count + OWN_ROWS)
+        times: F64 = estimate[:-1].T[value.reshape(-1)]
+        return times
 
     def own_times_ms(self, h: U64) -> F64:
         """The same from each instance's own sketches and nothing else, as Rivetti et al. do: W / F
@@ -313,7 +364,7 @@ class CostModel:
     @cached_property
     def values(self) -> int:
         """How many values instances have told of, about: their cells are distinct, if few."""
-        return int(np.count_nonzero(self._frequency) / self.shape.depth)
+        return int(len(self.together.cells) / self.shape.depth)
 
     @property
     def is_whole(self) -> bool:
@@ -335,12 +386,13 @@ class CostModel:
             model.former.merge(replace(gone, time_ms=gone.time_ms / speed))
         return model
 
-    def to_arrow(self, *, with_speed: bool = False) -> pa.Table:
+    def to_arrow(self, *, fitted: bool = False) -> pa.Table:
         """The cells in use, instance by instance; `former` as one more.
 
-        Fitting speeds takes longer than reading all the rest: `with_speed` puts them beside it.
+        To fit speeds and add up what all know takes longer than reading all the rest: `fitted` puts
+        both beside it.
         """
-        parts = (*self.sketches, self.former)
+        parts = (*self._parts, self.together) if fitted else self._parts
         held = [len(part.cells) for part in parts]
         columns = {
             "instance": np.repeat(np.arange(len(parts), dtype=np.int32), held),
@@ -352,24 +404,27 @@ class CostModel:
             "shape": f"{self.shape.depth} {self.shape.width} {self.shape.seed}",
             "instances": str(self.instances),
         }
-        if with_speed:
-            facts["speed"] = json.dumps(self.speed.tolist())
+        if fitted:
+            facts |= {"speed": json.dumps(self.speed.tolist()), "together": "last"}
         return pa.table(columns, metadata=facts)
 
     @classmethod
     def from_arrow(cls, table: pa.Table) -> CostModel:
         facts = table.schema.metadata
         shape = SketchShape(*map(int, facts[b"shape"].split()))
-        borders = np.arange(1, int(facts[b"instances"]) + 1)
-        ends = np.searchsorted(table["instance"].to_numpy(), borders)
-        parts = zip(
+        last = int(facts[b"instances"]) + (b"together" in facts)
+        ends = np.searchsorted(table["instance"].to_numpy(), np.arange(1, last + 1))
+        columns = zip(
             np.split(table["cell"].to_numpy().astype(np.int64), ends),
             np.split(table["frequency"].to_numpy(), ends),
             np.split(table["time_ms"].to_numpy(), ends),
             strict=True,
         )
-        *sketches, former = (CostSketch(shape, *part) for part in parts)
-        model = cls(tuple(sketches), former)
+        parts = [CostSketch(shape, *part) for part in columns]
+        together = parts.pop() if b"together" in facts else None  # not in files of before
+        model = cls(tuple(parts[:-1]), parts[-1])
         if b"speed" in facts:  # JSON gives every float back bit by bit
             vars(model)["speed"] = np.array(json.loads(facts[b"speed"]))
+        if together is not None:
+            vars(model)["together"] = together
         return model

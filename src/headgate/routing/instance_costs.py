@@ -16,6 +16,8 @@ import pyarrow as pa
 
 from headgate.routing.costs import CostSketch, SketchShape
 
+SURPRISING = 3.0  # times what is expected, or a third: a cell that is further off says no more
+
 
 def change(sketch: CostSketch, before: CostSketch) -> float:
     """Mean relative change of W / F over the cells that both know, weighted by time."""
@@ -25,8 +27,15 @@ def change(sketch: CostSketch, before: CostSketch) -> float:
 
 
 def surprise(window: CostSketch, known: CostSketch) -> tuple[float, float]:
-    """How far a window's times are from those known: in total, and cell by cell."""
+    """How far a window's times are from those known: in total, and cell by cell.
+
+    One pause of the machine is no change: a cell counts up to three times what was expected.
+    """
     spent, expected = window.held_against(known)
+    spent, expected = (
+        np.minimum(spent, SURPRISING * expected),
+        np.minimum(expected, SURPRISING * spent),
+    )
     larger = max(spent.sum(), expected.sum())
     if larger <= 0.0:
         return 0.0, 0.0
@@ -68,18 +77,23 @@ class InstanceCosts:
     Looked at once per window of tuples (after Rivetti et al. 2016). Where the paper sends whenever
     the sketch is stable and then forgets everything, this one stays silent while the times are as
     sent, sends again whenever it knows twice as many tuples, and starts over, with little weight on
-    the past, when a window surprises it. So messages grow with the logarithm of the stream and with
-    the number of changes.
+    the past, when two windows in turn surprise it: one may have been a pause of the machine. So
+    messages grow with the logarithm of the stream and with the number of changes.
     """
 
     def __init__(self, shape: SketchShape, settings: Stability | None = None) -> None:
         self.settings = settings or Stability()
         self.is_stable = False  # sent, and new windows are held against what was sent
+        self.doubts = False  # the last window was a surprise; the next one decides
         self.sketch = CostSketch(shape)
         self.sent: CostSketch | None = None
         self._window = CostSketch(shape)
         self._snapshot = CostSketch(shape)
         self._usual: float | None = None
+
+    @property
+    def is_settled(self) -> bool:
+        return self.is_stable and not self.doubts
 
     def add(self, measured: CostSketch) -> bool:
         """Take in what the instance measured; True if `sent` is new."""
@@ -99,7 +113,7 @@ class InstanceCosts:
     def to_bytes(self, told: dict[str, Any]) -> bytes:
         """All of it, to go on from in another process, with what else its keeper wants to know."""
         state = {**told, "stable": self.is_stable, "sent": self.sent is not None}
-        state["usual"] = self._usual
+        state |= {"usual": self._usual, "doubts": self.doubts}
         shape = self.sketch.shape
         parts = [self.sketch, self.sent or CostSketch(shape), self._window, self._snapshot]
         state["parts"] = [len(part.cells) for part in parts]
@@ -135,6 +149,7 @@ class InstanceCosts:
         found.sketch, found._window, found._snapshot = sketch, window, snapshot
         found.sent = sent if told.pop("sent") else None
         found.is_stable, found._usual = told.pop("stable"), told.pop("usual")
+        found.doubts = told.pop("doubts", False)  # not in notes of before
         return found, told
 
     def _stabilize(self) -> bool:
@@ -150,8 +165,9 @@ class InstanceCosts:
         assert self.sent is not None
         window = self._window
         if window.rows >= self.settings.watch_rows:
-            if self._surprised(window):
-                self.is_stable = False
+            doubted, self.doubts = self.doubts, self._surprised(window)
+            if doubted and self.doubts:
+                self.is_stable = self.doubts = False
                 kept = self.settings.kept_share * window.rows / self.sketch.rows
                 self.sketch.decay(min(1.0, kept))
                 self._usual = None
@@ -169,6 +185,6 @@ class InstanceCosts:
         assert self.sent is not None
         drift, scatter = surprise(window, self.sent)
         usual = self._usual
-        self._usual = scatter if usual is None else 0.75 * usual + 0.25 * scatter
         grown = usual is not None and scatter > self.settings.scatter * usual + 0.05
+        self._usual = scatter if usual is None else 0.75 * usual + 0.25 * scatter
         return drift > self.settings.drift or grown

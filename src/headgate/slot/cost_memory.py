@@ -37,7 +37,7 @@ class Place(NamedTuple):
 
 class Told(NamedTuple):
     """An instance's sketches, if they are due to be sent, and whether it has told what it knows:
-    it has become stable, and times have not changed since.
+    it has become stable, and times have not changed since, nor seem to.
     """
 
     sent: CostSketch | None
@@ -59,7 +59,7 @@ def tell(store: StateStore, place: Place, measured: CostSketch) -> Told:
                 _keep(key, noted)
             else:
                 copy.keep_note(noted)
-        return Told(instance.sent if sent_at == place.now else None, instance.is_stable)
+        return Told(instance.sent if sent_at == place.now else None, instance.is_settled)
     finally:
         if copy is not None:
             copy.release()

@@ -10,7 +10,7 @@ from headgate_lab.osg.reach import follower_graph
 
 GRAPH = follower_graph(1_000, 15_000)
 COST_MS = GRAPH.cost_ms(3)
-OPTIONS = DealOptions(rows=(100, 1_000), learn_rows=20_000, epochs=6)
+OPTIONS = DealOptions(rows=(100, 1_000), learn_rows=20_000, epochs=6, rows_in_all=0)
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +38,15 @@ def test_nobody_is_below_the_bound_and_longest_first_is_next_to_it(found, stream
     assert set(over) == {*DEALERS, "small_partitions"}
     assert all(by_k["4"] >= 1.0 for by_k in over.values())
     assert all(over[name]["1"] == pytest.approx(1.0) for name in DEALERS)
-    others = set(DEALERS) - {"longest_first", "online", "paper"}
+    others = set(DEALERS) - {"longest_first", "online", "paper", "means_known"}
     assert over["longest_first"]["4"] < min(over[name]["4"] for name in others)
     assert over["longest_first"]["4"] < 1.05
+
+
+@pytest.mark.parametrize("rows", ["100", "1000"])
+def test_estimates_cost_little_beside_what_nobody_can_know(found, rows):
+    over = found["over_bound"]["drawn"][rows]
+    assert over["longest_first"]["4"] < over["means_known"]["4"] + 0.015
 
 
 def test_the_gain_over_round_robin_shrinks_as_epochs_grow(found):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import product
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.routing import kernels
-from headgate.routing.costs import CostModel, CostSketch, SketchShape
+from headgate.routing.costs import CostModel, CostSketch, SketchShape, believed_ms
 from headgate.routing.hashing import mix
 from headgate.slot.cost_shuffle import greedy, longest_first, round_robin
 
@@ -54,7 +55,7 @@ def test_what_an_instance_measures_itself_wins_in_the_end():
 def test_a_model_survives_the_wire_and_another_number_of_instances(instances, rows, more, speed):
     """Files of earlier versions have no speeds in them: they are fitted again, to the same bits."""
     model = measured(np.linspace(1, 9, 20), [1.0] * instances, [rows] * instances)
-    again = CostModel.from_arrow(model.to_arrow(with_speed=speed))
+    again = CostModel.from_arrow(model.to_arrow(fitted=speed))
     h = mix(np.arange(30, dtype=np.uint64))
     assert again.shape == model.shape
     assert (again.times_ms(h) == model.times_ms(h)).all()
@@ -72,7 +73,7 @@ def test_what_instances_knew_that_leave_is_kept_in_times_of_the_mean_one():
     assert smaller.former.rows == 4_000
     mean_ms = smaller.times_ms(h).mean(axis=1)
     assert mean_ms / mean_ms.mean() == pytest.approx(costs / costs.mean(), rel=0.25)
-    again = CostModel.from_arrow(smaller.to_arrow(with_speed=True))
+    again = CostModel.from_arrow(smaller.to_arrow(fitted=True))
     assert (again.times_ms(h) == smaller.times_ms(h)).all()
     assert again.resized(3).former.rows == 4_000
     assert again.resized(1).former.rows == pytest.approx(4_200)
@@ -90,6 +91,67 @@ def test_new_instances_are_taken_for_mean_ones():
     model = measured(costs, [1.0, 1.0], [3000, 3000]).resized(3)
     times = model.times_ms(mix(np.arange(30, dtype=np.uint64)))
     assert times[:, 2] == pytest.approx(costs, rel=0.1)
+
+
+# --- Times that one instance alone finds far too long are pauses, until they repeat.
+
+ALONE = np.array([3], np.uint64)
+
+
+def each_saw(*times_ms):
+    """Instances that each saw value 3 once, and a hundred others often, which take 1 ms."""
+    others, sketches = np.arange(100, 200, dtype=np.uint64), []
+    for ms in times_ms:
+        sketch = CostSketch(SHAPE)
+        sketch.update(mix(others), np.full(100, 20.0), np.full(100, 20.0))
+        sketch.update(mix(ALONE), np.array([ms]))
+        sketches.append(sketch)
+    return CostModel.of(sketches).times_ms(mix(ALONE))[0]
+
+
+def test_a_pause_in_one_instance_is_not_taken_for_what_a_value_costs():
+    quiet, paused = each_saw(1.0, 1.0, 1.0, 1.0), each_saw(1.0, 1.0, 1.0, 40.0)
+    assert paused[:3] / quiet[:3] == pytest.approx(np.full(3, 1.25), rel=0.05), "twice, of four"
+
+
+def test_what_repeats_is_believed_and_so_is_who_alone_has_seen_a_value():
+    assert each_saw(1.0, 40.0, 40.0, 40.0).min() > 20
+    alone = CostSketch(SHAPE)
+    alone.update(mix(ALONE), np.array([40.0]))
+    rest = [CostSketch(SHAPE) for _ in range(2)]
+    for sketch in rest:
+        sketch.update(mix(np.arange(50, 90, dtype=np.uint64)), np.full(40, 1.0))
+    assert CostModel.of([alone, *rest]).times_ms(mix(ALONE)).min() > 20
+
+
+def test_what_is_nearly_forgotten_vetoes_nothing():
+    """After a change old times keep little weight, and an instance that knows new ones is right."""
+    old, new = CostSketch(SHAPE), CostSketch(SHAPE)
+    old.update(mix(ALONE), np.array([1.0]))
+    old.decay(0.1)
+    new.update(mix(np.repeat(ALONE, 4)), np.full(4, 40.0))
+    assert believed_ms(np.array([[0.1], [4.0]]), np.array([[0.1], [160.0]]))[1, 0] == 160.0
+    assert CostModel.of([old, new]).times_ms(mix(ALONE)).min() > 20
+
+
+def test_a_value_never_seen_counts_as_those_that_are_seldom_seen():
+    sketch = CostSketch(SHAPE)
+    sketch.update(mix(np.arange(1, 6, dtype=np.uint64)), np.full(5, 5000.0), np.full(5, 500.0))
+    sketch.update(mix(np.arange(10, 60, dtype=np.uint64)), np.full(50, 2.0))
+    unseen = CostModel.of([sketch]).times_ms(mix(np.array([99], np.uint64)))
+    assert unseen[0, 0] == pytest.approx((5 * 10 + 50 * 2) / 55, rel=0.02)
+
+
+def test_files_of_before_that_have_speeds_only_are_read_to_the_same_bits():
+    model = measured(np.linspace(1, 9, 20), [1.0, 2.0], [300, 300])
+    table = model.to_arrow()
+    facts = {**table.schema.metadata, b"speed": json.dumps(model.speed.tolist()).encode()}
+    again = CostModel.from_arrow(table.replace_schema_metadata(facts))
+    h = mix(np.arange(30, dtype=np.uint64))
+    assert (again.times_ms(h) == model.times_ms(h)).all()
+    assert (
+        again.times_ms(h) == CostModel.from_arrow(model.to_arrow(fitted=True)).times_ms(h)
+    ).all()
 
 
 # --- Schedulers are pure, fill the instance that is done first, and keep Graham's bounds.

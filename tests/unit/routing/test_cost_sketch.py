@@ -234,6 +234,39 @@ def test_a_change_is_noticed_and_told_within_a_few_windows(after):
     assert np.abs(times - after).sum() / after.sum() < 0.25
 
 
+def a_window_of(costs, factor, seed):
+    return next(windows(costs * factor, 1, rows=128, seed=seed))
+
+
+def test_one_window_that_surprises_is_a_doubt_and_a_second_one_a_change():
+    costs = np.linspace(1, 70, 40)
+    instance = InstanceCosts(SHAPE)
+    for window in windows(costs, 40):
+        instance.add(window)
+    known = instance.sketch.rows
+    instance.add(a_window_of(costs, 3.0, 5))
+    assert not instance.is_settled and instance.sketch.rows > known, "nothing is forgotten yet"
+    calm, _ = InstanceCosts.from_bytes(instance.to_bytes({}))
+    calm.add(a_window_of(costs, 1.0, 6))
+    assert calm.is_settled and calm.sketch.rows > known
+    changed, _ = InstanceCosts.from_bytes(instance.to_bytes({}))
+    changed.add(a_window_of(costs, 3.0, 6))
+    assert not changed.is_stable and changed.sketch.rows < known, "it starts over"
+
+
+def test_pauses_of_the_machine_are_no_change():
+    """Values of 1 ms, of which one in every window takes as long as half of the window."""
+    costs = np.ones(200)
+    instance = InstanceCosts(SHAPE)
+    for window in windows(costs, 20):
+        instance.add(window)
+    for seed in range(20):
+        window = a_window_of(costs, 1.0, seed)
+        window.update(mix(np.array([seed], np.uint64)), np.array([60.0]))
+        instance.add(window)
+        assert instance.is_stable, seed
+
+
 def test_tuples_are_counted_not_calls():
     instance = InstanceCosts(SHAPE, Stability(window_rows=1000))
     assert not any(instance.add(window) for window in windows(np.ones(5), 15))

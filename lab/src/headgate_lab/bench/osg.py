@@ -59,7 +59,7 @@ QUICK = OsgOptions(
     tuples=8_192,
     timed_authors=20,
     recovery=RecoveryOptions(tuples=16_384, seeds=1),
-    deals=DealOptions(rows=(100, 1_000), learn_rows=20_000, epochs=3),
+    deals=DealOptions(rows=(100, 1_000), learn_rows=20_000, epochs=3, rows_in_all=0),
     timing_rows=16_000,
 )
 
