@@ -21,6 +21,7 @@ from headgate.routing import kernels
 from headgate.routing.hashing import group_rows, hash_columns, mix
 from headgate.routing.identity import SCRATCH, Identity
 from headgate.state.layout import StateSchema
+from headgate.topology.keys import Key
 
 
 @dataclass(frozen=True)
@@ -176,10 +177,11 @@ class KeyedRows:
         identity: Identity = SCRATCH,
         times_us: I64 | None = None,
     ) -> None:
-        self.batch, self.key, self.identity = batch, tuple(key), identity
+        self.batch, self.key, self.identity = batch, Key.of(key), identity
         self.times_us = times_us
         if h is None:
-            h = hash_columns([batch.column(name) for name in self.key], batch.num_rows)
+            columns = [batch.column(name) for name in self.key]
+            h = hash_columns(columns, batch.num_rows, self.key.near)
         self.h: U64 = h
 
     def __len__(self) -> int:
@@ -244,7 +246,7 @@ class Partials:
         self.batch, self.schema = batch, schema
         self._width = len(schema.key) + len(schema.sub)
         key_columns = batch.select(list(range(self._width)))
-        self._keyed = KeyedRows(key_columns, schema.key.names, h, identity)
+        self._keyed = KeyedRows(key_columns, schema.keyed_by, h, identity)
 
     def __len__(self) -> int:
         return int(self.batch.num_rows)

@@ -22,7 +22,7 @@ from pyarrow import fs
 
 from headgate.arrays import I32, I64, U64, Bools
 from headgate.errors import HeadgateError, UnknownSlot
-from headgate.routing.hashing import bucket_of, find_sorted, hash_columns
+from headgate.routing.hashing import bucket_of, find_sorted, hash_columns, near_hash
 
 BUCKETS = 1024  # per operator, fixed for the life of a checkpoint; a power of two
 
@@ -83,12 +83,26 @@ class RoutingTable:
         pinned = at >= 0
         return np.where(pinned, self.pinned_slots[at], owners), pinned
 
+    def near(self, columns: Sequence[pa.Array], rows: int) -> I32:
+        """The slot of the keys that are near by these columns, but for those with pins."""
+        owners: I32 = self.bucket_slots[bucket_of(near_hash(columns, rows), self.buckets)]
+        return owners
+
     def _changed(self, **parts: Any) -> RoutingTable:
         return replace(self, version=self.version + 1, **parts)
 
-    def pin(self, columns: Sequence[pa.Array], slots: Sequence[int] | I32) -> RoutingTable:
-        """This table with these keys pinned; a later pin of the same key wins."""
-        h = hash_columns(columns, len(slots))
+    def pin(
+        self,
+        columns: Sequence[pa.Array],
+        slots: Sequence[int] | I32,
+        *,
+        near: Sequence[int] = (),
+    ) -> RoutingTable:
+        """This table with these keys pinned; a later pin of the same key wins.
+
+        `near`: the places, among the columns, of those that `key_by` calls near.
+        """
+        h = hash_columns(columns, len(slots), near)
         return self.pin_hashes(h, np.asarray(slots, np.int32))
 
     def pin_hashes(self, h: U64, slots: I32) -> RoutingTable:
