@@ -144,3 +144,11 @@ def test_a_lookup_keeps_what_is_near() -> None:
 
     assert looked.grouping.key.near_names == ("shard",)
     assert "by shard, k near shard" in repr(looked)
+
+
+def test_shards_stay_even_when_slots_come_and_go() -> None:
+    table, shards = hg.hash_table(6), pa.array(range(64), pa.int32())
+    for slots in (8, 5, 6, 3, 4, 12, 2, 6):
+        table = table.resized(slots)
+        held = np.bincount(table.near([shards], 64), minlength=slots)
+        assert held.max() <= 1.35 * 64 / slots + 1, (slots, held.tolist())

@@ -295,14 +295,21 @@ def _rebalance(owners: I32, slots: int, even: bool = True) -> I32:
     for slot in by_load:
         surplus = int(load[slot] - quota[slot])
         if surplus > 0:
-            homeless.extend(np.flatnonzero(owners == slot)[-surplus:])
+            homeless.extend(_spread(np.flatnonzero(owners == slot), surplus))
             load[slot] -= surplus
-    homeless.sort()
-    for slot in range(slots):
-        room = int(quota[slot] - load[slot])
-        taken, homeless = homeless[:room], homeless[room:]
-        owners[taken] = slot
+    rooms = np.maximum(quota - load, 0)
+    takers = np.repeat(np.arange(slots), rooms)
+    turns = np.concatenate([(np.arange(room) + 0.5) / max(1, room) for room in rooms])
+    owners[np.sort(np.array(homeless, np.int64))] = takers[np.argsort(turns, kind="stable")]
     return owners
+
+
+def _spread(units: I64, count: int) -> I64:
+    """So many of the units, from all over.
+
+    Where keys have near columns few buckets are in use, and those may be neighbours.
+    """
+    return units[(np.arange(count) * 2 + 1) * len(units) // (2 * count)]
 
 
 def _together(owners: I32, before: int, slots: int) -> I32:
