@@ -25,7 +25,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from headgate.routing.hashing import hash_columns
 from headgate.routing.route import Here, HereUnlessPinned, Route
 from headgate.runtime.exchange import Executor, rows_on_hosts
-from headgate.slot.program import Program, is_ordered
+from headgate.slot.program import Program
 from headgate.topology.expressions import Columns
 from headgate.topology.files import PIECE_BYTES_MIN, Files, InputFile, Piece, pieces_of
 from headgate.topology.graph import Node
@@ -60,11 +60,7 @@ class FirstHop:
 
     @classmethod
     def of(cls, program: Program, files: Mapping[int, Files]) -> FirstHop | None:
-        """None if no rows come to a key straight from a file, or if some operator goes by the order
-        in which files are read.
-        """
-        if any(is_ordered(node) for node in program.order):
-            return None
+        """None if no rows come to a key straight from a file."""
         found = {number: _first_key(program, program.sources[number]) for number in files}
         keys = {number: key for number, key in found.items() if key is not None}
         return cls(program, files, keys) if keys else None
@@ -146,7 +142,8 @@ def dealt_by_home(
     """The pieces of a task for every core of every host, and these hosts.
 
     Files go to tasks of their home while it has not much more to read than others; the rest is
-    read by those who have least.
+    read by those who have least. Pieces have numbers in the order of the files, so that rows have
+    the places that they would have anyway.
     """
     total, tasks = sum(file.size for file in listed), sum(cores.values())
     room = {host: FULLER * total * count / tasks for host, count in cores.items()}
@@ -169,7 +166,13 @@ def dealt_by_home(
         least = load.index(min(load))
         dealt[least] += pieces
         load[least] += sum(piece.end - piece.start for piece in pieces)
-    return dealt, tuple(places)
+    number_of = {file: number for number, file in enumerate(listed)}
+    cut = sorted((number_of[piece.file], piece.start) for task in dealt for piece in task)
+    numbers = {place: number for number, place in enumerate(cut)}
+    return [
+        [piece._replace(number=numbers[number_of[piece.file], piece.start]) for piece in task]
+        for task in dealt
+    ], tuple(places)
 
 
 def cores_by_host(live: Sequence[Executor]) -> dict[str, int]:

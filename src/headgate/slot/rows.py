@@ -27,6 +27,14 @@ PLACE = "place"  # of rows that are worked on in parts, among all of them: never
 NOWHERE = -1  # the place of a row that has all of its values with it
 
 
+class SourceRows(NamedTuple):
+    """Rows that a source task reads; `piece`: the number of the piece of a file that has them."""
+
+    source: int
+    batch: pa.RecordBatch
+    piece: int | None = None
+
+
 class Hashed(NamedTuple):
     """Key hashes, and the columns of the same rows that they are the hashes of."""
 
