@@ -25,9 +25,7 @@ def nexmark(
     rounds: Annotated[int, typer.Option(min=1, help="Runs of each contestant.")] = 3,
     placed: Annotated[
         bool,
-        typer.Option(
-            "--placed", help="q4, q6, q9 on a cluster of namespaces: tables against hash."
-        ),
+        typer.Option("--placed", help="q4, q6, q9 on a cluster of namespaces: bytes sent."),
     ] = False,
     rivals: Annotated[str, typer.Option(help="Peers to run; '' for none.")] = (
         "native,flink,bytewax,pathway"
@@ -87,13 +85,15 @@ def _placed(console: Console, json_file: Path | None, quick: bool) -> None:
     options = PlacedOptions(events=20_000, epochs=3) if quick else PlacedOptions()
     found = run_placed(options, lambda line: console.print(line, markup=False))
     table = Table(title="bytes over the network", title_justify="left")
-    for column in ("query", "what", "hash", "tables", "ratio"):
+    ways = ("hash", "tables", "near")
+    for column in ("query", "what", *ways, "tables/hash", "near/hash"):
         table.add_column(column, justify="left" if column in ("query", "what") else "right")
-    for name, ways in found["queries"].items():
-        for what, ratio in ways["tables_over_hash"].items():
-            told = [f"{ways[way][what]:,}" for way in ("hash", "tables")]
-            shown = "–" if ratio is None else f"{ratio:.2f}"
-            table.add_row(name, what.replace("_", " "), *told, shown)
+    for name, ran in found["queries"].items():
+        for what in ran["near_over_hash"]:
+            told = [f"{ran[way][what]:,}" for way in ways]
+            ratios = [ran[f"{way}_over_hash"][what] for way in ways[1:]]
+            shown = ["–" if ratio is None else f"{ratio:.2f}" for ratio in ratios]
+            table.add_row(name, what.replace("_", " "), *told, *shown)
     console.print(table)
     save(found, json_file, console)
 
