@@ -18,7 +18,12 @@ def nexmark(
     queries: Annotated[
         str, typer.Option(help="Such as q5,q11; 'all' for all that are there.")
     ] = "all",
-    events: Annotated[int, typer.Option(min=1_000, help="How many events to draw.")] = 1_000_000,
+    events: Annotated[
+        int | None,
+        typer.Option(
+            min=1_000, help="How many events to draw; 1,000,000, or 200,000 with --placed."
+        ),
+    ] = None,
     persistent: Annotated[
         bool, typer.Option("--persistent", help="Nexmark-S: what is hot stays hot.")
     ] = False,
@@ -42,13 +47,15 @@ def nexmark(
 ) -> None:
     """Nexmark: every query checked row for row, then timed against native Spark and Flink SQL."""
     from headgate_lab.nexmark.bench import NexmarkOptions, run_nexmark
+    from headgate_lab.nexmark.placed import PlacedOptions
     from headgate_lab.nexmark.queries import QUERIES
 
     with plain_errors():
         console = speaker(json_file)
         if placed:
-            _placed(console, json_file, quick)
+            _placed(console, json_file, quick, events or PlacedOptions.events)
             return
+        events = events or NexmarkOptions.events
         names = tuple(_split(queries))
         if names in ((), ("all",)):
             names = tuple(QUERIES)
@@ -79,10 +86,10 @@ def nexmark(
         save(found, json_file, console)
 
 
-def _placed(console: Console, json_file: Path | None, quick: bool) -> None:
+def _placed(console: Console, json_file: Path | None, quick: bool, events: int) -> None:
     from headgate_lab.nexmark.placed import PlacedOptions, run_placed
 
-    options = PlacedOptions(events=20_000, epochs=3) if quick else PlacedOptions()
+    options = PlacedOptions(events=20_000, epochs=3) if quick else PlacedOptions(events=events)
     found = run_placed(options, lambda line: console.print(line, markup=False))
     table = Table(title="bytes over the network", title_justify="left")
     ways = ("hash", "tables", "near")
