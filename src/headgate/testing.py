@@ -43,6 +43,7 @@ from headgate.slot.compile import check_travels, compile_flow
 from headgate.slot.file_rows import files_of, read_pieces
 from headgate.slot.plan import WARM_OFF, Control, EpochPlan
 from headgate.slot.program import Program, ttl_ms
+from headgate.slot.rows import SourceRows
 from headgate.slot.sink_files import with_folder_columns
 from headgate.slot.slot_task import run_slot_task
 from headgate.slot.statistics import TaskStatistics
@@ -313,9 +314,9 @@ def _epochs(number: int, node: Node) -> Sequence[Any]:
 
 def _partitions(
     program: Program, epochs: Sequence[Sequence[Any]], epoch: int, partitions: int
-) -> list[list[tuple[int, pa.RecordBatch]]]:
+) -> list[list[SourceRows]]:
     """Deal each source's rows of an epoch into partitions, in consecutive pieces."""
-    dealt: list[list[tuple[int, pa.RecordBatch]]] = [[] for _ in range(partitions)]
+    dealt: list[list[SourceRows]] = [[] for _ in range(partitions)]
     sources = files_of(program)
     for number, given in enumerate(epochs):
         for rows in given[epoch : epoch + 1]:
@@ -327,5 +328,5 @@ def _partitions(
             step = max(1, -(-rows.num_rows // partitions))
             for partition, into in enumerate(dealt):
                 piece = rows.slice(partition * step, step).combine_chunks()
-                into += [(number, batch) for batch in piece.to_batches()]
+                into += [SourceRows(number, batch) for batch in piece.to_batches()]
     return dealt

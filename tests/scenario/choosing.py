@@ -75,7 +75,7 @@ def _spread(coin: random.Random, case: Case, operator: str, slots: Sequence[int]
     schema, keys = case.keys[operator]
     columns = [pa.array([key[i] for key in keys], field.type) for i, field in enumerate(schema)]
     shares = {}
-    for h in hash_columns(columns, len(keys)).tolist():
+    for h in hash_columns(columns, len(keys), case.near.get(operator, ())).tolist():
         if coin.random() < 0.5:
             among = coin.sample(slots, coin.randint(1, len(slots)))
             shares[h] = [(slot, coin.uniform(0.1, 1)) for slot in among]

@@ -50,6 +50,7 @@ class Case:
     keys: dict[str, tuple[pa.Schema, list[tuple[Any, ...]]]] = field(default_factory=dict)
     event_time: dict[str, dict[str, Any]] = field(default_factory=dict)
     unread: frozenset[str] = frozenset()  # operators whose state only they can read
+    near: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def epoch_count(self) -> int:
@@ -442,4 +443,5 @@ def random_table(
     if not chosen:
         return table
     columns = [pa.array([key[i] for key in chosen], field.type) for i, field in enumerate(schema)]
-    return table.pin(columns, [rng.choice(among) for _ in chosen])
+    near = case.near.get(operator, ())
+    return table.pin(columns, [rng.choice(among) for _ in chosen], near=near)

@@ -199,6 +199,11 @@ class Step:
     right_key: tuple[str, ...] = ()
 
     @property
+    def near(self) -> tuple[int, ...]:
+        """The places of near columns: the second of two, in half of the keys of two columns."""
+        return (1,) if len(self.key) > 1 and self.key[0] < self.key[1] else ()
+
+    @property
     def has_state(self) -> bool:
         return not {self.what} & {*STATELESS, *LOOKUPS, "union"}
 
@@ -212,7 +217,7 @@ class Step:
     def __str__(self) -> str:
         streams = " + ".join(f"s{number}" for number in self.of)
         by = f"key_by{self.key}{self.right_key or ''} nulls={self.nulls}"
-        by = by if self.key else self.grouping
+        by = by + " near" * len(self.near) if self.key else self.grouping
         return f"{self.name}: {streams} {by} -> {self.what}"
 
 
@@ -413,7 +418,8 @@ def _keyed(rng: random.Random, step: Step) -> Step:
 
 def _grouped(stream: Any, step: Step) -> Any:
     if step.grouping == "key":
-        return stream.key_by(*step.key, nulls=step.nulls)
+        near = [step.key[place] for place in step.near]
+        return stream.key_by(*step.key, nulls=step.nulls, near=near)
     return {
         "local": lambda: stream, "shuffle": stream.shuffle, "global": stream.globally,
     }[step.grouping]()  # fmt: skip
@@ -424,7 +430,7 @@ def _processed(stream: Any, step: Step, operator: Any, way: str) -> Any:
     if not operator.mergeable(stream.schema, key) or operator.ordered:
         way = "hash"
     if key:
-        stream = stream.key_by(*key, nulls=step.nulls, grouping=way)
+        stream = stream.key_by(*key, nulls=step.nulls, grouping=way, near=key.near_names)
     elif way in ("auto", "hash", "partial"):
         stream = stream.globally(grouping=way)
     return stream.process(operator, name=step.name)

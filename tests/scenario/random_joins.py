@@ -52,7 +52,7 @@ def joined(left: Any, right: Any, step: Any, way: str) -> Any:
         right = right.with_columns(exact="timestamp_micros(unix_micros(t) + i)")
     way = way if way in ("auto", "dkg") else "hash"
     sides = [
-        stream.key_by(*key, nulls=step.nulls, grouping=way)
+        stream.key_by(*key, nulls=step.nulls, grouping=way, near=[key[at] for at in step.near])
         for stream, key in ((left, step.key), (right, step.right_key))
     ]
     return sides[0].join(sides[1], suffixes=("", "_r"), name=step.name, **JOINS[step.what])

@@ -143,6 +143,7 @@ def run_start_by_start(
         flow = recipe.declare(epochs[: start.until], start.ways, clock)
         program = compile_flow(flow.graph())
         case = Case("random", {}, {}, lambda flow, sources: {}, [], keys_of(recipe, epochs))
+        case.near.update({step.name: step.near for step in recipe.steps})
         manager: Any = None
         if start.manager == "restless":
             manager = Restless(rng, case, program, BUCKETS, start.parallelism)

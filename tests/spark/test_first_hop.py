@@ -1,4 +1,4 @@
-"""Files in folders that name the first key are read on the hosts of its slots."""
+"""Files in folders that name the first key, or its shard, are read on the hosts of its slots."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.spark.jvm import DAEMONS
-from tests.spark.programs.first_hop_flow import KEYS, ROWS, SLOTS, WIDE
+from tests.spark.programs.first_hop_flow import KEYS, ROWS, SLOTS, WAYS, WIDE
 from tests.spark.test_racks import CONF, answer, go_on
 
 from headgate_lab.cluster.namespace_cluster import NamespaceCluster, stop_driver
@@ -21,7 +21,7 @@ def test_rows_do_not_leave_the_host_that_reads_them(tmp_path: Path) -> None:
         process = cluster.start(script, str(tmp_path), log=log)
         sent = {}
         try:
-            for name in ("plain", "named"):
+            for name in WAYS:
                 assert answer(process, log)["said"] == "ready"
                 before = sum(cluster.bytes_sent(host) for host in cluster.hosts)
                 go_on(process)
@@ -36,3 +36,4 @@ def test_rows_do_not_leave_the_host_that_reads_them(tmp_path: Path) -> None:
     rows = KEYS * ROWS * WIDE
     assert sent["plain"] > 0.5 * rows, sent
     assert sent["named"] < sent["plain"] / 4, sent
+    assert sent["shards"] < sent["plain"] / 4, sent

@@ -51,4 +51,5 @@ def state_schema(described: Mapping[str, Any]) -> StateSchema:
         for part in ("key", "values", "sub")
     )
     stored = tuple(Stored(*told) for told in described.get("stored", ()))
-    return StateSchema(key, values, sub, stored, tuple(described.get("retired", ())))
+    retired, near = (tuple(described.get(part, ())) for part in ("retired", "near"))
+    return StateSchema(key, values, sub, stored, retired, near)

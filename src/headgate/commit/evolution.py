@@ -204,6 +204,10 @@ class _Comparison:
         for what in ("key", "settings", "ttl_ms"):
             if new[what] not in (old[what], self.changes.all_now(old[what], before)):
                 yield f"{what} of {name!r} was {old[what]}, is now {new[what]}"
+        places = [told["state"].get("near", []) for told in (old, new)]
+        if places[0] != places[1]:
+            near = [", ".join(new["key"][place] for place in some) or "nothing" for some in places]
+            yield f"the key of {name!r} was near {near[0]}, is now near {near[1]}"
         parts = {name: (old["state"], new["state"])}
         for part, told in old.get("tables", {}).items():
             if part == TOTALS or table_of(before, part) in self.empty:

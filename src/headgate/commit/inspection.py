@@ -208,7 +208,7 @@ class Inspection:
         """
         schema = self.schema(operator)
         columns = parse_key(schema.key, values, operator)
-        h = hash_columns(columns, 1)
+        h = hash_columns(columns, 1, schema.near)
         table, route = self._table(operator), int(h[0])
         slot = int(table.route(h)[0])
         chain = (self.manifest or BEFORE).chains.get(operator, {}).get(slot, ())

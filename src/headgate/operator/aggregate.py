@@ -273,7 +273,7 @@ class PerKey(StatefulOperator):
         if carry is not None and carry.num_rows:
             names = [] if carry.schema.names == [TOUCHED] else carry.schema.names
             sub = len(state.schema.sub)
-            keyed = KeyedRows(carry, names[: len(names) - sub])
+            keyed = KeyedRows(carry, state.schema.keyed_by.called(names[: len(names) - sub]))
             touched = keyed.groups
             if sub:
                 touched = keyed.sub_groups(names[-sub:], carry.columns[-sub:])

@@ -26,6 +26,7 @@ from headgate.state.layout import StateSchema, layout_of
 from headgate.state.session import StateSession
 from headgate.topology.arguments import ttl_ms
 from headgate.topology.joining import Sides
+from headgate.topology.keys import Key
 
 Emit = Literal["updates", "rows", "running", "changes"]
 
@@ -278,7 +279,8 @@ class StatefulOperator:
 def state_schema(operator: StatefulOperator, rows: pa.Schema, key: Sequence[str]) -> StateSchema:
     """Schema of the operator's state behind this input and key."""
     fields = operator.state_fields(rows, key)
-    return StateSchema(pa.schema([rows.field(name) for name in key]), fields.values, fields.sub)
+    columns = pa.schema([rows.field(name) for name in key])
+    return StateSchema(columns, fields.values, fields.sub, near=Key.of(key).near)
 
 
 def as_output(returned: Output | pa.RecordBatch | None) -> Output:

@@ -21,6 +21,7 @@ from headgate.routing import kernels
 from headgate.routing.hashing import group_rows, hash_columns, mix
 from headgate.routing.identity import SCRATCH, Identity
 from headgate.state.layout import StateSchema
+from headgate.topology.keys import Key
 
 
 @dataclass(frozen=True)
@@ -178,10 +179,11 @@ class KeyedRows:
         times_us: I64 | None = None,
         is_last: bool = False,
     ) -> None:
-        self.batch, self.key, self.identity = batch, tuple(key), identity
+        self.batch, self.key, self.identity = batch, Key.of(key), identity
         self.times_us, self.is_last = times_us, is_last
         if h is None:
-            h = hash_columns([batch.column(name) for name in self.key], batch.num_rows)
+            columns = [batch.column(name) for name in self.key]
+            h = hash_columns(columns, batch.num_rows, self.key.near)
         self.h: U64 = h
 
     def __len__(self) -> int:
@@ -246,7 +248,7 @@ class Partials:
         self.batch, self.schema = batch, schema
         self._width = len(schema.key) + len(schema.sub)
         key_columns = batch.select(list(range(self._width)))
-        self._keyed = KeyedRows(key_columns, schema.key.names, h, identity)
+        self._keyed = KeyedRows(key_columns, schema.keyed_by, h, identity)
 
     def __len__(self) -> int:
         return int(self.batch.num_rows)

@@ -366,6 +366,7 @@ class TopRows(PerKey):
         if carry is None or not carry.num_rows:
             return None
         names = [] if carry.schema.names == [TOUCHED] else carry.schema.names
+        names = state.schema.keyed_by.called(names)
         touched = KeyedRows(carry, names).groups
         ranks = Ranks(touched, names, SCRATCH, state)
         held = ranks.held(self.n, None)

@@ -37,6 +37,8 @@ _M3 = np.uint64(0xBF58476D1CE4E5B9)
 _M4 = np.uint64(0x94D049BB133111EB)
 _NULL = np.uint64(0x5851F42D4C957F2D)
 _BYTE_SHIFT = np.uint64(29)
+_BUCKET_BITS = np.uint64(10)  # as many as choose one of the usual number of buckets
+_REST = np.uint64((1 << 48) - 1)  # what near columns leave: no bucket looks at it
 
 
 def mix(values: U64) -> U64:
@@ -49,10 +51,11 @@ def mix(values: U64) -> U64:
     return x
 
 
-def hash_columns(columns: Sequence[pa.Array], rows: int) -> U64:
+def hash_columns(columns: Sequence[pa.Array], rows: int, near: Sequence[int] = ()) -> U64:
     """The hash `h` of the key made of `columns`, for all rows at once.
 
-    No columns at all is the one key of a global operator.
+    No columns at all is the one key of a global operator. With `near`, the places of some of the
+    columns, these alone decide the top bits, and so the bucket.
     """
     h = np.zeros(rows, np.uint64)
     for part, block in blocks(columns, rows) if columns else ():
@@ -69,6 +72,28 @@ def hash_columns(columns: Sequence[pa.Array], rows: int) -> U64:
                 else:
                     kernels.fold(kernels.compiled, hashed, numbers)
             h[part] = hashed
+    if near:
+        assert len(near) < len(columns), "a key of one word is known by its hash alone"
+        h &= _REST
+        h |= near_hash([columns[place] for place in near], rows) & ~_REST
+    return h
+
+
+def near_hash(columns: Sequence[pa.Array], rows: int) -> U64:
+    """What decides the bucket of keys that agree in these columns.
+
+    That of a whole number n below 1024 is n, so that few numbers in a row, as those of shards and
+    partitions, come to all slots alike. Beyond, numbers n to n + 1023 have buckets of their own, in
+    an order that depends on n.
+    """
+    column = plain(columns[0])
+    if len(columns) > 1 or not is_integer_like(column.type):
+        return hash_columns(columns, rows)
+    words = words_of(column)
+    bucket = (words ^ mix(words >> _BUCKET_BITS)) & ((np.uint64(1) << _BUCKET_BITS) - np.uint64(1))
+    h: U64 = (bucket << (np.uint64(64) - _BUCKET_BITS)) | (mix(words + _M1) >> _BUCKET_BITS)
+    if column.null_count:
+        h[null_mask(column)] = _NULL
     return h
 
 

@@ -25,6 +25,7 @@ from headgate.arrays import I32, I64, U64
 from headgate.errors import UnknownSlot
 from headgate.routing.hashing import find_sorted
 from headgate.routing.table import RoutingTable
+from headgate.topology.keys import Key
 
 Weights = Sequence[tuple[int, float]]
 
@@ -120,7 +121,7 @@ class Stop(NamedTuple):
     """A keyed operator that a row will come to later, and the columns of its key."""
 
     operator: str
-    key: tuple[str, ...]
+    key: Key
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from pyarrow import fs
 
 from headgate.arrays import I32, I64, U64, Bools
 from headgate.errors import HeadgateError, UnknownSlot
-from headgate.routing.hashing import bucket_of, find_sorted, hash_columns
+from headgate.routing.hashing import bucket_of, find_sorted, hash_columns, near_hash
 
 BUCKETS = 1024  # per operator, fixed for the life of a checkpoint; a power of two
 
@@ -83,12 +83,26 @@ class RoutingTable:
         pinned = at >= 0
         return np.where(pinned, self.pinned_slots[at], owners), pinned
 
+    def near(self, columns: Sequence[pa.Array], rows: int) -> I32:
+        """The slot of the keys that are near by these columns, but for those with pins."""
+        owners: I32 = self.bucket_slots[bucket_of(near_hash(columns, rows), self.buckets)]
+        return owners
+
     def _changed(self, **parts: Any) -> RoutingTable:
         return replace(self, version=self.version + 1, **parts)
 
-    def pin(self, columns: Sequence[pa.Array], slots: Sequence[int] | I32) -> RoutingTable:
-        """This table with these keys pinned; a later pin of the same key wins."""
-        h = hash_columns(columns, len(slots))
+    def pin(
+        self,
+        columns: Sequence[pa.Array],
+        slots: Sequence[int] | I32,
+        *,
+        near: Sequence[int] = (),
+    ) -> RoutingTable:
+        """This table with these keys pinned; a later pin of the same key wins.
+
+        `near`: the places, among the columns, of those that `key_by` calls near.
+        """
+        h = hash_columns(columns, len(slots), near)
         return self.pin_hashes(h, np.asarray(slots, np.int32))
 
     def pin_hashes(self, h: U64, slots: I32) -> RoutingTable:
@@ -281,14 +295,21 @@ def _rebalance(owners: I32, slots: int, even: bool = True) -> I32:
     for slot in by_load:
         surplus = int(load[slot] - quota[slot])
         if surplus > 0:
-            homeless.extend(np.flatnonzero(owners == slot)[-surplus:])
+            homeless.extend(_spread(np.flatnonzero(owners == slot), surplus))
             load[slot] -= surplus
-    homeless.sort()
-    for slot in range(slots):
-        room = int(quota[slot] - load[slot])
-        taken, homeless = homeless[:room], homeless[room:]
-        owners[taken] = slot
+    rooms = np.maximum(quota - load, 0)
+    takers = np.repeat(np.arange(slots), rooms)
+    turns = np.concatenate([(np.arange(room) + 0.5) / max(1, room) for room in rooms])
+    owners[np.sort(np.array(homeless, np.int64))] = takers[np.argsort(turns, kind="stable")]
     return owners
+
+
+def _spread(units: I64, count: int) -> I64:
+    """So many of the units, from all over.
+
+    Where keys have near columns few buckets are in use, and those may be neighbours.
+    """
+    return units[(np.arange(count) * 2 + 1) * len(units) // (2 * count)]
 
 
 def _together(owners: I32, before: int, slots: int) -> I32:

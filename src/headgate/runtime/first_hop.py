@@ -1,9 +1,10 @@
-"""Source tasks on the hosts of the slots that want their rows, where a file's folders name its key.
+"""Source tasks on the hosts of the slots that want their rows, where a file's folders name them.
 
 A source task lives in no slot, and what it sends passes the shuffle. But where files lie in folders
 `region=eu/` and the first operator's key is `region`, the driver knows from the path alone in which
 slot all rows of a file will be. A task that reads it on that slot's host sends them to nobody else:
-the shuffle hands them over on the host.
+the shuffle hands them over on the host. Of a key with near columns (`topology/keys.py`) folders of
+these will do; keys that have an owner of their own then go there from wherever they are read.
 
 Which task reads a file says nothing about results, only about where bytes go. So it is a hint, like
 all of Spark's places, and never at the price of an idle host: what a host would have to read beyond
@@ -24,21 +25,29 @@ from pyspark.sql.types import LongType, StructField, StructType
 from headgate.routing.hashing import hash_columns
 from headgate.routing.route import Here, HereUnlessPinned, Route
 from headgate.runtime.exchange import Executor, rows_on_hosts
-from headgate.slot.program import Program, is_ordered
+from headgate.slot.program import Program
+from headgate.topology.expressions import Columns
 from headgate.topology.files import PIECE_BYTES_MIN, Files, InputFile, Piece, pieces_of
 from headgate.topology.graph import Node
+from headgate.topology.keys import Key
 
 FULLER = 1.25
 TASK_TYPE = StructType([StructField("id", LongType(), nullable=False)])
 
+Named = tuple[tuple[str, str | None], ...]  # columns with the values that folders give them
 Tasks = int | tuple[str, ...]  # so many, or one on each of these hosts
 
 
 class FirstKey(NamedTuple):
-    """The operator that rows of a source come to first, and its key."""
+    """The operator that rows of a source come to first, and its key, as the source calls it."""
 
     operator: str
-    key: tuple[str, ...]
+    key: Key
+
+    @property
+    def suffice(self) -> tuple[tuple[str, ...], ...]:
+        """Columns that tell the slot, those first that tell it better: all, or the near ones."""
+        return (self.key, self.key.near_names) if self.key.near else (self.key,)
 
 
 @dataclass(frozen=True)
@@ -51,11 +60,7 @@ class FirstHop:
 
     @classmethod
     def of(cls, program: Program, files: Mapping[int, Files]) -> FirstHop | None:
-        """None if no rows come to a key straight from a file, or if some operator goes by the order
-        in which files are read.
-        """
-        if any(is_ordered(node) for node in program.order):
-            return None
+        """None if no rows come to a key straight from a file."""
         found = {number: _first_key(program, program.sources[number]) for number in files}
         keys = {number: key for number, key in found.items() if key is not None}
         return cls(program, files, keys) if keys else None
@@ -68,24 +73,23 @@ class FirstHop:
         """
         if sum(file.size for file in listed) < PIECE_BYTES_MIN * cores:
             return []
-        known: dict[tuple[int, tuple[str | None, ...]], int | None] = {}
+        known: dict[tuple[int, Named], int | None] = {}
         slots: list[int | None] = []
         for file in listed:  # few, and their keys are fewer
             first, slot = self.keys.get(file.source), None
             if first is not None:
                 named = self.files[file.source].partition_values(file.place)
-                if named.keys() >= set(first.key):
-                    key = file.source, tuple(named[column] for column in first.key)
+                columns = next((c for c in first.suffice if named.keys() >= set(c)), ())
+                if columns:
+                    key = file.source, tuple((column, named[column]) for column in columns)
                     if key not in known:
                         known[key] = self._slot(*key, routes)
                     slot = known[key]
             slots.append(slot)
         return slots if any(slot is not None for slot in slots) else []
 
-    def _slot(
-        self, source: int, values: tuple[str | None, ...], routes: Mapping[str, Route]
-    ) -> int | None:
-        """The slot of a key that folders name; None if its rows go by something else."""
+    def _slot(self, source: int, named: Named, routes: Mapping[str, Route]) -> int | None:
+        """The slot of the keys that folders name; None if their rows go by something else."""
         first, schema = self.keys[source], self.files[source].schema
         route = routes.get(first.operator)
         if route is None or isinstance(route.dispatch, Here):
@@ -94,26 +98,38 @@ class FirstHop:
         try:
             columns = [
                 pa.array([value], pa.string()).cast(schema.field(name).type)
-                for name, value in zip(first.key, values, strict=True)
+                for name, value in named
             ]
         except pa.ArrowException:
             return None  # the task that reads the file will say what is wrong
-        slots, pinned = route.table.look_up(hash_columns(columns, 1))
-        if isinstance(route.dispatch, HereUnlessPinned) and not pinned[0]:
-            return None
-        return int(slots[0])
+        unless_pinned = isinstance(route.dispatch, HereUnlessPinned)
+        if len(columns) < len(first.key):
+            return None if unless_pinned else int(route.table.near(columns, 1)[0])
+        slots, pinned = route.table.look_up(hash_columns(columns, 1, first.key.near))
+        return None if unless_pinned and not pinned[0] else int(slots[0])
 
 
 def _first_key(program: Program, source: Node) -> FirstKey | None:
-    """What lies between changes no row: only filters."""
-    graph, ahead = program.graph, [source.id]
+    """What lies between changes no column of the key: filters, and columns that are passed on."""
+    graph = program.graph
+    ahead = [(source.id, {name: name for name in source.schema.names})]  # called now, and there
     while ahead:
-        for edge in graph.outputs(ahead.pop(0)):
-            consumer = graph.nodes[edge.consumer]
+        node, names = ahead.pop(0)
+        for edge in graph.outputs(node):
+            consumer, key = graph.nodes[edge.consumer], edge.grouping.key
             if edge.grouping.kind == "fields" and edge.exchanges:
-                return FirstKey(consumer.name, edge.grouping.key)
-            if consumer.kind == "filter" and not edge.grouping.exchanges:
-                ahead.append(consumer.id)
+                if not names.keys() >= set(key):
+                    return None
+                return FirstKey(consumer.name, key.called(names[name] for name in key))
+            if edge.grouping.exchanges:
+                continue
+            if consumer.kind == "filter":
+                ahead.append((consumer.id, names))
+            elif consumer.kind == "map" and isinstance(consumer.spec.function, Columns):
+                made = consumer.spec.function
+                found = {column.field.name: column.source for column in made.columns}
+                passed = {name: names[was] for name, was in found.items() if was in names}
+                ahead.append((consumer.id, passed))
     return None
 
 
@@ -126,7 +142,8 @@ def dealt_by_home(
     """The pieces of a task for every core of every host, and these hosts.
 
     Files go to tasks of their home while it has not much more to read than others; the rest is
-    read by those who have least.
+    read by those who have least. Pieces have numbers in the order of the files, so that rows have
+    the places that they would have anyway.
     """
     total, tasks = sum(file.size for file in listed), sum(cores.values())
     room = {host: FULLER * total * count / tasks for host, count in cores.items()}
@@ -149,7 +166,13 @@ def dealt_by_home(
         least = load.index(min(load))
         dealt[least] += pieces
         load[least] += sum(piece.end - piece.start for piece in pieces)
-    return dealt, tuple(places)
+    number_of = {file: number for number, file in enumerate(listed)}
+    cut = sorted((number_of[piece.file], piece.start) for task in dealt for piece in task)
+    numbers = {place: number for number, place in enumerate(cut)}
+    return [
+        [piece._replace(number=numbers[number_of[piece.file], piece.start]) for piece in task]
+        for task in dealt
+    ], tuple(places)
 
 
 def cores_by_host(live: Sequence[Executor]) -> dict[str, int]:

@@ -37,6 +37,7 @@ from headgate.slot.file_rows import files_of, read_pieces, read_whole
 from headgate.slot.plan import WARM_OFF, EpochPlan
 from headgate.slot.program import Program
 from headgate.slot.report import Counted, Report, moment, this_machine
+from headgate.slot.rows import SourceRows
 from headgate.slot.slot_task import run_slot_task
 from headgate.slot.task import Services, failed_task, run_source_task
 from headgate.slot.wire import TUPLE_SCHEMA, BatchTuple, Kind, anchor_row, decode, encode
@@ -136,9 +137,7 @@ def _gather(batches: Iterable[pa.RecordBatch], here: int | None) -> tuple[int, l
     return homes.pop(), tuples
 
 
-def _rows(
-    program: Program, batches: Iterable[pa.RecordBatch]
-) -> Iterator[tuple[int, pa.RecordBatch]]:
+def _rows(program: Program, batches: Iterable[pa.RecordBatch]) -> Iterator[SourceRows]:
     """The rows of a source task: what Spark hands over, or what the files hold that it names."""
     files = files_of(program)
     if len(files) == len(program.sources):
@@ -150,7 +149,7 @@ def _rows(
         if source in files:
             yield from read_whole(program, source, batch)
         else:
-            yield source, batch
+            yield SourceRows(source, batch)
 
 
 def _pieces() -> list[Piece]:

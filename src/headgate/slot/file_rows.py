@@ -25,6 +25,7 @@ from pyarrow import ipc
 
 from headgate.errors import SourceFileError
 from headgate.slot.program import Program
+from headgate.slot.rows import SourceRows
 from headgate.topology.expressions import Condition
 from headgate.topology.files import (
     COMPRESSED,
@@ -49,15 +50,15 @@ def files_of(program: Program) -> dict[int, Files]:
     return {number: frame for number, frame in found.items() if isinstance(frame, Files)}
 
 
-def read_pieces(program: Program, pieces: Iterable[Piece]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """(source number, rows) of all pieces, in order."""
+def read_pieces(program: Program, pieces: Iterable[Piece]) -> Iterator[SourceRows]:
+    """The rows of all pieces, in order."""
     for piece in pieces:
         node = program.sources[piece.file.source]
         reading = _Reading(node.spec.frame, program.node_schema[node.id], _skipping(program, node))
         _check(piece.file)
         try:
             for batch in reading.batches(piece):
-                yield piece.file.source, batch
+                yield SourceRows(piece.file.source, batch, piece.number)
         except (pa.ArrowException, OSError, EOFError) as problem:
             _check(piece.file)  # that may be why
             raise SourceFileError(
@@ -68,9 +69,7 @@ def read_pieces(program: Program, pieces: Iterable[Piece]) -> Iterator[tuple[int
         _check(piece.file)
 
 
-def read_whole(
-    program: Program, source: int, listed: pa.RecordBatch
-) -> Iterator[tuple[int, pa.RecordBatch]]:
+def read_whole(program: Program, source: int, listed: pa.RecordBatch) -> Iterator[SourceRows]:
     """The rows of files that Spark lists to a task: path, time of change, length."""
     files = [
         InputFile(source, from_spark(row["path"], encoded=False), row["length"], time // 1000)

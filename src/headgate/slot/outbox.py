@@ -323,7 +323,7 @@ def look_ahead(
             break
         columns = [batch.column(name).take(pa.array(lost)) for name in stop.key]
         route = plan.routes[stop.operator]
-        slots, known = route.table.look_up(hash_columns(columns, len(lost)))
+        slots, known = route.table.look_up(hash_columns(columns, len(lost), stop.key.near))
         if not isinstance(route.dispatch, HereUnlessPinned):
             known = np.ones(len(lost), np.bool_)
         mine = plan.slots_of(consumer)

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from headgate.arrays import I64, U64
 from headgate.routing.hashing import hash_columns
+from headgate.topology.keys import Key
 from headgate.topology.schema import merged
 
 LINEAGE_PREFIX = "__hg_"
@@ -26,10 +27,18 @@ PLACE = "place"  # of rows that are worked on in parts, among all of them: never
 NOWHERE = -1  # the place of a row that has all of its values with it
 
 
+class SourceRows(NamedTuple):
+    """Rows that a source task reads; `piece`: the number of the piece of a file that has them."""
+
+    source: int
+    batch: pa.RecordBatch
+    piece: int | None = None
+
+
 class Hashed(NamedTuple):
     """Key hashes, and the columns of the same rows that they are the hashes of."""
 
-    key: tuple[str, ...]
+    key: Key
     h: U64
 
 
@@ -75,16 +84,17 @@ class Rows:
 
     def hashes_by(self, key: Sequence[str]) -> U64:
         """The hashes of this key; computed, unless these rows have them already."""
-        if self.hashed is not None and self.hashed.key == tuple(key):
+        key = Key.of(key)
+        if self.hashed is not None and self.hashed.key == key:
             return self.hashed.h
-        return hash_columns([self.batch.column(name) for name in key], len(self))
+        return hash_columns([self.batch.column(name) for name in key], len(self), key.near)
 
     def hashed_by(self, key: Sequence[str]) -> Rows:
         """These rows with the hashes of this key."""
         h = self.hashes_by(key)
         if self.hashed is not None and self.hashed.h is h:
             return self
-        return replace(self, hashed=Hashed(tuple(key), h))
+        return replace(self, hashed=Hashed(Key.of(key), h))
 
     def take(self, rows: I64) -> Rows:
         """The chosen rows, in the order given."""

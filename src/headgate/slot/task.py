@@ -8,6 +8,7 @@ and never cross an exchange.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -29,7 +30,7 @@ from headgate.slot.parking import Parking
 from headgate.slot.plan import Control, EpochPlan
 from headgate.slot.program import ORDER, Program
 from headgate.slot.report import Moment, Timing, moment, spent_between
-from headgate.slot.rows import Rows, by_origin, joined
+from headgate.slot.rows import Rows, SourceRows, by_origin, joined
 from headgate.slot.run_operator import StatefulRunner, WrongOutput, conform, run_stateless
 from headgate.slot.side_table import bound
 from headgate.slot.sink_files import SinkFiles
@@ -299,7 +300,7 @@ def run_source_task(
     plan: EpochPlan,
     services: Services,
     partition: int,
-    batches: Iterable[tuple[int, pa.RecordBatch]],
+    batches: Iterable[SourceRows | tuple[int, pa.RecordBatch]],
 ) -> Iterator[BatchTuple]:
     """Send the rows of one partition on their way; last of all, the control record.
 
@@ -308,8 +309,8 @@ def run_source_task(
     """
     task = Task(program, plan, services, level=0, producer=partition, slot=None)
     try:
-        for source, chunk in _chunks(batches):
-            _take_in(task, program.sources[source], chunk)
+        for source, chunk, places in _chunks(batches, ORDER in program.lineage):
+            _take_in(task, program.sources[source], chunk, places)
             yield from task.outbox.drain()
         for node in task.folding:
             task.send_partials(node)
@@ -320,24 +321,38 @@ def run_source_task(
     yield task.answer()
 
 
-def _chunks(batches: Iterable[tuple[int, pa.RecordBatch]]) -> Iterator[tuple[int, pa.RecordBatch]]:
+def _chunks(
+    batches: Iterable[SourceRows | tuple[int, pa.RecordBatch]], ordered: bool
+) -> Iterator[tuple[int, pa.RecordBatch, I64 | None]]:
+    """(source number, rows, their places in the epoch if pieces have numbers)."""
     held: dict[int, list[pa.RecordBatch]] = {}
+    places: dict[int, list[I64]] = {}
+    in_piece: Counter[int] = Counter()
     rows: dict[int, int] = {}
     size: dict[int, int] = {}
-    for source, batch in batches:
+
+    def chunk(source: int) -> tuple[int, pa.RecordBatch, I64 | None]:
+        known = np.concatenate(places.pop(source)) if source in places else None
+        return source, joined(held.pop(source)), known
+
+    for source, batch, number in (SourceRows(*given) for given in batches):
         if batch.num_rows == 0:
             continue
         held.setdefault(source, []).append(batch)
+        if ordered and number is not None:
+            at = (number << 32) + in_piece[number] + np.arange(batch.num_rows, dtype=np.int64)
+            places.setdefault(source, []).append(at)
+            in_piece[number] += batch.num_rows
         rows[source] = rows.get(source, 0) + batch.num_rows
         size[source] = size.get(source, 0) + batch.nbytes
         if rows[source] >= CHUNK_ROWS or size[source] >= CHUNK_BYTES:
             rows[source] = size[source] = 0
-            yield source, joined(held.pop(source))
-    for source, parts in sorted(held.items()):
-        yield source, joined(parts)
+            yield chunk(source)
+    for source in sorted(held):
+        yield chunk(source)
 
 
-def _take_in(task: Task, source: Node, chunk: pa.RecordBatch) -> None:
+def _take_in(task: Task, source: Node, chunk: pa.RecordBatch, places: I64 | None) -> None:
     start = task.services.now()
     wanted = task.program.node_schema[source.id]
     try:
@@ -352,7 +367,9 @@ def _take_in(task: Task, source: Node, chunk: pa.RecordBatch) -> None:
     lineage = {}
     if ORDER in task.program.lineage:
         first = (task.producer << 40) + sum(seen.values())
-        lineage[ORDER] = first + np.arange(batch.num_rows, dtype=np.int64)
+        if places is None:
+            places = first + np.arange(batch.num_rows, dtype=np.int64)
+        lineage[ORDER] = places
     seen[source.own_name] = seen.get(source.own_name, 0) + batch.num_rows
     with task.guard(source, batch):
         _note_event_time(task, source, batch)

@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 
 from headgate.arrays import U64
 from headgate.errors import SchemaMismatch
+from headgate.topology.keys import Key
 
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
@@ -57,7 +58,8 @@ class StateSchema:
 
     Files may be older than the schema: key and sub-key columns are found in them by their place,
     value columns by name, or as `stored` says; types are made those of the schema. `retired` are
-    names in files that no column may take again: their values were given up.
+    names in files that no column may take again: their values were given up. `near` are the places
+    of the key columns that say where it lives (`topology/keys.py`).
     """
 
     key: pa.Schema
@@ -65,6 +67,12 @@ class StateSchema:
     sub: pa.Schema = field(default_factory=lambda: pa.schema([]))
     stored: tuple[Stored, ...] = ()
     retired: tuple[str, ...] = ()
+    near: tuple[int, ...] = ()
+
+    @property
+    def keyed_by(self) -> Key:
+        """The key's columns, as rows of this state are hashed by them."""
+        return Key(self.key.names, self.near)
 
     @property
     def row_key(self) -> pa.Schema:
@@ -87,6 +95,8 @@ class StateSchema:
             told["stored"] = [[s.column, s.name, s.absent, s.default] for s in self.stored]
         if self.retired:
             told["retired"] = list(self.retired)
+        if self.near:
+            told["near"] = list(self.near)
         return told
 
 

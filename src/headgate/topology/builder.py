@@ -33,6 +33,7 @@ from headgate.topology.graph import (
     without_needless_shuffles,
 )
 from headgate.topology.joining import Asked
+from headgate.topology.keys import NO_KEY, Key
 from headgate.topology.lookup import Lookup
 from headgate.topology.schema import SchemaLike, check_arrival, source_schema, time_of, to_schema
 from headgate.topology.stream import Stream
@@ -141,7 +142,7 @@ class FlowBuilder:
         name: str | None,
         schema: pa.Schema,
         spec: Any,
-        key: tuple[str, ...] = (),
+        key: Key = NO_KEY,
         parallelism: int | None = None,
         order_by: str | None = None,
     ) -> int:

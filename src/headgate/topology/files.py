@@ -53,11 +53,15 @@ class InputFile(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Part of a file: what begins in bytes `start` to `end` of it, as its format understands it."""
+    """Part of a file: what begins in bytes `start` to `end` of it, as its format understands it.
+
+    `number`: its place among those of the epoch, where tasks do not have them in order.
+    """
 
     file: InputFile
     start: int
     end: int
+    number: int | None = None
 
 
 @dataclass(frozen=True)

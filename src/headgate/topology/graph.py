@@ -15,6 +15,7 @@ import pyarrow as pa
 from headgate.errors import CyclicFlow, DeclarationError, UnknownName
 from headgate.topology.arguments import check_choice, check_count
 from headgate.topology.expressions import Columns, Condition
+from headgate.topology.keys import NO_KEY, Key
 from headgate.topology.late import LateRows
 from headgate.topology.lookup import Lookup
 
@@ -68,7 +69,7 @@ class Grouping:
     """
 
     kind: GroupingKind
-    key: tuple[str, ...] = ()
+    key: Key = NO_KEY
     nulls: NullKeys = "key"
     by: KeyGrouping = "hash"
     cost: CostOptions = field(default_factory=CostOptions)
@@ -167,7 +168,7 @@ class Node:
     kind: NodeKind
     schema: pa.Schema
     spec: Any = None
-    key: tuple[str, ...] = ()
+    key: Key = NO_KEY
     parallelism: int | None = None
     order_by: str | None = None
     called: str = ""

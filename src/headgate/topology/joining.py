@@ -18,6 +18,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from headgate.errors import DeclarationError, NameClash, SchemaMismatch
+from headgate.topology.keys import Key
 from headgate.topology.schema import check_columns
 
 How = Literal["inner", "left", "right", "full"]
@@ -52,13 +53,13 @@ class Sides:
     Of a side that tells changes the column that says so comes, too, and is not passed on.
     """
 
-    keys: tuple[tuple[str, ...], tuple[str, ...]]
+    keys: tuple[Key, Key]
     names: tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]
     own: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
     told: tuple[bool, bool] = (False, False)
 
     @property
-    def key(self) -> tuple[str, ...]:
+    def key(self) -> Key:
         """The key's names in the wide schema and in the output."""
         return self.keys[LEFT]
 
@@ -140,7 +141,7 @@ def sides_of(
     told: tuple[bool, bool] = (False, False),
 ) -> Sides:
     """The sides of a join of streams with these schemas and keys; raises if they do not fit."""
-    left, right = keys
+    left, right = map(Key.of, keys)
     shown = f"{', '.join(left)} and {', '.join(right)}"
     if len(left) != len(right):
         raise DeclarationError(
@@ -157,6 +158,15 @@ def sides_of(
                 operator=who,
                 column=mine,
             )
+    if left.near != right.near:
+        near = [
+            f"near={', '.join(key.near_names)}" if key.near else "no near=" for key in (left, right)
+        ]
+        raise DeclarationError(
+            f"{who}: the left side has {near[LEFT]} and the right one {near[RIGHT]}, so rows of "
+            "equal keys would not meet; give key_by of both the same columns as near=",
+            operator=who,
+        )
     others = [
         [name for name in schema.names if name not in key and not (tells and name == CHANGE)]
         for schema, key, tells in zip(schemas, keys, told, strict=True)

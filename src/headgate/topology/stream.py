@@ -30,6 +30,7 @@ from headgate.topology.graph import (
     check_parallelism,
 )
 from headgate.topology.joining import LEFT, Asked, How
+from headgate.topology.keys import NO_KEY, Key, near_of
 from headgate.topology.late import SIDES, late_rows
 from headgate.topology.lookup import LookupHow, check_output, lookup_of
 from headgate.topology.outlets import Outlets
@@ -39,6 +40,7 @@ from headgate.topology.schema import (
     check_union,
     key_of,
     merged,
+    names_of,
     time_of,
     to_schema,
 )
@@ -63,7 +65,9 @@ class Stream(Outlets):
     def __repr__(self) -> str:
         names = " and ".join(self.flow._nodes[node].name for node in self.producers)
         columns = ", ".join(f"{field.name} {field.type}" for field in self.schema)
-        by = f", by {', '.join(self.grouping.key)}" if self.grouping.key else ""
+        key = self.grouping.key
+        by = f", by {', '.join(key)}" if key else ""
+        by += f" near {', '.join(key.near_names)}" if key.near else ""
         return f"<Stream of {names or 'dead letters'}{by}: {columns}>"
 
     def _repr_html_(self) -> str:
@@ -73,9 +77,17 @@ class Stream(Outlets):
 
     # --- groupings -------------------------------------------------------------------------
     def key_by(
-        self, *columns: Any, nulls: NullKeys = "key", grouping: KeyGrouping = "auto"
+        self,
+        *columns: Any,
+        nulls: NullKeys = "key",
+        grouping: KeyGrouping = "auto",
+        near: str | Iterable[str] = (),
     ) -> Stream:
         """Give equal keys one owner, a slot that keeps their state (fields grouping).
+
+        `near`: some of the columns. Keys that agree in them live in one slot and move together, as
+        in `key_by("shard", "auction", near="shard")`, unless a plan gives one an owner of its own:
+        so files in folders `shard=7/` can be read on the host where their keys live.
 
         `nulls`: "key" makes null a key of its own (as Spark's groupBy does), "drop" drops such
         rows, "error" stops on them. `grouping` says how rows find the slot of their key; results
@@ -94,7 +106,9 @@ class Stream(Outlets):
         """
         if not columns:
             raise MissingKey("key_by() needs at least one column; use globally() for one key")
-        key = key_of(self.schema, columns, "key_by")
+        names = key_of(self.schema, columns, "key_by")
+        some = (near,) if isinstance(near, str) else near
+        key = Key(names, near_of(names, names_of(self.schema, some, "near= of key_by")))
         check_choice(nulls, "nulls", get_args(NullKeys))
         check_grouping(grouping, get_args(KeyGrouping))
         return self._grouped(Grouping("fields", key, nulls, grouping))
@@ -127,9 +141,9 @@ class Stream(Outlets):
                 "shuffle(grouping='cost') needs attribute=, the column that what a row costs "
                 "depends on"
             )
-        columns = key_of(self.schema, columns, "shuffle(attribute=...)")
+        key = Key(key_of(self.schema, columns, "shuffle(attribute=...)"))
         options = CostOptions(schedule, epsilon, delta)
-        return self._grouped(Grouping("cost", columns, cost=options))
+        return self._grouped(Grouping("cost", key, cost=options))
 
     def local_or_shuffle(self) -> Stream:
         """Stay in the slot: every slot has an instance of every operator (the default)."""
@@ -306,7 +320,7 @@ class Stream(Outlets):
             return self._into(lookup.kind, name, made, spec)
         here = Stream(self.flow, self.producers, self.schema)
         names = dict(lookup.left)
-        key = tuple(names[column] for column in pending.key)
+        key = pending.key.called(names[column] for column in pending.key)
         return here._into(lookup.kind, name, made, spec)._grouped(replace(pending, key=key))
 
     # --- stateful --------------------------------------------------------------------------
@@ -479,7 +493,7 @@ class Stream(Outlets):
         name: str | None,
         schema: pa.Schema,
         spec: Any,
-        key: tuple[str, ...] = (),
+        key: Key = NO_KEY,
         parallelism: int | None = None,
         order_by: str | None = None,
     ) -> Stream:

@@ -13,10 +13,12 @@ from tests.scenario.restless import Restless
 import headgate as hg
 from headgate.commit.faults import CRASH_POINTS
 from headgate.slot.compile import compile_flow
+from headgate.testing import run
 from headgate_lab.baselines.result import RivalUnavailable
-from headgate_lab.nexmark.event_files import EventFiles, write_event_files
-from headgate_lab.nexmark.events import FIRST_ID, EventOptions
-from headgate_lab.nexmark.in_kit import clock_ms, declare, results_of, run_in_kit
+from headgate_lab.nexmark.auction_site import AuctionSite
+from headgate_lab.nexmark.event_files import EventFiles, write_event_files, write_shards
+from headgate_lab.nexmark.events import FIRST_ID, SCHEMAS, EventOptions
+from headgate_lab.nexmark.in_kit import RESULTS, clock_ms, declare, results_of, run_in_kit
 from headgate_lab.nexmark.oracle import Oracle
 from headgate_lab.nexmark.python_peers import PEERS, PythonPeer
 from headgate_lab.nexmark.queries import QUERIES
@@ -52,6 +54,28 @@ def test_a_query_answers_as_duckdb_does(name, streams, tmp_path: Path) -> None:
     answer = oracle.check(name, results_of(QUERIES[name], done))
     assert answer.rows > 0
     assert answer.right, str(answer)
+
+
+@pytest.mark.parametrize("name", ["q4", "q6", "q9"])
+def test_auctions_near_their_shard_win_and_lose_as_anywhere(name, streams, tmp_path: Path) -> None:
+    files, oracle = streams["usual"]
+    shards = write_shards(files, tmp_path / "shards", 16)
+    flow = hg.Flow(name)
+
+    def read(table: str) -> hg.Files:
+        found = shards.tables[table]
+        schema = f"shard int, {SCHEMAS[table]}"
+        return hg.Files(found.directory, schema=schema, max_files=found.files_per_epoch)
+
+    QUERIES[name].declare(AuctionSite(flow, read, shards=True, near=True)).to_memory(RESULTS)
+    done = run(flow, slots=3, input_ends=True, check_purity=False)
+
+    loads = [record["loads"]["offers"] for record in done.records if record.get("rows")]
+    told = results_of(QUERIES[name], done)
+    told = told.drop_columns([column for column in ("shard",) if column in told.column_names])
+    answer = oracle.check(name, told)
+    assert answer.rows > 0 and answer.right, str(answer)
+    assert len(loads) == EPOCHS and all(min(load) > 0 for load in loads)
 
 
 def test_auctions_of_a_seller_that_end_together_have_one_order(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
-"""The same rows twice: in folders that name the first key, and in one folder; talks to its test.
+"""The same rows in one folder, in folders that name the first key, and in folders of its shard.
 
-Before and after each run the test reads what the hosts have sent.
+It talks to its test: before and after each run that reads what the hosts have sent.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from pyspark.sql import SparkSession
 import headgate as hg
 
 SLOTS, KEYS, ROWS, WIDE = 3, 24, 200, 4_000  # rows of a key, bytes of a row
+SHARDS = 12
+WAYS = ("plain", "named", "shards")
 
 
 def wide(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -26,7 +28,8 @@ def wide(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"size": pa.array(size, pa.int64())})
 
 
-def write(named: Path, plain: Path) -> None:
+def write(work: Path) -> None:
+    plain, named, shards = (work / way for way in WAYS)
     plain.mkdir()
     for key in range(KEYS):
         rng = np.random.default_rng(key)
@@ -36,12 +39,19 @@ def write(named: Path, plain: Path) -> None:
         pq.write_table(rows, folder / "rows.parquet")
         with_key = rows.append_column("k", pa.array(np.full(ROWS, key)))
         pq.write_table(with_key, plain / f"{key:02}.parquet")
+        folder = shards / f"shard={key % SHARDS}"
+        folder.mkdir(parents=True, exist_ok=True)
+        pq.write_table(with_key, folder / f"{key:02}.parquet")
 
 
 def run(spark: SparkSession, work: Path, name: str) -> Any:
     flow = hg.Flow("first-hop")
-    rows = flow.source(hg.Files(work / name, schema="k bigint, wide binary"))
-    counted = rows.key_by("k", grouping="hash").process(hg.Count(emit="rows"), name="count")
+    shard = "shard int, " if name == "shards" else ""
+    rows = flow.source(hg.Files(work / name, schema=f"{shard}k bigint, wide binary"))
+    keyed = rows.key_by("k", grouping="hash")
+    if shard:
+        keyed = rows.key_by("shard", "k", near="shard", grouping="hash")
+    counted = keyed.process(hg.Count(emit="rows"), name="count")
     counted.map(wide, "size bigint", name="wide").to_table("rows")
     query = flow.start(
         spark,
@@ -57,8 +67,8 @@ def run(spark: SparkSession, work: Path, name: str) -> Any:
 
 def main(work: Path) -> None:
     spark = SparkSession.builder.getOrCreate()
-    write(work / "named", work / "plain")
-    for name in ("plain", "named"):
+    write(work)
+    for name in WAYS:
         say("ready")
         query = run(spark, work, name)
         state = query.state("count").to_pylist()

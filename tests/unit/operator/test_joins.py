@@ -101,6 +101,11 @@ def test_a_late_row_is_counted_and_meets_nobody():
     assert done.journal[3]["late_rows"] == {"join": 1}
 
 
+def near_on_one_side(stream, name):
+    columns = {"k": ("k", "v"), "id": ("id", "w")}[name]
+    return stream.key_by(*columns, near=columns[1:] if name == "k" else ())
+
+
 MINUTE = hg.Tumbling("1 minute", time="t")
 SECOND = ("0 seconds", "1 second")
 
@@ -119,6 +124,7 @@ SECOND = ("0 seconds", "1 second")
         ({"window": hg.Tumbling("1 second", time=None)}, "event time"),
         ({"key_by": lambda s, n: s.key_by(n, grouping="cut")}, "have to meet in one"),
         ({"key_by": lambda s, n: s}, "has no key"),
+        ({"key_by": near_on_one_side}, "near=v and the right one no near="),
         ({"key_by": lambda s, n: s.key_by({"k": "k", "id": "w"}[n])}, "cast one of them"),
     ],
 )

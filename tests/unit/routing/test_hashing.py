@@ -457,3 +457,45 @@ def test_a_key_of_a_type_that_cannot_be_hashed_is_refused_by_name() -> None:
         hash_columns([pa.array([[1]])], 1)
 
     assert "list<" in caught.value.type
+
+
+@given(shards=KEY_COLUMNS, data=st.data())
+def test_near_columns_choose_the_bucket_and_the_whole_key_the_rest(
+    shards: pa.Array, data: st.DataObject
+) -> None:
+    rows = len(shards)
+    numbers = st.lists(st.integers(-3, 3), min_size=rows, max_size=rows)
+    other = pa.array(data.draw(numbers), pa.int64())
+    key = [shards, other] if data.draw(st.booleans()) else [other, shards]
+    place = key.index(shards)
+
+    plain, near = hash_columns(key, rows), hash_columns(key, rows, (place,))
+
+    low = np.uint64((1 << 48) - 1)
+    assert (plain & low == near & low).all()
+    alone = hash_columns([shards], rows)
+    for buckets in (1, 16, 1024, 65536):
+        by_shard = dict(zip(alone.tolist(), bucket_of(near, buckets).tolist(), strict=True))
+        assert bucket_of(near, buckets).tolist() == [by_shard[h] for h in alone.tolist()]
+
+
+def test_whole_numbers_in_a_row_have_buckets_of_their_own() -> None:
+    for first in (0, 5_000, -700, 2**40):
+        shards = pa.array(range(first, first + 1024), pa.int64())
+        near = hash_columns([shards, pa.nulls(1024, pa.int64())], 1024, (0,))
+        assert len(set(bucket_of(near, 1024).tolist())) > (1023 if first % 1024 == 0 else 600)
+        assert first or bucket_of(near, 1024).tolist() == list(range(1024))
+
+
+def test_near_numbers_far_apart_are_spread() -> None:
+    shards = pa.array(np.arange(10_000) * 1024, pa.int64())
+    near = hash_columns([shards, shards], 10_000, (0,))
+    assert np.bincount(bucket_of(near, 16)).max() < 10_000 / 16 * 1.3
+
+
+def test_golden_hashes_of_near_keys() -> None:
+    columns = [pa.array([7, None, 5000]), pa.array(["a", "a", None])]
+    assert [hash_columns(columns, 3, (place,)).tolist() for place in (0, 1)] == [
+        [132907902841114395, 6364100315850969210, 12035482878148230205],
+        [6121850982313742107, 6122031835879805050, 17772505853464820797],
+    ]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +20,8 @@ from headgate.routing.route import Here, HereUnlessPinned, Route, ToOwner
 from headgate.routing.table import hash_table
 from headgate.runtime.first_hop import FULLER, FirstHop, FirstKey, dealt_by_home
 from headgate.slot.compile import compile_flow
-from headgate.slot.file_rows import files_of
+from headgate.slot.file_rows import files_of, read_pieces
+from headgate.slot.task import _chunks
 from headgate.topology.files import Files, InputFile
 
 FILES = Files("/in", schema="region string, day int, n bigint")
@@ -47,9 +51,11 @@ def counted(rows: Any, *key: str, **how: Any) -> Any:
     [
         (lambda rows: counted(rows, "region"), ("region",)),
         (lambda rows: counted(rows.filter("n > 0"), "region", "day"), ("region", "day")),
-        (lambda rows: counted(rows.select("region"), "region"), None),
+        (lambda rows: counted(rows.select("n", area="region"), "area"), ("region",)),
+        (lambda rows: counted(rows.with_columns(region="upper(region)"), "region"), None),
+        (lambda rows: counted(rows.map(lambda b: b, FILES.schema), "region"), None),
         (lambda rows: rows.shuffle().map(lambda b: b, FILES.schema, name="same"), None),
-        (lambda rows: rows.key_by("region").process(hg.Count(ordered=True)), None),
+        (lambda rows: counted(rows.filter("n > 0"), "day"), ("day",)),
     ],
 )
 def test_a_key_is_known_where_only_filters_lie_before_it(
@@ -94,6 +100,27 @@ def test_the_slot_of_a_folder_is_the_one_to_which_its_rows_go(
     assert hop.slots(listed, {"count": Route(table, by)}, cores=1) == expected
 
 
+@given(
+    days=st.lists(st.integers(-9, 9) | st.none(), min_size=1, max_size=6),
+    regions=st.lists(st.sampled_from(["a", "b", None]), min_size=6, max_size=6),
+    by=st.sampled_from([ToOwner(), HereUnlessPinned({}), Here()]),
+)
+def test_folders_of_near_columns_are_read_where_keys_without_a_pin_live(
+    days: list[int | None], regions: list[str | None], by: Any
+) -> None:
+    hop = first_hop(lambda rows: rows.key_by("region", "day", near="day").process(hg.Count()))
+    assert hop is not None
+    columns = [pa.array(regions[: len(days)], pa.string()), pa.array(days, pa.int32())]
+    owners = np.random.default_rng(3).integers(0, 5, 1024).astype(np.int32)
+    table = hash_table(5).with_buckets(owners)
+    expected = table.route(hash_columns(columns, len(days), near=(1,))).tolist()
+    listed = [file(f"day={folder(day)}/a.parquet", 1 << 20) for day in days]
+
+    found = hop.slots(listed, {"count_1": Route(table, by)}, cores=1)
+
+    assert found == (expected if isinstance(by, ToOwner) else [])
+
+
 def test_where_folders_say_nothing_of_use_anybody_reads() -> None:
     hop, routes = first_hop(lambda rows: counted(rows, "day")), {"count": Route(hash_table(5))}
     assert hop is not None
@@ -120,6 +147,34 @@ def test_files_are_read_at_home_up_to_a_share_and_the_rest_by_who_has_least() ->
     assert max(read.values()) <= FULLER * 4_000_000
     assert [at[f.place] for f in listed[:5]] == ["a"] * 5
     assert at[listed[6].place] == at[listed[7].place] == "b"
+
+
+def test_rows_keep_the_order_of_files_whoever_reads_them(tmp_path: Path) -> None:
+    for number, region in enumerate("abcabc"):
+        (tmp_path / f"region={region}").mkdir(exist_ok=True)
+        rows = pa.table({"n": pa.array(range(number * 10, number * 10 + 10))})
+        pq.write_table(rows, tmp_path / f"region={region}" / f"{number}.parquet")
+    flow, files = hg.Flow("ordered"), Files(tmp_path, schema="region string, n bigint")
+    counts = flow.source(files).key_by("region").process(hg.Last("n", ordered=True))
+    counts.to_table("out")
+    program = compile_flow(flow.graph())
+    places = sorted(tmp_path.rglob("*.parquet"), key=lambda path: path.name)
+    listed = [
+        InputFile(0, str(path), path.stat().st_size, path.stat().st_mtime_ns // 10**6)
+        for path in places
+    ]
+
+    tasks, _ = dealt_by_home(listed, list("abaaab"), {0: files}, {"a": 1, "b": 2})
+
+    read = [
+        (place, n)
+        for task in tasks
+        for _, batch, order in _chunks(read_pieces(program, task), True)
+        for place, n in zip(order.tolist(), batch.column("n").to_pylist(), strict=True)
+    ]
+    assert FirstHop.of(program, files_of(program)) is not None
+    assert read != sorted(read)
+    assert [n for _, n in sorted(read)] == list(range(60))
 
 
 @pytest.mark.parametrize("size", [300_000, 300_000_000])

@@ -66,7 +66,7 @@ def rows_in(files: Files, tasks: int) -> list[dict[str, Any]]:
     program = program_of(files)
     found = []
     for pieces in pieces_of(files.list(), {0: files}, tasks, least_bytes=1):
-        for _, batch in read_pieces(program, pieces):
+        for _, batch, _ in read_pieces(program, pieces):
             found += batch.to_pylist()
     return found
 
@@ -196,7 +196,7 @@ def test_only_columns_that_are_read_are_decoded(tmp_path: Path) -> None:
     program = compile_flow(flow.graph())
 
     (pieces,) = pieces_of(files.list(), {0: files}, 1)
-    batches = [batch for _, batch in read_pieces(program, pieces)]
+    batches = [batch for _, batch, _ in read_pieces(program, pieces)]
 
     assert {tuple(batch.schema.names) for batch in batches} == {("name",)}
 
@@ -211,7 +211,7 @@ def test_row_groups_that_a_filter_rules_out_are_not_read(tmp_path: Path) -> None
         program = compile_flow(flow.graph())
         (pieces,) = pieces_of(files.list(), {0: files}, 1)
         assert len(run(flow).rows("out")) == 250
-        return sum(batch.num_rows for _, batch in read_pieces(program, pieces))
+        return sum(batch.num_rows for _, batch, _ in read_pieces(program, pieces))
 
     assert read() == 300
 

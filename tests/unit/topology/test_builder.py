@@ -75,6 +75,13 @@ WRONG: dict[str, tuple[type[DeclarationError], Callable[[], Any]]] = {
         lambda: Flow("f").source(never, schema={"s": pa.string_view()}).key_by("s"),
     ),
     "key_by nothing": (MissingKey, lambda: stream().key_by()),
+    "near no column": (UnknownColumn, lambda: stream().key_by("k", "v", near="x")),
+    "near a column that is not in the key": (
+        DeclarationError,
+        lambda: stream().key_by("k", near="v"),
+    ),
+    "near all columns of the key": (DeclarationError, lambda: stream().key_by("k", near="k")),
+    "near a column twice": (NameClash, lambda: stream().key_by("k", "v", near=["v", "v"])),
     "an unknown policy for nulls": (
         DeclarationError,
         lambda: stream().key_by("k", nulls="ignore"),  # type: ignore[arg-type]

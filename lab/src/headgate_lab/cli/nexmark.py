@@ -18,16 +18,19 @@ def nexmark(
     queries: Annotated[
         str, typer.Option(help="Such as q5,q11; 'all' for all that are there.")
     ] = "all",
-    events: Annotated[int, typer.Option(min=1_000, help="How many events to draw.")] = 1_000_000,
+    events: Annotated[
+        int | None,
+        typer.Option(
+            min=1_000, help="How many events to draw; 1,000,000, or 200,000 with --placed."
+        ),
+    ] = None,
     persistent: Annotated[
         bool, typer.Option("--persistent", help="Nexmark-S: what is hot stays hot.")
     ] = False,
     rounds: Annotated[int, typer.Option(min=1, help="Runs of each contestant.")] = 3,
     placed: Annotated[
         bool,
-        typer.Option(
-            "--placed", help="q4, q6, q9 on a cluster of namespaces: tables against hash."
-        ),
+        typer.Option("--placed", help="q4, q6, q9 on a cluster of namespaces: bytes sent."),
     ] = False,
     rivals: Annotated[str, typer.Option(help="Peers to run; '' for none.")] = (
         "native,flink,bytewax,pathway"
@@ -44,13 +47,15 @@ def nexmark(
 ) -> None:
     """Nexmark: every query checked row for row, then timed against native Spark and Flink SQL."""
     from headgate_lab.nexmark.bench import NexmarkOptions, run_nexmark
+    from headgate_lab.nexmark.placed import PlacedOptions
     from headgate_lab.nexmark.queries import QUERIES
 
     with plain_errors():
         console = speaker(json_file)
         if placed:
-            _placed(console, json_file, quick)
+            _placed(console, json_file, quick, events or PlacedOptions.events)
             return
+        events = events or NexmarkOptions.events
         names = tuple(_split(queries))
         if names in ((), ("all",)):
             names = tuple(QUERIES)
@@ -81,19 +86,21 @@ def nexmark(
         save(found, json_file, console)
 
 
-def _placed(console: Console, json_file: Path | None, quick: bool) -> None:
+def _placed(console: Console, json_file: Path | None, quick: bool, events: int) -> None:
     from headgate_lab.nexmark.placed import PlacedOptions, run_placed
 
-    options = PlacedOptions(events=20_000, epochs=3) if quick else PlacedOptions()
+    options = PlacedOptions(events=20_000, epochs=3) if quick else PlacedOptions(events=events)
     found = run_placed(options, lambda line: console.print(line, markup=False))
     table = Table(title="bytes over the network", title_justify="left")
-    for column in ("query", "what", "hash", "tables", "ratio"):
+    ways = ("hash", "tables", "near")
+    for column in ("query", "what", *ways, "tables/hash", "near/hash"):
         table.add_column(column, justify="left" if column in ("query", "what") else "right")
-    for name, ways in found["queries"].items():
-        for what, ratio in ways["tables_over_hash"].items():
-            told = [f"{ways[way][what]:,}" for way in ("hash", "tables")]
-            shown = "–" if ratio is None else f"{ratio:.2f}"
-            table.add_row(name, what.replace("_", " "), *told, shown)
+    for name, ran in found["queries"].items():
+        for what in ran["near_over_hash"]:
+            told = [f"{ran[way][what]:,}" for way in ways]
+            ratios = [ran[f"{way}_over_hash"][what] for way in ways[1:]]
+            shown = ["–" if ratio is None else f"{ratio:.2f}" for ratio in ratios]
+            table.add_row(name, what.replace("_", " "), *told, *shown)
     console.print(table)
     save(found, json_file, console)
 

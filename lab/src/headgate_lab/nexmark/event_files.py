@@ -6,6 +6,7 @@ looks values up in.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,10 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import csv
 
-from headgate.demo import EpochFiles, write_epochs
+from headgate.demo import EpochFiles, mixed, write_epochs
 from headgate_lab.nexmark.events import TABLES, EventOptions, events
 
 SIDE_KEYS = 10_000
+_FIRST_TIME_S = 1_700_000_000  # of files; those of an epoch are of one second
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,30 @@ def write_event_files(
     side = pa.table({"key": keys, "value": [f"value-{key % 97}" for key in keys]})
     pq.write_table(side, folder / "side.parquet")
     return open_event_files(options, folder, files_per_epoch)
+
+
+def write_shards(files: EventFiles, folder: Path, shards: int) -> EventFiles:
+    """Auctions and bids again, as their producers would write them to a topic by auction.
+
+    A file for every epoch and shard, in folders `TABLE/shard=7/`. The shard is a function of the
+    auction alone.
+    """
+    tables = dict(files.tables)
+    for name, column in (("auction", "id"), ("bid", "auction")):
+        groups = []
+        for epoch in range(files.epochs):
+            rows = files.tables[name].read(epoch)
+            shard = mixed(0, 0, rows[column].to_numpy()) % shards
+            paths = []
+            for number in range(shards):  # one without rows is a file, too: an epoch has so many
+                path = folder / name / f"shard={number}" / f"epoch-{epoch:06d}.parquet"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                pq.write_table(rows.filter(pa.array(shard == number)), path)
+                os.utime(path, (_FIRST_TIME_S + epoch, _FIRST_TIME_S + epoch))
+                paths.append(path)
+            groups.append(tuple(paths))
+        tables[name] = EpochFiles(folder / name, tuple(groups))
+    return EventFiles(folder, files.options, tables)
 
 
 def open_event_files(options: EventOptions, folder: Path, files_per_epoch: int) -> EventFiles:

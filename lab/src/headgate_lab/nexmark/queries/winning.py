@@ -16,20 +16,20 @@ from headgate_lab.nexmark.auction_site import AuctionSite
 def winning_bids(site: AuctionSite, *columns: str) -> hg.Stream:
     """A row for every auction with bids: its id, and these columns of it and of its best bid."""
     bids = site.bid.select(
-        "auction",
+        *site.auction_key,
         "bidder",
         "price",
         "dateTime AS bid_dateTime",
         "extra AS bid_extra",
         "event AS bid",
     )
-    offers = site.auction.key_by("id").join(
-        bids.key_by("auction"),
+    offers = site.keyed(site.auction, "id").join(
+        site.keyed(bids, "auction"),
         within=("0 seconds", "expires"),
         times=("dateTime", "bid_dateTime"),
         name="offers",
     )
-    return offers.key_by("id").process(Winning(columns), name="winning")
+    return site.keyed(offers, "id").process(Winning(columns), name="winning")
 
 
 @dataclass(frozen=True)
