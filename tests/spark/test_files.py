@@ -108,6 +108,23 @@ def test_every_format_that_spark_writes_is_read_as_spark_reads_it(
     assert [record["source_rows"]["csv"] for record in epochs] == [20, 20]
 
 
+def test_files_that_wait_are_counted(spark: SparkSession, tmp_path: Path) -> None:
+    """In every epoch but the first of a query, whose start has not returned yet."""
+    (tmp_path / "in").mkdir()
+    for number in range(4):
+        (tmp_path / "in" / f"{number}.csv").write_text("1\n2\n")
+    flow = hg.Flow("backlog")
+    flow.source(hg.Files(tmp_path / "in", "csv", "k bigint", max_files=1)).to_memory("out")
+    query = flow.start(spark, checkpoint=str(tmp_path / "checkpoint"), slots=1, manager=None)
+    try:
+        query.processAllAvailable()
+        told = [progress["headgate"].get("files_waiting") for progress in query.recentProgress]
+    finally:
+        query.stop()
+
+    assert told[1:] == [2, 1, 0]
+
+
 def test_a_start_goes_on_after_the_files_it_has_read(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
