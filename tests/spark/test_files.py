@@ -66,6 +66,65 @@ def test_rows_of_files_and_of_a_data_frame_are_the_same(
     assert query.table("rows").count() == 80
 
 
+def test_every_format_that_spark_writes_is_read_as_spark_reads_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Two files of each; a limit of bytes takes one at a time. Arrow, which Spark does not read."""
+    ddl = DDL.replace("tags array<string>", "n int, f double")
+    plain = [{**row, "n": i if i % 3 else None, "f": i / 7} for i, row in enumerate(ROWS)]
+    rows = spark.createDataFrame([{**row, "tags": None} for row in plain], f"{ddl}, tags int")
+    rows = rows.drop("tags")
+    kinds = ("csv", "json", "orc")
+    for kind in kinds:
+        rows.repartition(2).write.format(kind).save(str(tmp_path / kind))
+    with pa.OSFile(str(tmp_path / "0.arrow"), "wb") as file:
+        table = rows.toArrow()
+        with pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+
+    def read(name: str, sources: dict[str, Any]) -> tuple[dict[str, pa.Table], list[Any]]:
+        flow = hg.Flow(name)
+        for kind, source in sources.items():
+            flow.source(source, name=kind).to_table(kind)
+        place = str(tmp_path / name)
+        query = flow.start(spark, checkpoint=place, slots=1, trigger=ONCE, manager=None)
+        query.awaitTermination()
+        epochs = [record for record in query.journal() if record["kind"] == "epoch"]
+        return {k: query.table(k).toArrow().sort_by("price") for k in sources}, epochs
+
+    theirs, _ = read(
+        "theirs",
+        {k: spark.readStream.schema(ddl).format(k).load(str(tmp_path / k)) for k in kinds},
+    )
+    files = {k: hg.Files(tmp_path / k, k, ddl, max_bytes=1) for k in kinds}
+    ours, epochs = read("ours", {**files, "arrow": hg.Files(tmp_path / "0.arrow", "arrow")})
+
+    assert ours["csv"].to_pylist() == sorted(
+        [{k: v for k, v in row.items() if k != "tags"} for row in plain], key=lambda r: r["price"]
+    )
+    for kind in kinds:
+        assert ours[kind].equals(theirs[kind]), kind
+    assert ours["arrow"].equals(theirs["orc"])
+    assert [record["source_rows"]["csv"] for record in epochs] == [20, 20]
+
+
+def test_files_that_wait_are_counted(spark: SparkSession, tmp_path: Path) -> None:
+    """In every epoch but the first of a query, whose start has not returned yet."""
+    (tmp_path / "in").mkdir()
+    for number in range(4):
+        (tmp_path / "in" / f"{number}.csv").write_text("1\n2\n")
+    flow = hg.Flow("backlog")
+    flow.source(hg.Files(tmp_path / "in", "csv", "k bigint", max_files=1)).to_memory("out")
+    query = flow.start(spark, checkpoint=str(tmp_path / "checkpoint"), slots=1, manager=None)
+    try:
+        query.processAllAvailable()
+        told = [progress["headgate"].get("files_waiting") for progress in query.recentProgress]
+    finally:
+        query.stop()
+
+    assert told[1:] == [2, 1, 0]
+
+
 def test_a_start_goes_on_after_the_files_it_has_read(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

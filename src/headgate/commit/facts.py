@@ -59,10 +59,14 @@ class EngineFacts:
 
 @dataclass(frozen=True)
 class LastTrigger:
-    """What Spark says of the trigger before: how long it took, whether it left rows waiting."""
+    """What Spark says of the trigger before: how long it took, whether it left rows waiting.
+
+    `files_waiting` is of this one: how many files were listed for it and left to the next.
+    """
 
     last_trigger_ms: Sparse[float] = None
     last_rows_wait: Sparse[bool] = None
+    files_waiting: Sparse[int] = None
 
 
 @dataclass(frozen=True)

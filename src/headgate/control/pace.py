@@ -5,7 +5,8 @@ one size. What tells them apart, the surest first:
 
 - a run that ends with what was there when it began (`availableNow`): all rows wait;
 - the source says so: when an epoch was planned, its latest offset was not the one taken (`kafka`
-  does; the facts of the next epoch have it as `last_rows_wait`);
+  does; the facts of the next epoch have it as `last_rows_wait`), or files that were listed were
+  left to later epochs (`files_waiting`);
 - epochs meet the limit that the sources were given, or stay far below it;
 - rows do not follow time. A stream brings as many rows per second, a limit as many per epoch. That
   shows where epochs differ in length, and counts only where it is clear.
@@ -67,6 +68,9 @@ def pace_of(
     recent = seen[-RECENT:]
     idle = _idle_share(recent)
     reported = [w for e in recent if (w := e.trigger.last_rows_wait) is not None]
+    files = [f > 0 for e in recent if (f := e.trigger.files_waiting) is not None]
+    if 2 * sum(files) > len(files):  # none may mean that a listing has come to its end
+        return Pace(True, idle)
     if all_there or reported:
         return Pace(all_there or 2 * sum(reported) > len(reported), idle)
     if idle > IDLE_MOST and not interval:

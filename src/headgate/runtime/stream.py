@@ -41,6 +41,7 @@ from headgate.errors import EngineError, HeadgateError, SinkFailed
 from headgate.runtime.auto import AutoStart
 from headgate.runtime.elastic import Elastic
 from headgate.runtime.engine import SparkEngine
+from headgate.runtime.files_waiting import FilesWaiting
 from headgate.runtime.session import Interrupted, log_once, silence_py4j, wait_for_interrupt
 from headgate.slot.compile import is_closing_due
 from headgate.slot.plan import EpochPlan
@@ -99,6 +100,7 @@ class Epochs:
         self._idle_since_s = time.monotonic()
         self._replayed: int | None = None
         self._rows_per_epoch: int | None = None
+        self._files_waiting = FilesWaiting()
 
     def settle(self) -> None:
         """Call the sinks that an earlier driver did not reach with its last tick."""
@@ -152,6 +154,7 @@ class Epochs:
             before = LastTrigger()
             if self.stream.query is not None and self._replayed != batch - 1:
                 before = last_trigger(self.stream.query.lastProgress, batch)
+            before = replace(before, files_waiting=self._files_waiting.count(self.stream.query))
             commit = partial(self.coordinator.run_epoch, batch, query_id)
             is_new = self._epoch(commit, frame, ids, before)
             self._replayed = None if is_new else batch
@@ -231,7 +234,7 @@ def last_trigger(progress: StreamingQueryProgress | None, epoch: int) -> LastTri
 
     How long it took as a whole tells idle time from work. Where a source reports the latest offset
     that it had when an epoch was planned, an end before it means that rows were left waiting; Kafka
-    does, files do not.
+    does. Files that wait are counted apart (`files_waiting.py`).
     """
     if progress is None or progress.batchId != epoch - 1 or "addBatch" not in progress.durationMs:
         return LastTrigger()

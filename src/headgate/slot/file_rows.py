@@ -41,6 +41,7 @@ from headgate.topology.graph import Node
 AT_ONCE_BYTES = 64 << 20  # decoded at once; row groups of more are read batch by batch
 BATCH_BYTES = 16 << 20
 BLOCK_BYTES = 4 << 20
+WIDE = pa.decimal256(76, 38)  # holds what is written of any decimal, before it is rounded
 _ZONE = r"(Z|[+-]\d{2}(:?\d{2})?)$"
 
 
@@ -220,7 +221,7 @@ class _Reading:
         lines = _lines(opened, piece)
         if lines is None:
             return
-        texts, types = self._text_types()
+        texts, types = self._text_types(decimals=pa.string())
         reader = csv.open_csv(
             lines,
             csv.ReadOptions(
@@ -252,7 +253,7 @@ class _Reading:
         lines = _lines(opened, piece)
         if lines is None:
             return
-        texts, types = self._text_types()
+        texts, types = self._text_types(decimals=WIDE)  # of numbers and of texts
         schema = pa.schema([(f.name, types[f.name.lower()]) for f in self.wanted])
         table = json.read_json(
             lines,
@@ -262,15 +263,15 @@ class _Reading:
         for batch in table.to_batches():
             yield self._parsed_times(batch, texts)
 
-    def _text_types(self) -> tuple[dict[str, pa.DataType], dict[str, pa.DataType]]:
-        """Times, which are read as text first, and the types to read all columns in."""
-        instants = {
-            f.name.lower(): f.type
-            for f in self.wanted
-            if pa.types.is_temporal(f.type) or pa.types.is_decimal(f.type)
-        }
-        types = {f.name.lower(): f.type for f in self.wanted}
-        return instants, types | dict.fromkeys(instants, pa.string())
+    def _text_types(
+        self, decimals: pa.DataType
+    ) -> tuple[dict[str, pa.DataType], dict[str, pa.DataType]]:
+        """Times and decimals, which are read as something else first, and what to read."""
+        chosen = {f.name.lower(): f.type for f in self.wanted}
+        times = {name: kind for name, kind in chosen.items() if pa.types.is_temporal(kind)}
+        exact = {name: kind for name, kind in chosen.items() if pa.types.is_decimal(kind)}
+        first = dict.fromkeys(times, pa.string()) | dict.fromkeys(exact, decimals)
+        return times | exact, chosen | first
 
     def _parsed_times(self, batch: pa.RecordBatch, texts: dict[str, pa.DataType]) -> pa.RecordBatch:
         columns = [
@@ -283,13 +284,23 @@ class _Reading:
 
 
 def _from_text(column: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
-    """Times (and decimals) of a text: of a moment without a zone, that of the source."""
+    """Times and decimals of a text: of a moment without a zone, that of the source."""
+    if pa.types.is_decimal(kind):
+        return _rounded(column, kind)
     if not pa.types.is_timestamp(kind) or kind.tz is None:
         return column.cast(kind)
     has_zone = pc.match_substring_regex(column, _ZONE)
     zoned = pc.if_else(has_zone, column, None).cast(kind)
     plain = pc.if_else(has_zone, None, column).cast(pa.timestamp(kind.unit))
     return pc.coalesce(zoned, pc.assume_timezone(plain, zone).cast(kind))
+
+
+def _rounded(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Decimals, as Spark reads digits for which the type has no place: half away from zero."""
+    try:
+        return column.cast(kind)
+    except pa.ArrowInvalid:
+        return pc.round(column.cast(WIDE), kind.scale, "half_towards_infinity").cast(kind)
 
 
 def _with_rows(table: pa.Table, rows: int) -> Iterator[pa.RecordBatch]:

@@ -127,7 +127,15 @@ class Files:
             given |= self.limit(rows_per_epoch)
         reader = spark.readStream.format("binaryFile").schema(_BINARY_FILE).options(**given)
         reader = reader if name is None else reader.name(name)
-        return reader.load(spark_uri(self.place)).select("path", "modificationTime", "length")
+        return reader.load(spark_uri(self._to_spark())).select("path", "modificationTime", "length")
+
+    def _to_spark(self) -> str:
+        """Spark streams folders and patterns: a file is the pattern that only it fits."""
+        place, path = file_system(self.place)
+        plain = not _GLOB.search(self.place) and self.place[-1].isalnum()
+        if plain and place.get_file_info(path.rstrip("/")).is_file:
+            return f"{self.place[:-1]}[{self.place[-1]}]"
+        return self.place
 
     @property
     def place(self) -> str:

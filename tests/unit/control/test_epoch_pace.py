@@ -131,6 +131,18 @@ def test_what_the_source_says_counts_more_than_what_epochs_look_like():
     assert pace_of(abreast, limit=1_000).rows_wait is False
 
 
+@pytest.mark.parametrize(("left", "waits"), [([9, 8, 7, 6], True), ([1, 0, 0, 0], None)])
+def test_files_that_were_listed_and_left_wait_and_none_left_says_nothing(left, waits):
+    """A listing that has come to its end may hide files that came since."""
+    steady = epochs(limit=None, noise=0.0)[: len(left)]
+    told = [
+        replace(e, trigger=LastTrigger(files_waiting=files))
+        for e, files in zip(steady, left, strict=True)
+    ]
+
+    assert pace_of(told).rows_wait is waits
+
+
 def test_all_rows_of_a_run_over_what_is_there_wait():
     assert pace_of(epochs(limit=None, every_s=5.0), all_there=True).rows_wait is True
 

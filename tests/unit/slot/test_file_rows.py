@@ -160,6 +160,46 @@ def test_times_decimals_and_nulls_of_text_are_those_of_spark(tmp_path: Path) -> 
     ]
 
 
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("csv", "1.50\n2\n1.005\n-1.005\n1e2\n"),
+        ("json", '{"d":1.50}\n{"d":"2"}\n{"d":1.005}\n{"d":"-1.005"}\n{"d":1e2}\n{"d":null}'),
+    ],
+)
+def test_decimals_are_numbers_or_texts_and_are_rounded_as_spark_does(
+    tmp_path: Path, kind: Any, text: str
+) -> None:
+    (tmp_path / f"a.{kind}").write_text(text)
+
+    found = [row["d"] for row in rows_in(Files(tmp_path, kind, "d decimal(5,2)"), 1)]
+
+    assert found[:5] == [Decimal(d) for d in ("1.50", "2.00", "1.01", "-1.01", "100.00")]
+    assert found[5:] == [None] * (kind == "json")
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "schema"),
+    [
+        ("csv", "1\nx", "v int"),
+        ("csv", "3000000000", "v int"),
+        ("csv", "1234.5", "v decimal(5,2)"),
+        ("csv", "1,2", "v int"),
+        ("json", '{"v":2.0}', "v int"),
+        ("json", '{"v":1}', "v string"),
+        ("json", '{"v":1234.5}', "v decimal(5,2)"),
+        ("json", "{", "v int"),
+    ],
+)
+def test_a_value_that_cannot_be_read_is_an_error_and_no_null(
+    tmp_path: Path, kind: Any, text: str, schema: str
+) -> None:
+    (tmp_path / f"a.{kind}").write_text(text)
+
+    with pytest.raises(SourceFileError, match=f"cannot be read as {kind}"):
+        rows_in(Files(tmp_path, kind, schema), 1)
+
+
 def test_columns_are_found_by_name_in_any_case_or_are_null(tmp_path: Path) -> None:
     pq.write_table(pa.table({"B": [1, 2], "x": [0, 0], "a": ["p", "q"]}), tmp_path / "1.parquet")
 
