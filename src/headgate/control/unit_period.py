@@ -161,10 +161,12 @@ class Period:
         cost_least: float = 0.0,
         costs: UnitCosts | None = None,
         speeds: F64 | None = None,
+        before: Sequence[Period] = (),
     ) -> MeasuredUnits:
         """The situation under these tables; the slots `leaving` are to be emptied.
 
-        `speeds` are those of the slots (default: all 1), `costs` what is known of units.
+        `speeds` are those of the slots (default: all 1), `costs` what is known of units, `before`
+        the periods whose times say how much times differ by themselves.
         """
         index = UnitIndex.of(tables, self.seen.labels)
         slots = next(iter(tables.values())).slots
@@ -174,16 +176,9 @@ class Period:
         state = np.maximum(index.add_up(self.state), STATE_BYTES_MIN)
         traffic = self.traffic(index)
         to_pct = 100.0 / self.wall_ms if self.wall_ms > 0 else 0.0
-        took = {
-            op: float(ms @ then) if len(ms) == len(then) else float(ms.sum())
-            for op, ms in self.operator_ms.items()
-        }
-        in_operators = sum(took.values())
-        spent = (self.task_ms or 0.0) * float(then.mean() if len(then) else 1.0) or in_operators
-        remote_ms = 0.0  # what is left of tasks beside their operators, per end of such a row
-        if self.crossing_rows:
-            remote_ms = max(0.0, spent - in_operators) / (2.0 * self.crossing_rows)
-        time = self._shared_out(index, rows * index.factors(costs), took) * to_pct
+        took, spent, remote_ms = self._spent(then)
+        weight = rows * index.factors(costs)
+        time = self._shared_out(index, weight, took) * to_pct
         time = time + remote_ms * to_pct * traffic.remote(index.home)
         besides = max(0.0, spent * to_pct - float(time.sum()))
         loads, use = {"time": time}, {"time": besides + float(time.sum())}
@@ -216,6 +211,9 @@ class Period:
         most = max((float(by_slot.sum()) for by_slot in self.seen.slot_rows.values()), default=0.0)
         noise = CHANCE * 100.0 * math.sqrt((slots - 1) / most) if most else 0.0
         noise = 0.0 if resource == "memory" else noise  # which is there, not drawn anew
+        if resource == "time" and timed:
+            doubt = self._clock_noise(index, weight, room, then, before, costs)
+            noise = math.hypot(noise, CHANCE * doubt)
         told = _in_words(resource, use, slots, speeds) if timed else ""
         return MeasuredUnits(situation, resource, base, timed, noise, told)
 
@@ -234,6 +232,64 @@ class Period:
         return Traffic(pair // len(index.home), pair % len(index.home), rate)
 
     # --- inside ----------------------------------------------------------------------------
+    def _spent(self, speeds: F64) -> tuple[dict[str, float], float, float]:
+        """Ms of operators, of whole tasks, and per end of a row that crosses: on a plain host.
+
+        The last is what is left of tasks beside their operators.
+        """
+        took = {
+            op: float(ms @ speeds) if len(ms) == len(speeds) else float(ms.sum())
+            for op, ms in self.operator_ms.items()
+        }
+        inside = sum(took.values())
+        spent = (self.task_ms or 0.0) * float(speeds.mean() if len(speeds) else 1.0) or inside
+        crossing = 2.0 * self.crossing_rows
+        return took, spent, max(0.0, spent - inside) / crossing if crossing else 0.0
+
+    def _clock_noise(
+        self,
+        index: UnitIndex,
+        weight: F64,
+        room: F64,
+        speeds: F64,
+        before: Sequence[Period],
+        costs: UnitCosts | None,
+    ) -> float:
+        """Standard deviation of a slot's load, in percent of the mean, that times alone give.
+
+        Of this period's rows, with what rows took in each period heard; and of what parts of units
+        took, by how far they were off. A pause is one period of several: it explains itself.
+        """
+        slots, crosses = len(room), self.traffic(index).remote(index.home)
+        cells = index.operator * np.int64(slots) + index.home
+        of_slots = np.bincount(cells, weight, len(index.operators) * slots)
+        of_slots = of_slots.reshape(len(index.operators), slots)
+        of_slots = of_slots / np.maximum(of_slots.sum(axis=1, keepdims=True), 1e-300)
+        remote = np.bincount(index.home, crosses, slots)
+        rows = self._rows_of(index)
+        now, _, remote_ms = self._spent(speeds)
+        loads = []
+        for period in (self, *before):
+            took, _, each = period._spent(speeds)
+            old = period._rows_of(index)
+            ms = [
+                took[op] / n * m if op in took and n else now.get(op, 0.0)
+                for op, m, n in zip(index.operators, rows, old, strict=True)
+            ]
+            load = np.array(ms) @ of_slots + remote * (each or remote_ms)
+            loads.append(load / room * float(room.sum()) / max(float(load.sum()), 1e-300))
+        varies = np.var(loads, axis=0, ddof=1) if len(loads) > 1 else np.zeros(slots)
+        if costs is not None:
+            mine = np.array([now.get(op, 0.0) for op in index.operators])[:, None] * of_slots
+            off = np.array([costs.doubt(op, slots) for op in index.operators]) * mine
+            share = np.sqrt((off**2).sum(axis=0)) / room * float(room.sum())
+            varies = varies + (share / max(float(mine.sum()), 1e-300)) ** 2
+        return 100.0 * math.sqrt(float(varies.max(initial=0.0)))
+
+    def _rows_of(self, index: UnitIndex) -> list[float]:
+        by_slot = self.seen.slot_rows
+        return [float(by_slot[op].sum()) if op in by_slot else 0.0 for op in index.operators]
+
     def _shared_out(self, index: UnitIndex, weight: F64, totals: Mapping[str, float]) -> F64:
         """What operators have in all, by the weight of their units; nothing where none has any."""
         of_all = np.bincount(index.operator, weight, len(index.operators))[index.operator]
