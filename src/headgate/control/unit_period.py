@@ -182,18 +182,21 @@ class Period:
         time = time + remote_ms * to_pct * traffic.remote(index.home)
         besides = max(0.0, spent * to_pct - float(time.sum()))
         loads, use = {"time": time}, {"time": besides + float(time.sum())}
+        rooms, hosts = {"time": speeds}, self.seen.hosts
         if capacity.slot_state_bytes:
-            loads["memory"] = 100.0 * state / capacity.slot_state_bytes
+            each, rooms["memory"] = _by_slot(capacity.slot_state_bytes, hosts, slots)
+            loads["memory"] = 100.0 * state / each
         if capacity.slot_bytes_per_second and self.wall_ms > 0:
+            each, rooms["bytes"] = _by_slot(capacity.slot_bytes_per_second, hosts, slots)
             sent = self._bytes(index, rows, traffic)
-            loads["bytes"] = sent / (capacity.slot_bytes_per_second * self.wall_ms / 1e5)
+            loads["bytes"] = sent / (each * self.wall_ms / 1e5)
         use = {name: float(load.sum()) for name, load in loads.items()} | use
         resource = max(loads, key=lambda name: use[name])
         timed = (self.wall_ms > 0 and use[resource] > 0) or resource == "memory"
         base = 0.0
         if resource == "time" and timed:
             traffic, base = replace(traffic, remote_load=remote_ms * to_pct), besides / slots
-        room = speeds if resource == "time" else np.ones(slots)
+        room = rooms[resource]
         nodes = Nodes(room, np.isin(np.arange(slots), list(leaving)), distances)
         load = loads[resource] if timed else rows
         units = Units(tuple(tables), index.operator, load, state, index.names)
@@ -214,7 +217,7 @@ class Period:
         if resource == "time" and timed:
             doubt = self._clock_noise(index, weight, room, then, before, costs)
             noise = math.hypot(noise, CHANCE * doubt)
-        told = _in_words(resource, use, slots, speeds) if timed else ""
+        told = _in_words(resource, use, rooms) if timed else ""
         return MeasuredUnits(situation, resource, base, timed, noise, told)
 
     def traffic(self, index: UnitIndex) -> Traffic:
@@ -316,15 +319,31 @@ class Period:
         return found
 
 
-def _in_words(resource: str, use: Mapping[str, float], slots: int, speeds: F64) -> str:
+def _by_slot(
+    given: float | Mapping[str, float], hosts: Sequence[str], slots: int
+) -> tuple[float, F64]:
+    """The capacity of a plain slot, which is the mean, and of every slot against that.
+
+    A host that is not named has the least of those that are: it must not get too much.
+    """
+    if not isinstance(given, Mapping):
+        return given, np.ones(slots)
+    if len(hosts) != slots:
+        return float(np.mean(list(given.values()))), np.ones(slots)
+    found = np.array([given.get(host, min(given.values())) for host in hosts], np.float64)
+    return float(found.mean()), found / found.mean()
+
+
+def _in_words(resource: str, use: Mapping[str, float], rooms: Mapping[str, F64]) -> str:
     """The bottleneck and the other resources, in percent of what all slots can take; a line."""
-    room = {name: float(speeds.sum()) if name == "time" else float(slots) for name in use}
-    shares = {name: f"{name} {use[name] / room[name]:.0f} %" for name in use}
+    shares = {name: f"{name} {use[name] / rooms[name].sum():.0f} %" for name in use}
     others = [share for name, share in shares.items() if name != resource]
     line = f"the bottleneck is {shares[resource]} of what slots can take"
     line += f" ({', '.join(others)})" if others else ""
-    if (speeds != speeds[0]).any():
-        line += f"; speeds of slots {', '.join(f'{speed:.2g}' for speed in speeds)}"
+    for name, what in (("time", "speeds"), (resource, f"shares of {resource}")):
+        room = rooms[name]
+        if (room != room[0]).any() and (name, what) != ("time", "shares of time"):
+            line += f"; {what} of slots {', '.join(f'{x:.2g}' for x in room)}"
     return line
 
 
