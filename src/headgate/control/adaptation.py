@@ -66,7 +66,7 @@ PATIENCE_PERIODS = 10  # for slots that were asked for and did not come
 EVENS = 0.9  # of the present load distance; a plan that evens must come below it
 UNFORESEEN = 4.0  # times the load distance allowed, for plans that do not foresee theirs
 UNEVEN_PCT = 50.0  # of the mean: uneven whatever was not foreseen; an idle slot is 100 % off
-SAVES = 0.0005  # share of the traffic that a plan must bring together; ALBIC adds a pair a call
+SAVES = 0.0005  # share of the traffic that a plan must bring together; ALBIC adds what it can
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ class Adaptation:
     def _is_by_luck(self, situation: Situation, plan: Plan) -> bool:
         """Does it bring rows together that only chance has put side by side?
 
-        One that adds a pair a period was not chosen among many.
+        One that adds a few pairs a period takes none along.
         """
         if plan.as_measured or not self._planner.collocates:
             return False
@@ -224,10 +224,10 @@ class Adaptation:
         emptier = then.left_load < now.left_load * (1 - ROUNDING) - ROUNDING
         if then.left < now.left or (then.left == now.left and emptier):
             return True
-        saves = collocates and now.far - then.far >= SAVES
+        saves = collocates and now.far - then.far >= (0.0 if plan.as_measured else SAVES)
         saves = saves and is_more_than_chance(situation, plan.node)
-        if not plan.as_measured:  # the best that was found, not a pair a period
-            saves = saves and is_more_than_luck(situation, plan.node, self._before)
+        noticed = not plan.as_measured  # by itself; a few pairs a period are in the end
+        saves = saves and is_more_than_luck(situation, plan.node, self._before, noticed=noticed)
         if collocates and plan.as_measured:
             saves = saves and plan.distance_pct <= max(limit_pct, now.distance_pct) + ROUNDING
             if then.evens(now, limit_pct) and then.far <= now.far:

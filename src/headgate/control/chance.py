@@ -17,8 +17,8 @@ Whatever speaks for it, a plan has to bring more rows together than their number
 period to period while nothing moves (`NOTICED` standard deviations): at rest nobody would notice
 less, and a planner finds a little to gain in every period.
 
-A planner that adds a pair a period (ALBIC) chooses little, and few rows speak for a pair in any
-period. The rows its plan was made from do, by `CHANCE` standard deviations.
+A planner that adds a few pairs a period (ALBIC) gains less than that in each: what it does is
+noticed in the end, so only luck is asked about.
 
 The bound: of n rows that would come together or part, come what may, with equal chance, as many
 more come than part as z standard deviations (n ** 0.5) with a probability below exp(-z^2 / 2)
@@ -51,13 +51,16 @@ def is_more_than_chance(situation: Situation, node: I32) -> bool:
     return not varies or gained >= CHANCE * varies**0.5
 
 
-def is_more_than_luck(situation: Situation, node: I32, before: Sequence[Traffic] = ()) -> bool:
+def is_more_than_luck(
+    situation: Situation, node: I32, before: Sequence[Traffic] = (), *, noticed: bool = True
+) -> bool:
     """The same of the best of very many plans; rows of periods `before` did not choose it.
 
-    They are the last first. As many sums are looked at, chance has as many tries.
+    They are the last first. As many sums are looked at, chance has as many tries. Unless `noticed`
+    is false, a gain must be more than rows that stay differ by.
     """
     gained, varies = _gain(situation, node, situation.traffic)
-    if gained < NOTICED * _varies_anyway(situation):
+    if noticed and gained < NOTICED * _varies_anyway(situation):
         return not varies
     if not varies or gained >= (CHANCE**2 + 2.0 * _log_plans(situation, node)) ** 0.5 * varies**0.5:
         return True

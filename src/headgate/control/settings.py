@@ -137,10 +137,12 @@ class PlannerSettings:
             that every task reads, so this many are 3 MB.
         memory_epochs: About how many epochs the planner looks back. Set with the replays of
             docs/decisions/0011, whose keys drift within some epochs; not searched.
-        slot_state_bytes: State that a slot can hold. If given, memory may be the bottleneck; by
-            default it is not, as nobody knows what else an executor's memory is for.
-        slot_bytes_per_second: Bytes that a slot can take in and send. If given, the network may
-            be the bottleneck; by default it is not, as slots of one host do not use it.
+        slot_state_bytes: State that a slot can hold, a number for all or by host, as
+            `{"big": 8e9, "small": 2e9}` (then for every host). If given, memory may be the
+            bottleneck; by default it is not, as nobody knows what else an executor's memory is for.
+        slot_bytes_per_second: Bytes that a slot can take in and send, in the same way. If given,
+            the network may be the bottleneck; by default it is not, as slots of one host do not use
+            it.
         host_speeds: How fast hosts are, by name, where 1 is a plain one: of units, a slot on a host
             of speed 2 gets twice the load. A host that is not named then has 1. By default tasks
             measure it, and hosts within a quarter of each other count as alike.
@@ -165,8 +167,8 @@ class PlannerSettings:
     moves_max: int | None = None
     pins_max: int = 262_144
     memory_epochs: int = 5
-    slot_state_bytes: float | None = None
-    slot_bytes_per_second: float | None = None
+    slot_state_bytes: float | Mapping[str, float] | None = None
+    slot_bytes_per_second: float | Mapping[str, float] | None = None
     host_speeds: Mapping[str, float] = field(default_factory=dict)
     distance_costs: Mapping[str, float] = field(default_factory=dict)
     planner_seconds: float = 1.0
@@ -191,9 +193,12 @@ class PlannerSettings:
                 check_count(getattr(self, name), f"{name}=", least=lowest)
         if self.migration_units_max is not None:
             check_count(self.migration_units_max, "migration_units_max=")
+        for name in ("slot_state_bytes", "slot_bytes_per_second"):
+            given = getattr(self, name)
+            numbers = given.values() if isinstance(given, Mapping) else [given]
+            if not all(number is None or number > 0 for number in numbers) or given == {}:
+                raise DeclarationError(f"{name}={given}; give more than 0, or None")
         for name in (
-            "slot_state_bytes",
-            "slot_bytes_per_second",
             "planner_seconds",
             "load_distance_max_pct",
             *self.OF_ALBIC,
@@ -201,12 +206,12 @@ class PlannerSettings:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise DeclarationError(f"{name}={value}; give more than 0, or None")
-        if given := dict(self.distance_costs):
-            costs = [given.get(name, 0.0) for name in CLASSES[1:]]
-            if set(given) != set(CLASSES[1:]) or not 0 < costs[0] <= costs[1] <= costs[2]:
+        if distances := dict(self.distance_costs):
+            costs = [distances.get(name, 0.0) for name in CLASSES[1:]]
+            if set(distances) != set(CLASSES[1:]) or not 0 < costs[0] <= costs[1] <= costs[2]:
                 raise DeclarationError(
-                    f"distance_costs={given}; give host, rack and elsewhere, above 0, none below "
-                    "the one before"
+                    f"distance_costs={distances}; give host, rack and elsewhere, above 0, none "
+                    "below the one before"
                 )
         for host, speed in self.host_speeds.items():
             if not speed > 0:

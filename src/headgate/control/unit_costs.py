@@ -5,7 +5,9 @@ than its rows should makes each of its units count for more, and the same for le
 into other parts every time, so only what a unit costs itself stays with it, as a picture is made
 from shadows (multiplicative reconstruction). A factor is that of a row against the mean row of the
 operator, so a slot whose units are all expensive is found as well. What differs by less than
-`NOISE` teaches nothing: at rest, factors stand still.
+`NOISE` teaches nothing: at rest, factors stand still. A clock that pauses makes a part look dear
+once; so how far parts were off what their units should take is kept as well (`doubt`). It is large
+after a pause as after a change, and shrinks with every measurement that agrees.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from headgate.slot.unit_times import part_of_units
 NOISE = 0.15  # of a part's time, either way; about what clocks differ by from run to run
 LEARNS = 0.7  # of the surprise of a part, in logarithms
 FADES = 0.9  # of what a mean row takes, per measurement
+DOUBT_FADES = 0.5  # of how far parts were off, in squares, per measurement
 FACTOR_MAX = 1_000.0
 UNITS_MAX = 1 << 17  # of an operator, with a factor of their own: 2 MB
 MEASURED_MIN = 5  # times per host, before speeds are believed
@@ -40,6 +43,7 @@ class _Learnt:
     log: F64 = field(default_factory=lambda: np.empty(0))
     spent: float = 0.0
     work: float = 0.0
+    off: dict[int, float] = field(default_factory=dict)  # square of a slot's doubt
 
     def of(self, unit: U64) -> F64:
         """The logarithm of every unit's factor."""
@@ -49,7 +53,7 @@ class _Learnt:
         found[known] = self.log[at[known]]
         return found
 
-    def take_in(self, unit: U64, rows: F64, part: I64, spent: F64) -> None:
+    def take_in(self, slot: int, unit: U64, rows: F64, part: I64, spent: F64) -> None:
         log = self.of(unit)
         work = np.bincount(part, rows * np.exp(log), len(spent))
         self.spent = FADES * self.spent + float(spent.sum())
@@ -59,6 +63,8 @@ class _Learnt:
             return
         surprise = np.zeros(len(spent))
         surprise[told] = np.log(spent[told] / work[told] * self.work / self.spent)
+        off = float(((work / work.sum() * surprise) ** 2).sum())  # parts go wrong each by itself
+        self.off[slot] = max(off, DOUBT_FADES * self.off.get(slot, 0.0))
         surprise[np.abs(surprise) < np.log1p(NOISE)] = 0.0
         if surprise.any():
             log = np.clip(log + LEARNS * surprise[part], -np.log(FACTOR_MAX), np.log(FACTOR_MAX))
@@ -91,6 +97,12 @@ class UnitCosts:
         learnt = self._learnt.get(operator)
         return np.ones(len(unit)) if learnt is None else np.exp(learnt.of(unit))
 
+    def doubt(self, operator: str, slots: int) -> F64:
+        """Standard error of every slot's load of an operator, as a share of it."""
+        learnt = self._learnt.get(operator)
+        off = {} if learnt is None else learnt.off
+        return np.sqrt([off.get(slot, 0.0) for slot in range(slots)])
+
     # --- inside ----------------------------------------------------------------------------
     def _take_in(
         self,
@@ -106,7 +118,7 @@ class UnitCosts:
         spent = np.array(spent_ns, np.float64) * speeds.get(task.slot, 1.0)
         part = part_of_units(counted.a, epoch, len(spent))
         learnt = self._learnt.setdefault(operator, _Learnt())
-        learnt.take_in(counted.a, counted.count, part, spent)
+        learnt.take_in(task.slot, counted.a, counted.count, part, spent)
 
 
 class HostSpeeds:

@@ -161,10 +161,12 @@ class Period:
         cost_least: float = 0.0,
         costs: UnitCosts | None = None,
         speeds: F64 | None = None,
+        before: Sequence[Period] = (),
     ) -> MeasuredUnits:
         """The situation under these tables; the slots `leaving` are to be emptied.
 
-        `speeds` are those of the slots (default: all 1), `costs` what is known of units.
+        `speeds` are those of the slots (default: all 1), `costs` what is known of units, `before`
+        the periods whose times say how much times differ by themselves.
         """
         index = UnitIndex.of(tables, self.seen.labels)
         slots = next(iter(tables.values())).slots
@@ -174,31 +176,27 @@ class Period:
         state = np.maximum(index.add_up(self.state), STATE_BYTES_MIN)
         traffic = self.traffic(index)
         to_pct = 100.0 / self.wall_ms if self.wall_ms > 0 else 0.0
-        took = {
-            op: float(ms @ then) if len(ms) == len(then) else float(ms.sum())
-            for op, ms in self.operator_ms.items()
-        }
-        in_operators = sum(took.values())
-        spent = (self.task_ms or 0.0) * float(then.mean() if len(then) else 1.0) or in_operators
-        remote_ms = 0.0  # what is left of tasks beside their operators, per end of such a row
-        if self.crossing_rows:
-            remote_ms = max(0.0, spent - in_operators) / (2.0 * self.crossing_rows)
-        time = self._shared_out(index, rows * index.factors(costs), took) * to_pct
+        took, spent, remote_ms = self._spent(then)
+        weight = rows * index.factors(costs)
+        time = self._shared_out(index, weight, took) * to_pct
         time = time + remote_ms * to_pct * traffic.remote(index.home)
         besides = max(0.0, spent * to_pct - float(time.sum()))
         loads, use = {"time": time}, {"time": besides + float(time.sum())}
+        rooms, hosts = {"time": speeds}, self.seen.hosts
         if capacity.slot_state_bytes:
-            loads["memory"] = 100.0 * state / capacity.slot_state_bytes
+            each, rooms["memory"] = _by_slot(capacity.slot_state_bytes, hosts, slots)
+            loads["memory"] = 100.0 * state / each
         if capacity.slot_bytes_per_second and self.wall_ms > 0:
+            each, rooms["bytes"] = _by_slot(capacity.slot_bytes_per_second, hosts, slots)
             sent = self._bytes(index, rows, traffic)
-            loads["bytes"] = sent / (capacity.slot_bytes_per_second * self.wall_ms / 1e5)
+            loads["bytes"] = sent / (each * self.wall_ms / 1e5)
         use = {name: float(load.sum()) for name, load in loads.items()} | use
         resource = max(loads, key=lambda name: use[name])
         timed = (self.wall_ms > 0 and use[resource] > 0) or resource == "memory"
         base = 0.0
         if resource == "time" and timed:
             traffic, base = replace(traffic, remote_load=remote_ms * to_pct), besides / slots
-        room = speeds if resource == "time" else np.ones(slots)
+        room = rooms[resource]
         nodes = Nodes(room, np.isin(np.arange(slots), list(leaving)), distances)
         load = loads[resource] if timed else rows
         units = Units(tuple(tables), index.operator, load, state, index.names)
@@ -216,7 +214,10 @@ class Period:
         most = max((float(by_slot.sum()) for by_slot in self.seen.slot_rows.values()), default=0.0)
         noise = CHANCE * 100.0 * math.sqrt((slots - 1) / most) if most else 0.0
         noise = 0.0 if resource == "memory" else noise  # which is there, not drawn anew
-        told = _in_words(resource, use, slots, speeds) if timed else ""
+        if resource == "time" and timed:
+            doubt = self._clock_noise(index, weight, room, then, before, costs)
+            noise = math.hypot(noise, CHANCE * doubt)
+        told = _in_words(resource, use, rooms) if timed else ""
         return MeasuredUnits(situation, resource, base, timed, noise, told)
 
     def traffic(self, index: UnitIndex) -> Traffic:
@@ -234,6 +235,64 @@ class Period:
         return Traffic(pair // len(index.home), pair % len(index.home), rate)
 
     # --- inside ----------------------------------------------------------------------------
+    def _spent(self, speeds: F64) -> tuple[dict[str, float], float, float]:
+        """Ms of operators, of whole tasks, and per end of a row that crosses: on a plain host.
+
+        The last is what is left of tasks beside their operators.
+        """
+        took = {
+            op: float(ms @ speeds) if len(ms) == len(speeds) else float(ms.sum())
+            for op, ms in self.operator_ms.items()
+        }
+        inside = sum(took.values())
+        spent = (self.task_ms or 0.0) * float(speeds.mean() if len(speeds) else 1.0) or inside
+        crossing = 2.0 * self.crossing_rows
+        return took, spent, max(0.0, spent - inside) / crossing if crossing else 0.0
+
+    def _clock_noise(
+        self,
+        index: UnitIndex,
+        weight: F64,
+        room: F64,
+        speeds: F64,
+        before: Sequence[Period],
+        costs: UnitCosts | None,
+    ) -> float:
+        """Standard deviation of a slot's load, in percent of the mean, that times alone give.
+
+        Of this period's rows, with what rows took in each period heard; and of what parts of units
+        took, by how far they were off. A pause is one period of several: it explains itself.
+        """
+        slots, crosses = len(room), self.traffic(index).remote(index.home)
+        cells = index.operator * np.int64(slots) + index.home
+        of_slots = np.bincount(cells, weight, len(index.operators) * slots)
+        of_slots = of_slots.reshape(len(index.operators), slots)
+        of_slots = of_slots / np.maximum(of_slots.sum(axis=1, keepdims=True), 1e-300)
+        remote = np.bincount(index.home, crosses, slots)
+        rows = self._rows_of(index)
+        now, _, remote_ms = self._spent(speeds)
+        loads = []
+        for period in (self, *before):
+            took, _, each = period._spent(speeds)
+            old = period._rows_of(index)
+            ms = [
+                took[op] / n * m if op in took and n else now.get(op, 0.0)
+                for op, m, n in zip(index.operators, rows, old, strict=True)
+            ]
+            load = np.array(ms) @ of_slots + remote * (each or remote_ms)
+            loads.append(load / room * float(room.sum()) / max(float(load.sum()), 1e-300))
+        varies = np.var(loads, axis=0, ddof=1) if len(loads) > 1 else np.zeros(slots)
+        if costs is not None:
+            mine = np.array([now.get(op, 0.0) for op in index.operators])[:, None] * of_slots
+            off = np.array([costs.doubt(op, slots) for op in index.operators]) * mine
+            share = np.sqrt((off**2).sum(axis=0)) / room * float(room.sum())
+            varies = varies + (share / max(float(mine.sum()), 1e-300)) ** 2
+        return 100.0 * math.sqrt(float(varies.max(initial=0.0)))
+
+    def _rows_of(self, index: UnitIndex) -> list[float]:
+        by_slot = self.seen.slot_rows
+        return [float(by_slot[op].sum()) if op in by_slot else 0.0 for op in index.operators]
+
     def _shared_out(self, index: UnitIndex, weight: F64, totals: Mapping[str, float]) -> F64:
         """What operators have in all, by the weight of their units; nothing where none has any."""
         of_all = np.bincount(index.operator, weight, len(index.operators))[index.operator]
@@ -260,15 +319,31 @@ class Period:
         return found
 
 
-def _in_words(resource: str, use: Mapping[str, float], slots: int, speeds: F64) -> str:
+def _by_slot(
+    given: float | Mapping[str, float], hosts: Sequence[str], slots: int
+) -> tuple[float, F64]:
+    """The capacity of a plain slot, which is the mean, and of every slot against that.
+
+    A host that is not named has the least of those that are: it must not get too much.
+    """
+    if not isinstance(given, Mapping):
+        return given, np.ones(slots)
+    if len(hosts) != slots:
+        return float(np.mean(list(given.values()))), np.ones(slots)
+    found = np.array([given.get(host, min(given.values())) for host in hosts], np.float64)
+    return float(found.mean()), found / found.mean()
+
+
+def _in_words(resource: str, use: Mapping[str, float], rooms: Mapping[str, F64]) -> str:
     """The bottleneck and the other resources, in percent of what all slots can take; a line."""
-    room = {name: float(speeds.sum()) if name == "time" else float(slots) for name in use}
-    shares = {name: f"{name} {use[name] / room[name]:.0f} %" for name in use}
+    shares = {name: f"{name} {use[name] / rooms[name].sum():.0f} %" for name in use}
     others = [share for name, share in shares.items() if name != resource]
     line = f"the bottleneck is {shares[resource]} of what slots can take"
     line += f" ({', '.join(others)})" if others else ""
-    if (speeds != speeds[0]).any():
-        line += f"; speeds of slots {', '.join(f'{speed:.2g}' for speed in speeds)}"
+    for name, what in (("time", "speeds"), (resource, f"shares of {resource}")):
+        room = rooms[name]
+        if (room != room[0]).any() and (name, what) != ("time", "shares of time"):
+            line += f"; {what} of slots {', '.join(f'{x:.2g}' for x in room)}"
     return line
 
 

@@ -132,6 +132,7 @@ class UnitPlacement:
             cost_least=self.settings.migration_seconds_least,
             costs=self._unit_costs,
             speeds=self._speeds.of(hosts),
+            before=tuple(self._before),
         )
         index = UnitIndex.of(tables)
         heard = tuple(earlier.traffic(index) for earlier in self._before)

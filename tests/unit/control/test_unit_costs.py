@@ -79,6 +79,26 @@ def test_noise_teaches_nothing() -> None:
     assert (costs.factors("op", UNITS) == 1).all()
 
 
+def test_a_pause_of_a_clock_is_doubted_until_measurements_agree_again() -> None:
+    """One part of slot 0 stands still: what that makes of the slot's load is within the doubt."""
+    rows, even, costs = np.full(BUCKETS, 100.0), np.ones(BUCKETS), UnitCosts()
+    costs.learn([timed(epoch, even, rows, noise=0.1) for epoch in range(5)], {})
+    before = costs.doubt("op", SLOTS)
+    paused = timed(5, even, rows, noise=0.1)
+    ns = paused.statistics[0].unit_ns["op"]
+    paused.statistics[0].unit_ns["op"] = (10 * ns[0], *ns[1:])
+    costs.learn([paused], {})
+
+    loads = np.bincount(HOME, rows * costs.factors("op", UNITS))
+    off, doubt = abs(loads[0] / loads.mean() - 1), costs.doubt("op", SLOTS)
+    assert off > 0.05
+    assert 3 * doubt[0] > off
+    assert doubt[0] > 2 * before[0]
+    assert (3 * before < 0.1).all()
+    costs.learn([timed(epoch, even, rows, noise=0.1) for epoch in range(6, 20)], {})
+    assert costs.doubt("op", SLOTS)[0] < 0.5 * doubt[0]
+
+
 def yardsticks(times: dict[str, int], epochs: int) -> list[Observed]:
     hosts = tuple(times)
     facts = EpochFacts(0, slots=len(hosts), engine=EngineFacts(hosts=hosts))

@@ -219,7 +219,36 @@ def test_what_moving_costs_is_learnt_from_moves() -> None:
     assert cost.per_byte == pytest.approx(1e-8, rel=0.01), "50 s for 5 GB, over and over"
 
 
-@pytest.mark.parametrize("wrong", [{"slot_state_bytes": 0}, {"slot_bytes_per_second": -1}])
-def test_a_capacity_of_nothing_is_refused(wrong: dict[str, float]) -> None:
+@pytest.mark.parametrize("setting", ["slot_state_bytes", "slot_bytes_per_second"])
+def test_memory_and_network_may_differ_by_host(watched: Watching, setting: str) -> None:
+    """The last slot is on a host with three times as much: alike in use, it has a third of it."""
+    period = Period.of(watched.observed, -1)
+    slots = next(iter(watched.tables.values())).slots
+    hosts = (*["small"] * (slots - 1), "big")
+    period = replace(period, seen=replace(period.seen, hosts=hosts))
+
+    def found(value: Any) -> MeasuredUnits:
+        return period.measure(watched.tables, hg.PlannerSettings(**{setting: value}), 1.0)
+
+    alike, named = found(10.0), found({"small": 10.0, "big": 30.0})
+
+    assert named.resource == alike.resource != "time"
+    factor = np.array([1.0] * (slots - 1) + [3.0])
+    assert named.loads == pytest.approx(alike.loads / factor)
+    assert named.situation.nodes.capacity == pytest.approx(factor / factor.mean())
+    assert "of slots" in named.told
+    assert found({"small": 10.0}).loads == pytest.approx(alike.loads), "not named: the least"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"slot_state_bytes": 0},
+        {"slot_bytes_per_second": -1},
+        {"slot_state_bytes": {"a": 0}},
+        {"slot_bytes_per_second": {}},
+    ],
+)
+def test_a_capacity_of_nothing_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(DeclarationError):
         hg.PlannerSettings(**wrong)

@@ -14,7 +14,9 @@ from headgate.control.units import UnitPlacement
 from headgate.errors import DeclarationError
 from headgate.planner.allocation.integrated import IntegratedPlanner, IntegratedSettings
 from headgate.routing.hashing import hash_columns
+from headgate.slot.report import Moment, Timing
 from headgate.testing import ListSource, LocalRun, run
+from row_time import MICROSECOND, RowTime
 from strategies import seeds
 
 pytestmark = pytest.mark.usefixtures("row_time")
@@ -157,6 +159,51 @@ def test_a_load_that_comes_to_one_slot_is_shared_out_in_the_next_period(rows: in
     busiest = [max(r["loads"]["first"]) / rows * SLOTS for r in done.records]
     assert busiest[6] > 1.8
     assert max(busiest[8:]) < 1.35
+
+
+class BusyMachine(RowTime):
+    """Rows take 20 % more or less in every task, and now and then one stands still."""
+
+    draw = np.random.default_rng(0)
+
+    def timed(self, level: int, slot: int, name: str, rows: int, start: Moment) -> None:
+        paused = 10.0 if self.draw.random() < 0.02 else 1.0
+        took = int(rows * MICROSECOND * self.draw.uniform(0.8, 1.2) * paused)
+        self.timings.append(Timing(level, slot, name, rows, took))
+
+
+def shared_out(keys: list[float]) -> hg.RoutingTable:
+    """Slots with these shares of the keys."""
+    single = hg.hash_table(256, 256).with_buckets(np.arange(256, dtype=np.int32))
+    bucket = single.route(hash_columns([pa.array(np.arange(KEYS))], KEYS))
+    share = np.cumsum(np.bincount(bucket, minlength=256)) / KEYS
+    slot = np.searchsorted(np.cumsum(keys)[:-1], share, side="left")
+    return hg.hash_table(SLOTS, 256).with_buckets(slot.astype(np.int32))
+
+
+@pytest.mark.parametrize("planner", ["albic", "milp"])
+def test_what_a_clock_makes_of_a_steady_stream_is_not_evened(
+    planner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Operators are uneven, and even together; so they are not whenever one of them is slow."""
+    monkeypatch.setattr(BusyMachine, "draw", np.random.default_rng(0))
+    monkeypatch.setattr("headgate.testing.Services", BusyMachine)
+    flow = hg.Flow("busy")
+    rows = flow.source(ListSource("a bigint, b bigint", drawn(0, 5_000, 0.0, 20)))
+    first = rows.key_by("a", grouping="hash").process(hg.Count(emit="rows"), name="first")
+    first.key_by("b", grouping="hash").process(hg.Count(), name="second").to_memory("out")
+    done = run(
+        flow,
+        slots=SLOTS,
+        buckets=256,
+        tables={"first": shared_out([0.5, 0.3, 0.2]), "second": shared_out([0.16, 0.37, 0.47])},
+        manager=DecisionLoop(placing=UnitPlacement(("first", "second"), hg.Manager(planner))),
+        clock=Clock(),
+        check_purity=False,
+    )
+    late = [units for epoch, units in moved(done).items() if epoch >= SETTLED]
+
+    assert max(late, default=0) <= (PAPER if planner == "albic" else 0)
 
 
 def test_noise_is_not_evened_but_a_crowd_is() -> None:

@@ -12,12 +12,14 @@ import math
 import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
+from scipy.special import pdtrc
 
 from headgate.arrays import F64, I64, Bools
 from headgate.planner.allocation.model import Situation
 from headgate.planner.first_cut import cut_graph
 
 SPLIT_ALPHA = 1.03
+FALSE_ALARM = 0.00135  # three standard deviations, one side
 
 
 def significant(situation: Situation, score_factor: float) -> Bools:
@@ -26,17 +28,33 @@ def significant(situation: Situation, score_factor: float) -> Bools:
     avg(gi) is what gi sends over the number of units downstream of it, those of the operators it
     sends to.
     """
+    found: Bools = situation.traffic.rate > _average(situation) * score_factor
+    return found
+
+
+def clear_of_chance(situation: Situation) -> Bools:
+    """Which pairs have more rows than their sender's average would give by chance.
+
+    The paper counts many rows per pair. Where rows are fewer than pairs, an average is a part of a
+    row and whoever met once would count: all units would be one set, too big to move.
+    """
+    average = _average(situation)
+    found: Bools = pdtrc(np.ceil(situation.traffic.rate) - 1.0, average) < FALSE_ALARM
+    return found
+
+
+def _average(situation: Situation) -> F64:
+    """avg(gi) of every pair's sender."""
     traffic, operator = situation.traffic, situation.units.operator
     if not len(traffic.rate):
-        return np.zeros(0, np.bool_)
+        return np.zeros(0)
     kinds = len(situation.units.operators)
     sends = np.zeros((kinds, kinds), np.bool_)
     sends[operator[traffic.sender], operator[traffic.receiver]] = True
     downstream = sends @ np.bincount(operator, minlength=kinds)
     out = np.bincount(traffic.sender, traffic.rate, len(situation.units))
-    average = out / np.maximum(downstream[operator], 1)
-    found: Bools = traffic.rate > average[traffic.sender] * score_factor
-    return found
+    average: F64 = out / np.maximum(downstream[operator], 1)
+    return average[traffic.sender]
 
 
 def collocated_sets(situation: Situation, counts: Bools) -> I64:
