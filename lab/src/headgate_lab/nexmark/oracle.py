@@ -158,6 +158,10 @@ class Answer:
         return f"{self.missing:,} rows missing, {self.surplus:,} too many, such as {self.example}"
 
 
+HELD_US = {"q6": 1}
+"""What closes with the watermark waits in q6, as ids come behind the time in its order."""
+
+
 class Oracle:
     """DuckDB over the files of events. `arrived_us`: the clock of each epoch, for q12."""
 
@@ -182,7 +186,7 @@ class Oracle:
         """The whole answer; with `closed_us`, as of the time when event time has come so far."""
         closed = "'infinity'::timestamptz"
         if closed_us is not None:
-            closed = f"make_timestamptz({closed_us})"
+            closed = f"make_timestamptz({closed_us - HELD_US.get(query, 0)})"
         told: pa.Table = self._base.sql(SQL[query].replace("{closed}", closed)).to_arrow_table()
         return told
 
