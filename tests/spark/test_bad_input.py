@@ -251,12 +251,18 @@ def test_an_error_in_a_batch_is_raised_by_its_handle(spark: SparkSession, tmp_pa
 
 
 def test_a_stage_that_lost_its_slots_is_an_error_and_not_a_wrong_result(
-    case: Case, spark: SparkSession, tmp_path: Path
+    case: Case, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a vendor's Spark that does not keep the partitions of a union."""
+    """As on a vendor's Spark that does not keep the partitions of a union; a cluster's exchanges
+    have one, and one process has none.
+    """
     write_case(case, tmp_path / "in", range(1))
-    with pytest.raises(EngineError):
-        run_case(spark, case, tmp_path, conf={"spark.sql.unionOutputPartitioning": "false"})
+    with monkeypatch.context() as as_on_a_cluster:
+        for module in ("engine", "exchange"):
+            name = f"headgate.runtime.{module}.in_one_process"
+            as_on_a_cluster.setattr(name, lambda spark: False)
+        with pytest.raises(EngineError):
+            run_case(spark, case, tmp_path, conf={"spark.sql.unionOutputPartitioning": "false"})
     write_case(case, tmp_path / "in", range(1, 4))
     collected = Collected()
     check(run_case(spark, case, tmp_path, collected=collected), case, collected)

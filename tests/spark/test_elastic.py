@@ -68,6 +68,7 @@ def test_two_to_four_to_two_slots_under_load_is_the_fold(
     flow = declared(read_files(spark, tmp_path / "in", SCHEMA))
     query = flow.start(spark, slots=2, checkpoint=str(tmp_path / "c"), manager=None)
     try:
+        query.processAllAvailable()  # there is state to move
         for slots in (4, 2):
             query.rescale(slots)
             load.until(query, lambda wanted=slots: query.slots == wanted)
