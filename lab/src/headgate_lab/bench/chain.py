@@ -100,7 +100,9 @@ class Entry:
 
 def run_chain(options: ChainOptions, say: Say) -> dict[str, Any]:
     """The figures of `headgate-lab bench chain`; rows per second and ratios."""
-    with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="headgate-bench-", ignore_cleanup_errors=True
+    ) as folder:
         work = Path(folder)
         sizes = {
             "fast": (options.rows_per_epoch, options.epochs),

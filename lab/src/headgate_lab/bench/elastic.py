@@ -77,7 +77,9 @@ def _own_cpus(options: ElasticOptions, say: Say) -> dict[str, Any]:
 
 
 def _measured(run: Run, options: ElasticOptions) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="headgate-bench-", ignore_cleanup_errors=True
+    ) as folder:
         done = run([elastic_driver.__file__, json.dumps(asdict(options)), folder], options)
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     if not lines:

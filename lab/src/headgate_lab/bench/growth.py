@@ -53,7 +53,9 @@ def run_growth(options: GrowthOptions, say: Say) -> dict[str, Any]:
         cells[f"row_bytes={size}"] = (2, size, 2)
     for length in options.chain:
         cells[f"chain={length}"] = (2, 0, length)
-    with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="headgate-bench-", ignore_cleanup_errors=True
+    ) as folder:
         work = Path(folder)
         number = iter(range(1_000_000))
 

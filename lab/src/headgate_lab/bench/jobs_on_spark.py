@@ -146,7 +146,9 @@ def _run_all(
     tables = {op: table.with_owners(order % options.slots) for op, order in starts.items()}
     raw: dict[str, list[Line]] = {}
     seconds = {}
-    with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="headgate-bench-", ignore_cleanup_errors=True
+    ) as folder:
         work = Path(folder)
         files = write_epochs(periods, work / "in")
         job = Placed(flow, files, tables, epochs_per_period)

@@ -102,7 +102,9 @@ class Stirring:
 
 def run_manage(options: ManageOptions, say: Say) -> dict[str, Any]:
     """Rows per second with and without counting, and how long epochs take that move state."""
-    with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="headgate-bench-", ignore_cleanup_errors=True
+    ) as folder:
         work = Path(folder)
         many = _input(options, options.counting_epochs, work / "many")
         few = _input(options, options.epochs, work / "few")

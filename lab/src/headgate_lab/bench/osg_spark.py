@@ -113,7 +113,9 @@ def run_on_spark(
     told: list[dict[str, Any]] = []
     number, begun_s, turn_s = 0, time.monotonic(), 0.0
     left_out: list[int] = []
-    with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="headgate-bench-", ignore_cleanup_errors=True
+    ) as folder:
         for turn, k in enumerate(options.instances):
             turn_begun_s = time.monotonic()
             if turn_begun_s + turn_s - begun_s > 60 * options.minutes:

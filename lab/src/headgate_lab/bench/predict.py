@@ -59,7 +59,9 @@ QUICK = PredictOptions(
 def run_predict(options: PredictOptions, say: Say) -> dict[str, Any]:
     """The errors of every flow, and their medians and largest."""
     flows = []
-    with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="headgate-bench-", ignore_cleanup_errors=True
+    ) as folder:
         ground = Ground(spark_query.session(options.slots), Path(folder))
         calibration, seconds = timed(lambda: calibrate(ground.spark, options.probe_sizes))
         say(f"calibrated in {seconds:.0f} s: {calibration.costs}")

@@ -71,7 +71,10 @@ def run_regression(options: RegressionOptions, say: Say, root: Path = ROOT) -> d
     base = options.base or base_of(root)
     commit = _git(root, "rev-parse", "--short", f"{base}^{{commit}}").strip()
     say(f"this tree against {base} ({commit})")
-    with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder, ExitStack() as opened:
+    with (
+        tempfile.TemporaryDirectory(prefix="headgate-bench-", ignore_cleanup_errors=True) as folder,
+        ExitStack() as opened,
+    ):
         work = Path(folder)
         trees = {"base": unpack(root, commit, work / "base"), "this": root}
         asked = {path: _work(path, options, work) for path in options.paths}

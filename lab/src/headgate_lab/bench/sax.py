@@ -82,7 +82,9 @@ QUICK = SaxOptions(
 def run_sax(options: SaxOptions, say: Say) -> dict[str, Any]:
     """Both flows; `flows[name]` has `tables`, `figures` and the `inputs` they come from."""
     found = {}
-    with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="headgate-bench-", ignore_cleanup_errors=True
+    ) as folder:
         ground = Ground(spark_query.session(CORES), Path(folder), CORES)
         calibration, seconds = timed(lambda: calibrate(ground.spark, options.probe_sizes))
         say(f"calibrated in {seconds:.0f} s: {calibration.costs}")

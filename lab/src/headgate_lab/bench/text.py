@@ -88,7 +88,9 @@ def _named(prefix: str, numbers: Any) -> pa.Array:
 
 def run_text(options: TextOptions, say: Say) -> dict[str, Any]:
     """The figures of `headgate-lab bench text`: rows per second and ratios."""
-    with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="headgate-bench-", ignore_cleanup_errors=True
+    ) as folder:
         work = Path(folder)
         tables = (text_rows(options, epoch) for epoch in range(options.epochs))
         epochs = write_epochs(tables, work / "in")

@@ -108,7 +108,9 @@ def options_for(flow: str, *, quick: bool = False) -> TuneOptions:
 def run_tune(options: TuneOptions, say: Say) -> dict[str, Any]:
     """Rows per second and latency by configuration, the grid's best, and what was decided why."""
     flow = flow_named(options.flow, options.seed)
-    with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="headgate-bench-", ignore_cleanup_errors=True
+    ) as folder:
         ground = Ground(spark_query.session(CORES), Path(folder), CORES)
         probed = find_out(ground, flow, options.probe_rows, options.probe_sizes, say)
         _, optimize_s = timed(lambda: tune_epochs(probed.model, rows_max=options.rows_max))

@@ -93,7 +93,9 @@ def costly_options(*, quick: bool = False, exhaustive: bool = False) -> CostlyOp
 
 def run_costly(options: CostlyOptions, say: Say) -> dict[str, Any]:
     """On this machine, with a Spark that runs as many tasks at once as there are slots."""
-    with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="headgate-bench-", ignore_cleanup_errors=True
+    ) as folder:
         ground = Ground(spark_query.session(options.slots), Path(folder))
         return compare(ground, options, say) | {"hosts": 1}
 
@@ -108,7 +110,7 @@ def run_costly_on_hosts(
     wanted = {"quick": quick, "exhaustive": exhaustive}
     cores = -(-costly_options(**wanted).slots // hosts)
     with (
-        tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder,
+        tempfile.TemporaryDirectory(prefix="headgate-bench-", ignore_cleanup_errors=True) as folder,
         NamespaceCluster(hosts=hosts, cores_per_host=cores) as cluster,
     ):
         say(f"{hosts} hosts up, {cores} tasks at once on each")

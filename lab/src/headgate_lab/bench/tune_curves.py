@@ -83,7 +83,9 @@ def curves_for(flow: str, *, quick: bool = False) -> CurveOptions:
 def run_curves(options: CurveOptions, say: Say) -> dict[str, Any]:
     """A list of points for each curve, measured and expected."""
     flow = flow_named(options.flow, options.seed)
-    with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="headgate-bench-", ignore_cleanup_errors=True
+    ) as folder:
         ground = Ground(spark_query.session(CORES), Path(folder), CORES)
         probed = find_out(ground, flow, options.probe_rows, options.probe_sizes, say)
         chosen, known = choose(ground, flow, probed, options.probe_rows, rows_max=options.rows_max)

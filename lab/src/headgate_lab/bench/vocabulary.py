@@ -106,7 +106,9 @@ def run_work(work: Work) -> tuple[float, int]:
     """Processor seconds of all epochs but the first, and the rows that these put out."""
     schema = work.epochs[0][0].schema
     seconds, emitted, before = 0.0, 0, None
-    with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="headgate-bench-", ignore_cleanup_errors=True
+    ) as folder:
         slot = _OneSlot(work, schema, Path(folder))
         for number, (batch, watermark_us) in enumerate(work.epochs):
             clock = EpochClock(number, number, watermark_us, before, number - 1)

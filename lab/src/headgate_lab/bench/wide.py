@@ -54,7 +54,7 @@ def run_wide(options: WideOptions, say: Say) -> dict[str, Any]:
 
 def _at_speed(options: WideOptions, mbit: int, say: Say) -> dict[str, Any]:
     with (
-        tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder,
+        tempfile.TemporaryDirectory(prefix="headgate-bench-", ignore_cleanup_errors=True) as folder,
         NamespaceCluster(hosts=options.hosts, link_mbit=mbit) as cluster,
     ):
         say(f"{options.hosts} hosts up, links of {mbit} Mbit/s; running both ways")

@@ -65,7 +65,9 @@ def run_wide_rows(options: WideRowsOptions, say: Say) -> dict[str, Any]:
 
 def _of_size(size: int, options: WideRowsOptions, say: Say) -> dict[str, Any]:
     rows = max(1, options.epoch_bytes // size)
-    with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="headgate-bench-", ignore_cleanup_errors=True
+    ) as folder:
         work = Path(folder)
         tables = (
             chain_keys(rows, seed=options.seed, epoch=e, chain=CHAIN, payload_bytes=size).table

@@ -103,7 +103,12 @@ class Rounds:
 
 def run_nexmark(options: NexmarkOptions, say: Say, keep: Keep | None = None) -> dict[str, Any]:
     """The figures of `headgate-lab nexmark`; `keep` is given those of the queries so far."""
-    with tempfile.TemporaryDirectory(prefix="headgate-nexmark-") as folder, ExitStack() as stack:
+    with (
+        tempfile.TemporaryDirectory(
+            prefix="headgate-nexmark-", ignore_cleanup_errors=True
+        ) as folder,
+        ExitStack() as stack,
+    ):
         work = Path(folder)
         say(f"drawing {options.events:,} events, {options.epochs} epochs")
         files = write_event_files(

@@ -58,7 +58,9 @@ def run_placed(options: PlacedOptions, say: Say) -> dict[str, Any]:
         raise EngineError(f"nexmark --placed needs network namespaces: {reason}")
     queries: dict[str, dict[str, Any]] = {}
     with (
-        tempfile.TemporaryDirectory(prefix="headgate-nexmark-") as folder,
+        tempfile.TemporaryDirectory(
+            prefix="headgate-nexmark-", ignore_cleanup_errors=True
+        ) as folder,
         NamespaceCluster(hosts=options.hosts, link_mbit=options.link_mbit, conf=CONF) as cluster,
     ):
         say(f"{options.hosts} hosts up, links of {options.link_mbit} Mbit/s")
