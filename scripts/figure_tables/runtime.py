@@ -202,9 +202,9 @@ def vocabulary(found: dict[str, Any]) -> str:
     rates, ratios = found["rows_per_s_per_core"], found["sliding_over_tumbling"]
     rows = []
     for keys, ratio in ratios.items():
-        minute = f"a minute, {int(keys):,} keys"
-        rows.append([f"tumbling windows of {minute}", f"{rates[f'tumbling_{keys}']:,.0f}", ""])
-        hour = f"sliding windows of an hour every {minute}"
+        minute = f"tumbling windows of a minute, {int(keys):,} keys"
+        rows.append([minute, f"{rates[f'tumbling_{keys}']:,.0f}", ""])
+        hour = f"sliding windows of an hour, each minute, {int(keys):,} keys"
         rows.append([hour, f"{rates[f'sliding_{keys}']:,.0f}", f"{ratio:.2f}x"])
     sessions = f"sessions, {found['options']['session_keys']:,} keys"
     rows.append([sessions, f"{rates['sessions']:,.0f}", ""])
