@@ -340,9 +340,9 @@ def _in_words(resource: str, use: Mapping[str, float], rooms: Mapping[str, F64])
     others = [share for name, share in shares.items() if name != resource]
     line = f"the bottleneck is {shares[resource]} of what slots can take"
     line += f" ({', '.join(others)})" if others else ""
-    for name, what in (("time", "speeds"), (resource, f"shares of {resource}")):
-        room = rooms[name]
-        if (room != room[0]).any() and (name, what) != ("time", "shares of time"):
+    for name in dict.fromkeys(("time", resource)):
+        what, room = "speeds" if name == "time" else f"shares of {name}", rooms[name]
+        if (room != room[0]).any():
             line += f"; {what} of slots {', '.join(f'{x:.2g}' for x in room)}"
     return line
 
