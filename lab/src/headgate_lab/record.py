@@ -7,12 +7,18 @@ up meets all of them alike.
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
 from headgate.demo import Machine
+
+
+def work_folder() -> tempfile.TemporaryDirectory[str]:
+    """For a comparison's files; figures are told even if Spark still writes there at the end."""
+    return tempfile.TemporaryDirectory(prefix="headgate-bench-", ignore_cleanup_errors=True)
 
 
 @dataclass(frozen=True)

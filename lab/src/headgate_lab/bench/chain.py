@@ -12,7 +12,6 @@ without, where every row goes to the slot of its key. DuckDB and NumPy are limit
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -39,7 +38,7 @@ from headgate_lab.baselines.result import (
     timed_rows,
 )
 from headgate_lab.bench import contestant
-from headgate_lab.record import side_by_side
+from headgate_lab.record import side_by_side, work_folder
 from headgate_lab.streams import correlated_pairs
 
 Say = Callable[[str], None]
@@ -100,9 +99,7 @@ class Entry:
 
 def run_chain(options: ChainOptions, say: Say) -> dict[str, Any]:
     """The figures of `headgate-lab bench chain`; rows per second and ratios."""
-    with tempfile.TemporaryDirectory(
-        prefix="headgate-bench-", ignore_cleanup_errors=True
-    ) as folder:
+    with work_folder() as folder:
         work = Path(folder)
         sizes = {
             "fast": (options.rows_per_epoch, options.epochs),

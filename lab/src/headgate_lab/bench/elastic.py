@@ -16,7 +16,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -28,6 +27,7 @@ from headgate.errors import EngineError
 from headgate_lab.bench import elastic_driver
 from headgate_lab.cluster.host_cpu import quotas_available
 from headgate_lab.cluster.namespace_cluster import NamespaceCluster, available
+from headgate_lab.record import work_folder
 
 Say = Callable[[str], None]
 Run = Callable[[list[str], "ElasticOptions"], "subprocess.CompletedProcess[str]"]
@@ -77,9 +77,7 @@ def _own_cpus(options: ElasticOptions, say: Say) -> dict[str, Any]:
 
 
 def _measured(run: Run, options: ElasticOptions) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(
-        prefix="headgate-bench-", ignore_cleanup_errors=True
-    ) as folder:
+    with work_folder() as folder:
         done = run([elastic_driver.__file__, json.dumps(asdict(options)), folder], options)
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     if not lines:

@@ -9,7 +9,6 @@ with less effort (headgate needs none).
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -24,7 +23,7 @@ from headgate_lab.baselines import native, spark_query, tws
 from headgate_lab.baselines.result import BaselineResult
 from headgate_lab.bench import contestant
 from headgate_lab.bench.epoch_parts import EpochParts, row_of_keys, run_parts
-from headgate_lab.record import side_by_side
+from headgate_lab.record import side_by_side, work_folder
 
 Say = Callable[[str], None]
 
@@ -45,9 +44,7 @@ QUICK = FixedCostOptions(epochs=3, warmup=1, rounds=1, chains=(1, 2), more_slots
 def run_fixed_cost(options: FixedCostOptions, say: Say) -> dict[str, Any]:
     """Median milliseconds of a one-row epoch, per engine, and the ratios."""
     medians: dict[str, list[list[float]]] = {}
-    with tempfile.TemporaryDirectory(
-        prefix="headgate-bench-", ignore_cleanup_errors=True
-    ) as folder:
+    with work_folder() as folder:
         work = Path(folder)
         row = pa.table({"k1": pa.array([1], pa.int64()), "k2": pa.array([2], pa.int64())})
         epochs = write_epochs((row for _ in range(options.epochs)), work / "in")
@@ -97,9 +94,7 @@ def parts_of(options: FixedCostOptions, say: Say) -> dict[str, dict[str, Any]]:
     settings = [(levels, options.slots) for levels in options.chains]
     settings += [(2, slots) for slots in options.more_slots]
     found: dict[tuple[int, int], list[EpochParts]] = {at: [] for at in settings}
-    with tempfile.TemporaryDirectory(
-        prefix="headgate-bench-", ignore_cleanup_errors=True
-    ) as folder:
+    with work_folder() as folder:
         work = Path(folder)
         epochs = write_epochs((row_of_keys() for _ in range(options.epochs)), work / "in")
 

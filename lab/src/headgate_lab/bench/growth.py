@@ -6,7 +6,6 @@ epochs. Epochs of wide rows hold fewer of them, so that no epoch is larger than 
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -20,7 +19,7 @@ from headgate.operator import Count
 from headgate.topology.files import Files
 from headgate_lab.baselines import spark_query
 from headgate_lab.bench.contestant import epoch_seconds
-from headgate_lab.record import side_by_side
+from headgate_lab.record import side_by_side, work_folder
 from headgate_lab.streams import chain_keys
 
 Say = Callable[[str], None]
@@ -53,9 +52,7 @@ def run_growth(options: GrowthOptions, say: Say) -> dict[str, Any]:
         cells[f"row_bytes={size}"] = (2, size, 2)
     for length in options.chain:
         cells[f"chain={length}"] = (2, 0, length)
-    with tempfile.TemporaryDirectory(
-        prefix="headgate-bench-", ignore_cleanup_errors=True
-    ) as folder:
+    with work_folder() as folder:
         work = Path(folder)
         number = iter(range(1_000_000))
 

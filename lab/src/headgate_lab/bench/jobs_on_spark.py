@@ -8,7 +8,6 @@ are compared with a plain fold. The bench without Spark is the quick mode: it ha
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -26,6 +25,7 @@ from headgate.runtime.query import FlowQuery
 from headgate_lab.bench.edges import DATA_VARIABLE, data_folder
 from headgate_lab.bench.placed_runs import KEYS, Budget, Line, Placed, means_of, state_of
 from headgate_lab.papers import airline_flow, airline_job, edits_flow, edits_job
+from headgate_lab.record import work_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -146,9 +146,7 @@ def _run_all(
     tables = {op: table.with_owners(order % options.slots) for op, order in starts.items()}
     raw: dict[str, list[Line]] = {}
     seconds = {}
-    with tempfile.TemporaryDirectory(
-        prefix="headgate-bench-", ignore_cleanup_errors=True
-    ) as folder:
+    with work_folder() as folder:
         work = Path(folder)
         files = write_epochs(periods, work / "in")
         job = Placed(flow, files, tables, epochs_per_period)

@@ -9,7 +9,6 @@ so that an epoch that migrates can be held against the epochs around it.
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -27,6 +26,7 @@ from headgate.operator import Count
 from headgate.routing.table import RoutingTable
 from headgate_lab.baselines import spark_query
 from headgate_lab.bench.contestant import epoch_seconds
+from headgate_lab.record import work_folder
 from headgate_lab.streams import correlated_pairs
 
 Say = Callable[[str], None]
@@ -102,9 +102,7 @@ class Stirring:
 
 def run_manage(options: ManageOptions, say: Say) -> dict[str, Any]:
     """Rows per second with and without counting, and how long epochs take that move state."""
-    with tempfile.TemporaryDirectory(
-        prefix="headgate-bench-", ignore_cleanup_errors=True
-    ) as folder:
+    with work_folder() as folder:
         work = Path(folder)
         many = _input(options, options.counting_epochs, work / "many")
         few = _input(options, options.epochs, work / "few")

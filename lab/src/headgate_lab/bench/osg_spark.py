@@ -21,7 +21,6 @@ counts; and before anybody's turn comes in a new session, some epochs warm it.
 from __future__ import annotations
 
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -39,6 +38,7 @@ from headgate_lab.bench.osg_contestants import CONTESTANTS, LEARNERS, Run
 from headgate_lab.bench.stage_times import last_stage, stage_ms
 from headgate_lab.osg.deals import as_storm, bound_ms, by_author, fewer_of_two, in_turn
 from headgate_lab.osg.reach import FollowerGraph, follower_graph
+from headgate_lab.record import work_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -113,9 +113,7 @@ def run_on_spark(
     told: list[dict[str, Any]] = []
     number, begun_s, turn_s = 0, time.monotonic(), 0.0
     left_out: list[int] = []
-    with tempfile.TemporaryDirectory(
-        prefix="headgate-bench-", ignore_cleanup_errors=True
-    ) as folder:
+    with work_folder() as folder:
         for turn, k in enumerate(options.instances):
             turn_begun_s = time.monotonic()
             if turn_begun_s + turn_s - begun_s > 60 * options.minutes:

@@ -9,7 +9,6 @@ which the prediction is off what was measured.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -24,6 +23,7 @@ from headgate_lab.bench.choosing import choose, expect, parallelism_of
 from headgate_lab.bench.flow_runs import Ground
 from headgate_lab.bench.probing import Say, measure, timed
 from headgate_lab.bench.random_flows import Drawn, draw, flow_of
+from headgate_lab.record import work_folder
 
 GOALS = {"rows_per_s": 0.15, "latency_p95_ms": 0.25}
 ROWS_MAX = 200_000  # in an epoch of a probe
@@ -59,9 +59,7 @@ QUICK = PredictOptions(
 def run_predict(options: PredictOptions, say: Say) -> dict[str, Any]:
     """The errors of every flow, and their medians and largest."""
     flows = []
-    with tempfile.TemporaryDirectory(
-        prefix="headgate-bench-", ignore_cleanup_errors=True
-    ) as folder:
+    with work_folder() as folder:
         ground = Ground(spark_query.session(options.slots), Path(folder))
         calibration, seconds = timed(lambda: calibrate(ground.spark, options.probe_sizes))
         say(f"calibrated in {seconds:.0f} s: {calibration.costs}")

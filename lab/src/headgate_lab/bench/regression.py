@@ -15,7 +15,6 @@ import os
 import subprocess
 import sys
 import tarfile
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -30,7 +29,7 @@ from headgate.demo import Machine, write_epochs
 from headgate.errors import EngineError
 from headgate_lab.bench import regression_driver
 from headgate_lab.bench.text import TextOptions, text_rows
-from headgate_lab.record import side_by_side
+from headgate_lab.record import side_by_side, work_folder
 from headgate_lab.streams import chain_keys, correlated_pairs
 
 Say = Callable[[str], None]
@@ -72,7 +71,7 @@ def run_regression(options: RegressionOptions, say: Say, root: Path = ROOT) -> d
     commit = _git(root, "rev-parse", "--short", f"{base}^{{commit}}").strip()
     say(f"this tree against {base} ({commit})")
     with (
-        tempfile.TemporaryDirectory(prefix="headgate-bench-", ignore_cleanup_errors=True) as folder,
+        work_folder() as folder,
         ExitStack() as opened,
     ):
         work = Path(folder)

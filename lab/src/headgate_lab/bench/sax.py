@@ -14,7 +14,6 @@ Figures: each flow runs over a data set of fixed size in the paper's four config
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
@@ -36,6 +35,7 @@ from headgate_lab.bench.tune_flows import PAPER_FLOWS, BenchFlow, flow_named
 from headgate_lab.papers.sax_values import SHOWN_IN_FIGURE_5, TABLES, TOLD_IN_TEXT
 from headgate_lab.papers.storm_cluster import simulate
 from headgate_lab.planner.tuning.configurations import four_configurations
+from headgate_lab.record import work_folder
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,7 @@ QUICK = SaxOptions(
 def run_sax(options: SaxOptions, say: Say) -> dict[str, Any]:
     """Both flows; `flows[name]` has `tables`, `figures` and the `inputs` they come from."""
     found = {}
-    with tempfile.TemporaryDirectory(
-        prefix="headgate-bench-", ignore_cleanup_errors=True
-    ) as folder:
+    with work_folder() as folder:
         ground = Ground(spark_query.session(CORES), Path(folder), CORES)
         calibration, seconds = timed(lambda: calibrate(ground.spark, options.probe_sizes))
         say(f"calibrated in {seconds:.0f} s: {calibration.costs}")

@@ -11,7 +11,6 @@ epoch into tables in memory, on as many threads: no stream, no durability, a lim
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -27,7 +26,7 @@ from headgate.demo import EpochFiles, Machine, generators, write_epochs, zipf_we
 from headgate_lab.baselines import duckdb_limit, flink_sql, spark_query
 from headgate_lab.baselines.result import RivalUnavailable
 from headgate_lab.bench.contestant import epoch_seconds
-from headgate_lab.record import side_by_side
+from headgate_lab.record import side_by_side, work_folder
 
 Say = Callable[[str], None]
 KEYS = ("user", "page")
@@ -88,9 +87,7 @@ def _named(prefix: str, numbers: Any) -> pa.Array:
 
 def run_text(options: TextOptions, say: Say) -> dict[str, Any]:
     """The figures of `headgate-lab bench text`: rows per second and ratios."""
-    with tempfile.TemporaryDirectory(
-        prefix="headgate-bench-", ignore_cleanup_errors=True
-    ) as folder:
+    with work_folder() as folder:
         work = Path(folder)
         tables = (text_rows(options, epoch) for epoch in range(options.epochs))
         epochs = write_epochs(tables, work / "in")

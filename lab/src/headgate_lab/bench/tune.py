@@ -23,7 +23,6 @@ Latency is measured row by row, while rows come evenly (`flow_runs`).
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -42,7 +41,7 @@ from headgate_lab.bench.flow_runs import Ground, Latencies, Setting, Timed
 from headgate_lab.bench.optimize_time import optimize_times
 from headgate_lab.bench.probing import Say, find_out, timed
 from headgate_lab.bench.tune_flows import PAPER_FLOWS, BenchFlow, flow_named
-from headgate_lab.record import side_by_side
+from headgate_lab.record import side_by_side, work_folder
 
 CORES = 2
 CONFIGURATIONS = ("optimized", "not_optimized", "no_batching", "only_batching")
@@ -108,9 +107,7 @@ def options_for(flow: str, *, quick: bool = False) -> TuneOptions:
 def run_tune(options: TuneOptions, say: Say) -> dict[str, Any]:
     """Rows per second and latency by configuration, the grid's best, and what was decided why."""
     flow = flow_named(options.flow, options.seed)
-    with tempfile.TemporaryDirectory(
-        prefix="headgate-bench-", ignore_cleanup_errors=True
-    ) as folder:
+    with work_folder() as folder:
         ground = Ground(spark_query.session(CORES), Path(folder), CORES)
         probed = find_out(ground, flow, options.probe_rows, options.probe_sizes, say)
         _, optimize_s = timed(lambda: tune_epochs(probed.model, rows_max=options.rows_max))

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -40,7 +39,7 @@ from headgate_lab.bench.optimize_time import optimize_times
 from headgate_lab.bench.probing import Known, Say, find_out, ppt_s, timed
 from headgate_lab.bench.tune_flows import BenchFlow, flow_named
 from headgate_lab.cluster.namespace_cluster import NamespaceCluster, available
-from headgate_lab.record import side_by_side
+from headgate_lab.record import side_by_side, work_folder
 
 FLOW = "costly"
 UNIFORM, OPTIMIZED, LIVE, SEARCH = "uniform_best", "optimized", "live", "search_best"
@@ -93,9 +92,7 @@ def costly_options(*, quick: bool = False, exhaustive: bool = False) -> CostlyOp
 
 def run_costly(options: CostlyOptions, say: Say) -> dict[str, Any]:
     """On this machine, with a Spark that runs as many tasks at once as there are slots."""
-    with tempfile.TemporaryDirectory(
-        prefix="headgate-bench-", ignore_cleanup_errors=True
-    ) as folder:
+    with work_folder() as folder:
         ground = Ground(spark_query.session(options.slots), Path(folder))
         return compare(ground, options, say) | {"hosts": 1}
 
@@ -110,7 +107,7 @@ def run_costly_on_hosts(
     wanted = {"quick": quick, "exhaustive": exhaustive}
     cores = -(-costly_options(**wanted).slots // hosts)
     with (
-        tempfile.TemporaryDirectory(prefix="headgate-bench-", ignore_cleanup_errors=True) as folder,
+        work_folder() as folder,
         NamespaceCluster(hosts=hosts, cores_per_host=cores) as cluster,
     ):
         say(f"{hosts} hosts up, {cores} tasks at once on each")

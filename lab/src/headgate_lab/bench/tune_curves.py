@@ -9,7 +9,6 @@ known the best point.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -27,7 +26,7 @@ from headgate_lab.bench.flow_runs import Ground, Setting, Timed
 from headgate_lab.bench.probing import Say, find_out
 from headgate_lab.bench.tune import CORES, options_for
 from headgate_lab.bench.tune_flows import BenchFlow, flow_named
-from headgate_lab.record import side_by_side
+from headgate_lab.record import side_by_side, work_folder
 
 ALL_THAT_FIT = None
 
@@ -83,9 +82,7 @@ def curves_for(flow: str, *, quick: bool = False) -> CurveOptions:
 def run_curves(options: CurveOptions, say: Say) -> dict[str, Any]:
     """A list of points for each curve, measured and expected."""
     flow = flow_named(options.flow, options.seed)
-    with tempfile.TemporaryDirectory(
-        prefix="headgate-bench-", ignore_cleanup_errors=True
-    ) as folder:
+    with work_folder() as folder:
         ground = Ground(spark_query.session(CORES), Path(folder), CORES)
         probed = find_out(ground, flow, options.probe_rows, options.probe_sizes, say)
         chosen, known = choose(ground, flow, probed, options.probe_rows, rows_max=options.rows_max)

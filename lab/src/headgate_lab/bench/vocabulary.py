@@ -14,7 +14,6 @@ then on.
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -37,7 +36,7 @@ from headgate.state.state_file import Chain
 from headgate.state.storage import Storage
 from headgate.state.store import StateStore
 from headgate.topology.joining import LEFT, RIGHT, Asked
-from headgate_lab.record import side_by_side
+from headgate_lab.record import side_by_side, work_folder
 
 Say = Callable[[str], None]
 SECOND_US = 1_000_000
@@ -106,9 +105,7 @@ def run_work(work: Work) -> tuple[float, int]:
     """Processor seconds of all epochs but the first, and the rows that these put out."""
     schema = work.epochs[0][0].schema
     seconds, emitted, before = 0.0, 0, None
-    with tempfile.TemporaryDirectory(
-        prefix="headgate-bench-", ignore_cleanup_errors=True
-    ) as folder:
+    with work_folder() as folder:
         slot = _OneSlot(work, schema, Path(folder))
         for number, (batch, watermark_us) in enumerate(work.epochs):
             clock = EpochClock(number, number, watermark_us, before, number - 1)

@@ -7,7 +7,6 @@ in network namespaces with throttled links; hash routing against tables, in the 
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from statistics import median
@@ -17,6 +16,7 @@ from headgate.demo import Machine
 from headgate.errors import EngineError
 from headgate_lab.bench import wide_driver
 from headgate_lab.cluster.namespace_cluster import NamespaceCluster, available
+from headgate_lab.record import work_folder
 
 Say = Callable[[str], None]
 
@@ -54,7 +54,7 @@ def run_wide(options: WideOptions, say: Say) -> dict[str, Any]:
 
 def _at_speed(options: WideOptions, mbit: int, say: Say) -> dict[str, Any]:
     with (
-        tempfile.TemporaryDirectory(prefix="headgate-bench-", ignore_cleanup_errors=True) as folder,
+        work_folder() as folder,
         NamespaceCluster(hosts=options.hosts, link_mbit=mbit) as cluster,
     ):
         say(f"{options.hosts} hosts up, links of {mbit} Mbit/s; running both ways")

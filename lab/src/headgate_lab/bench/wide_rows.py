@@ -11,7 +11,6 @@ making one shuffle of three.
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -27,7 +26,7 @@ from headgate.topology.files import Files
 from headgate.typical import PARK_BYTES
 from headgate_lab.baselines import spark_query
 from headgate_lab.bench.contestant import epoch_seconds
-from headgate_lab.record import side_by_side
+from headgate_lab.record import side_by_side, work_folder
 from headgate_lab.streams import chain_keys
 
 Say = Callable[[str], None]
@@ -65,9 +64,7 @@ def run_wide_rows(options: WideRowsOptions, say: Say) -> dict[str, Any]:
 
 def _of_size(size: int, options: WideRowsOptions, say: Say) -> dict[str, Any]:
     rows = max(1, options.epoch_bytes // size)
-    with tempfile.TemporaryDirectory(
-        prefix="headgate-bench-", ignore_cleanup_errors=True
-    ) as folder:
+    with work_folder() as folder:
         work = Path(folder)
         tables = (
             chain_keys(rows, seed=options.seed, epoch=e, chain=CHAIN, payload_bytes=size).table

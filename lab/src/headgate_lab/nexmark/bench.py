@@ -11,7 +11,6 @@ out with the reason, and the others go on.
 from __future__ import annotations
 
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -40,6 +39,7 @@ from headgate_lab.nexmark.pacing import Pace
 from headgate_lab.nexmark.python_peers import PythonPeer
 from headgate_lab.nexmark.queries import QUERIES
 from headgate_lab.nexmark.query import Query
+from headgate_lab.record import work_folder
 
 Say = Callable[[str], None]
 Keep = Callable[[dict[str, Any]], None]
@@ -104,9 +104,7 @@ class Rounds:
 def run_nexmark(options: NexmarkOptions, say: Say, keep: Keep | None = None) -> dict[str, Any]:
     """The figures of `headgate-lab nexmark`; `keep` is given those of the queries so far."""
     with (
-        tempfile.TemporaryDirectory(
-            prefix="headgate-nexmark-", ignore_cleanup_errors=True
-        ) as folder,
+        work_folder() as folder,
         ExitStack() as stack,
     ):
         work = Path(folder)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import json
 import select
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,6 +27,7 @@ from headgate.demo import Machine
 from headgate.errors import EngineError
 from headgate_lab.cluster.namespace_cluster import NamespaceCluster, available, stop_driver
 from headgate_lab.nexmark import placed_driver
+from headgate_lab.record import work_folder
 
 BYTES = ("bytes_over_hosts", "bytes_sent", "bytes_between_slots", "bytes_behind_the_join")
 CONF = {"spark.locality.wait.node": "120s"}  # no slot leaves its host
@@ -58,9 +58,7 @@ def run_placed(options: PlacedOptions, say: Say) -> dict[str, Any]:
         raise EngineError(f"nexmark --placed needs network namespaces: {reason}")
     queries: dict[str, dict[str, Any]] = {}
     with (
-        tempfile.TemporaryDirectory(
-            prefix="headgate-nexmark-", ignore_cleanup_errors=True
-        ) as folder,
+        work_folder() as folder,
         NamespaceCluster(hosts=options.hosts, link_mbit=options.link_mbit, conf=CONF) as cluster,
     ):
         say(f"{options.hosts} hosts up, links of {options.link_mbit} Mbit/s")
