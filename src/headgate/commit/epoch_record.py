@@ -17,8 +17,8 @@ from headgate.commit.facts import (
     EdgeFacts,
     EngineFacts,
     EpochFacts,
-    LastTrigger,
     StateSize,
+    TriggerFacts,
 )
 from headgate.commit.latency import ages_of
 from headgate.errors import CustodyMismatch, EngineError
@@ -39,7 +39,7 @@ class EpochResult:
     controls: list[Control]
     timings: list[Timing] = field(default_factory=list)
     engine: EngineFacts = field(default_factory=EngineFacts)
-    trigger: LastTrigger = field(default_factory=LastTrigger)
+    trigger: TriggerFacts = field(default_factory=TriggerFacts)
     statistics: Sequence[TaskStatistics] = ()
 
 

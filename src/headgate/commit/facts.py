@@ -58,10 +58,9 @@ class EngineFacts:
 
 
 @dataclass(frozen=True)
-class LastTrigger:
-    """What Spark says of the trigger before: how long it took, whether it left rows waiting.
-
-    `files_waiting` is of this one: how many files were listed for it and left to the next.
+class TriggerFacts:
+    """What Spark says of triggers: how long the last one took, whether it left rows waiting, and
+    how many files were listed for this one and left to the next.
     """
 
     last_trigger_ms: Sparse[float] = None
@@ -165,7 +164,7 @@ class EpochFacts(Facts):
     instances: Annotated[Mapping[str, tuple[int, ...]], SPARSE] = field(default_factory=dict)
     costs: Annotated[Mapping[str, CostFacts], SPARSE] = field(default_factory=dict)
     engine: Annotated[EngineFacts, INLINE] = field(default_factory=EngineFacts)
-    trigger: Annotated[LastTrigger, INLINE] = field(default_factory=LastTrigger)
+    trigger: Annotated[TriggerFacts, INLINE] = field(default_factory=TriggerFacts)
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headgate.commit.coordinator import Coordinator, EngineAborted, RunTasks
 from headgate.commit.epoch_record import EpochResult
-from headgate.commit.facts import EpochFacts, LastTrigger
+from headgate.commit.facts import EpochFacts, TriggerFacts
 from headgate.commit.planning import Decision
 from headgate.control.tuner import SavedTuning, save_tuning
 from headgate.errors import EngineError, HeadgateError, SinkFailed
@@ -151,7 +151,7 @@ class Epochs:
     def _run(self, frame: DataFrame, batch: int, query_id: str, ids: tuple[str, str]) -> bool:
         """Run a batch of the input; False if it was committed before a hand-over already."""
         with self._one_at_a_time():
-            before = LastTrigger()
+            before = TriggerFacts()
             if self.stream.query is not None and self._replayed != batch - 1:
                 before = last_trigger(self.stream.query.lastProgress, batch)
             before = replace(before, files_waiting=self._files_waiting.count(self.stream.query))
@@ -170,14 +170,14 @@ class Epochs:
             run_id = str(query.runId)
             self.engine.spark.sparkContext.setLocalProperty(JOB_GROUP, run_id)  # a stop cancels it
             commit = partial(self.coordinator.tick, silent=always)
-            self._epoch(commit, None, (str(query.id), run_id), LastTrigger())
+            self._epoch(commit, None, (str(query.id), run_id), TriggerFacts())
 
     def _epoch(
         self,
         commit: Callable[[RunTasks], EpochFacts],
         frame: DataFrame | None,
         ids: tuple[str, str],
-        before: LastTrigger,
+        before: TriggerFacts,
     ) -> bool:
         started_s, since = time.time(), time.perf_counter()
 
@@ -229,7 +229,7 @@ class Epochs:
             self._rows_per_epoch = tuning.rows_per_epoch
 
 
-def last_trigger(progress: StreamingQueryProgress | None, epoch: int) -> LastTrigger:
+def last_trigger(progress: StreamingQueryProgress | None, epoch: int) -> TriggerFacts:
     """Facts about the trigger before this epoch's; none if Spark speaks of another one.
 
     How long it took as a whole tells idle time from work. Where a source reports the latest offset
@@ -237,10 +237,10 @@ def last_trigger(progress: StreamingQueryProgress | None, epoch: int) -> LastTri
     does. Files that wait are counted apart (`files_waiting.py`).
     """
     if progress is None or progress.batchId != epoch - 1 or "addBatch" not in progress.durationMs:
-        return LastTrigger()
+        return TriggerFacts()
     offsets = [(offset_of(s.endOffset), offset_of(s.latestOffset)) for s in progress.sources]
     waiting = [end != latest for end, latest in offsets if latest is not None]
-    return LastTrigger(progress.durationMs["triggerExecution"], any(waiting) if waiting else None)
+    return TriggerFacts(progress.durationMs["triggerExecution"], any(waiting) if waiting else None)
 
 
 def offset_of(text: str | None) -> Any:

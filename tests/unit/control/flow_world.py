@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from headgate.commit.facts import EdgeFacts, EngineFacts, EpochFacts, LastTrigger, TuningFacts
+from headgate.commit.facts import EdgeFacts, EngineFacts, EpochFacts, TriggerFacts, TuningFacts
 from headgate.control.tuner import Tuner
 
 
@@ -110,7 +110,7 @@ def live(
                 task_ms={0: 1e3 * in_source, 1: 1e3 * rows * engine.slot_s},
                 cores=cores,
             ),
-            trigger=LastTrigger(
+            trigger=TriggerFacts(
                 1e3 * last_trigger if engine.tells_trigger and epoch else None,
                 left_waiting if source.reports and epoch else None,
             ),

@@ -20,8 +20,8 @@ from headgate.commit.facts import (
     EdgeFacts,
     EngineFacts,
     EpochFacts,
-    LastTrigger,
     StateSize,
+    TriggerFacts,
     TuningFacts,
 )
 from headgate.control.tuner import Tuner
@@ -218,6 +218,6 @@ def _epoch(
             cores=cluster.cores,
             cpus=cluster.cpus,
         ),
-        trigger=LastTrigger(1e3 * (job + cluster.beside_s) if epoch else None, None),
+        trigger=TriggerFacts(1e3 * (job + cluster.beside_s) if epoch else None, None),
     )
     return facts, job + cluster.beside_s

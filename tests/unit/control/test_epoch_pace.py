@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.commit.facts import EngineFacts, EpochFacts, LastTrigger
+from headgate.commit.facts import EngineFacts, EpochFacts, TriggerFacts
 from headgate.commit.latency import LatencyFacts
 from headgate.control.pace import measured_p95_s, overhead_s, pace_of
 
@@ -22,7 +22,7 @@ def facts(epoch: int, rows: int, now_s: float, job_s: float, trigger_s: float | 
         rows=rows,
         now_ms=1e3 * now_s,
         engine=EngineFacts(job_ms=1e3 * job_s),
-        trigger=LastTrigger(None if trigger_s is None else 1e3 * trigger_s),
+        trigger=TriggerFacts(None if trigger_s is None else 1e3 * trigger_s),
     )
 
 
@@ -122,9 +122,9 @@ def test_epochs_that_meet_what_sources_were_told(told_rows, waits):
 
 
 def test_what_the_source_says_counts_more_than_what_epochs_look_like():
-    waits = LastTrigger(last_rows_wait=True)
+    waits = TriggerFacts(last_rows_wait=True)
     behind = [replace(e, trigger=waits) for e in epochs(limit=None)]
-    waits_not = LastTrigger(last_rows_wait=False)
+    waits_not = TriggerFacts(last_rows_wait=False)
     abreast = [replace(e, trigger=waits_not) for e in epochs(limit=1_000)]
 
     assert pace_of(behind).rows_wait is True
@@ -136,7 +136,7 @@ def test_files_that_were_listed_and_left_wait_and_none_left_says_nothing(left, w
     """A listing that has come to its end may hide files that came since."""
     steady = epochs(limit=None, noise=0.0)[: len(left)]
     told = [
-        replace(e, trigger=LastTrigger(files_waiting=files))
+        replace(e, trigger=TriggerFacts(files_waiting=files))
         for e, files in zip(steady, left, strict=True)
     ]
 
@@ -149,7 +149,7 @@ def test_all_rows_of_a_run_over_what_is_there_wait():
 
 def test_what_lies_between_jobs_is_what_spark_says_or_the_shorter_gaps():
     waiting = epochs(limit=1_000, every_s=5.0)
-    silent = [replace(e, trigger=LastTrigger()) for e in waiting]
+    silent = [replace(e, trigger=TriggerFacts()) for e in waiting]
 
     assert overhead_s(waiting) == pytest.approx(BESIDE_S)
     assert overhead_s(silent) == 1.0  # at most

@@ -17,7 +17,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-from headgate.commit.facts import LastTrigger
+from headgate.commit.facts import TriggerFacts
 from headgate.errors import EngineError, SinkFailed
 from headgate.runtime.session import Interrupted
 from headgate.runtime.stream import Epochs, EpochStream, last_trigger, offset_of
@@ -321,7 +321,7 @@ def progress(
 
 
 def test_a_source_that_reports_no_latest_offset_says_only_how_long_it_took():
-    assert last_trigger(progress(('{"logOffset": 3}', None)), 7) == LastTrigger(1_172)
+    assert last_trigger(progress(('{"logOffset": 3}', None)), 7) == TriggerFacts(1_172)
 
 
 @pytest.mark.parametrize(
@@ -343,7 +343,7 @@ def test_an_offset_is_read_as_json_and_as_python_prints_it(offset):
 
 
 def test_nothing_is_said_of_any_other_trigger():
-    assert last_trigger(None, 7) == LastTrigger()
-    assert last_trigger(progress(batch=5), 7) == LastTrigger()
+    assert last_trigger(None, 7) == TriggerFacts()
+    assert last_trigger(progress(batch=5), 7) == TriggerFacts()
     idle = {"latestOffset": 3, "triggerExecution": 5}
-    assert last_trigger(progress(durations=idle), 7) == LastTrigger()
+    assert last_trigger(progress(durations=idle), 7) == TriggerFacts()
